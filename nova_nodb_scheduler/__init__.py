@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova scheduling from memory: host states kept current by a synchronizer."""
