@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every exception of the project, below one root.
+
+Expected refusals (a lost compare-and-set, a full host) are values, see
+:mod:`nova_nodb_scheduler.model`. What is raised is a surprise or a mistake of
+the operator, and its text says what to do about it.
+
+Each class passes its constructor's arguments to ``super().__init__`` and
+formats in ``__str__``, so that oslo.messaging can rebuild it on the caller's
+side of an RPC.
+"""
+
+from __future__ import annotations
+
+
+class NodbError(Exception):
+    """Root of all errors of this project."""
+
+
+class ConfigurationError(NodbError):
+    """An option has a value that cannot work.
+
+    :param option: the option, as ``[group] name``
+    :param value: what was configured
+    :param remedy: what to set instead, choices included
+    """
+
+    def __init__(self, option: str, value: object, remedy: str) -> None:
+        super().__init__(option, value, remedy)
+        self.option, self.value, self.remedy = option, value, remedy
+
+    def __str__(self) -> str:
+        return f"{self.option} = {self.value!r} cannot be used: {self.remedy}"
+
+
+class UnsupportedRelease(NodbError):
+    """The installed Nova is not one this plugin was tested with.
+
+    :param found: the release found
+    :param supported: the releases supported, as text
+    """
+
+    def __init__(self, found: str, supported: str) -> None:
+        super().__init__(found, supported)
+        self.found, self.supported = found, supported
+
+    def __str__(self) -> str:
+        return (
+            f"Nova {self.found} is not supported (supported: {self.supported}). "
+            "Remove the plugin's lines from nova.conf, or install a plugin "
+            "release that supports it."
+        )
+
+
+class BackendUnavailable(NodbError):
+    """The back end did not answer; nothing is known to have been written.
+
+    :param backend: driver name and address, without credentials
+    :param reason: what the client library said
+    """
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(backend, reason)
+        self.backend, self.reason = backend, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Synchronizer back end {self.backend} is unavailable: {self.reason}. "
+            "Check that it runs and that this host reaches it; the plugin "
+            "connects again by itself."
+        )
+
+
+class SchemaMismatch(NodbError):
+    """The back end's schema is absent, older or newer than this release needs.
+
+    :param backend: driver name and address, without credentials
+    :param found: revision found, or ``none``
+    :param needed: revision this release needs
+    """
+
+    def __init__(self, backend: str, found: str, needed: str) -> None:
+        super().__init__(backend, found, needed)
+        self.backend, self.found, self.needed = backend, found, needed
+
+    def __str__(self) -> str:
+        return (
+            f"The schema of {self.backend} is at revision {self.found}, this "
+            f"release needs {self.needed}: run 'nova-nodb-manage db sync'."
+        )
+
+
+class CapabilityMissing(NodbError):
+    """A driver was asked for what it does not declare.
+
+    :param driver: driver name
+    :param capability: what was asked for
+    """
+
+    def __init__(self, driver: str, capability: str) -> None:
+        super().__init__(driver, capability)
+        self.driver, self.capability = driver, capability
+
+    def __str__(self) -> str:
+        return f"Synchronizer driver {self.driver} does not offer {self.capability}."
+
+
+class PayloadTooLarge(NodbError):
+    """A record is larger than the back end takes; it was not sent.
+
+    :param key: ``namespace/key`` of the record
+    :param size_bytes: its encoded size
+    :param limit_bytes: the driver's declared limit
+    """
+
+    def __init__(self, key: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(key, size_bytes, limit_bytes)
+        self.key, self.size_bytes, self.limit_bytes = key, size_bytes, limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"Record {self.key} has {self.size_bytes} bytes, more than the "
+            f"{self.limit_bytes} the back end takes; raise the engine's limit."
+        )
+
+
+class UndecodableRecord(NodbError):
+    """A record's bytes are not what any supported schema writes.
+
+    :param reason: what is wrong with them
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Undecodable record: {self.reason}."
+
+
+class InvalidRecord(NodbError):
+    """A state does not fit its namespace's declaration.
+
+    :param record: ``namespace/key`` of the record
+    :param field: the offending field, dotted
+    :param reason: what is wrong with its value
+    """
+
+    def __init__(self, record: str, field: str, reason: str) -> None:
+        super().__init__(record, field, reason)
+        self.record, self.field, self.reason = record, field, reason
+
+    def __str__(self) -> str:
+        return f"Record {self.record}, field {self.field}: {self.reason}."
+
+
+class UnknownNamespace(NodbError):
+    """No namespace of that name is declared.
+
+    :param namespace: the name asked for
+    :param known: the declared names, comma separated
+    """
+
+    def __init__(self, namespace: str, known: str) -> None:
+        super().__init__(namespace, known)
+        self.namespace, self.known = namespace, known
+
+    def __str__(self) -> str:
+        return f"Namespace {self.namespace!r} is not declared (declared: {self.known})."
+
+
+class NotOwner(NodbError):
+    """A writer is not the owner of the namespace it wants to write.
+
+    :param namespace: the namespace
+    :param owner: who owns it
+    :param writer: who asked
+    """
+
+    def __init__(self, namespace: str, owner: str, writer: str) -> None:
+        super().__init__(namespace, owner, writer)
+        self.namespace, self.owner, self.writer = namespace, owner, writer
+
+    def __str__(self) -> str:
+        return (
+            f"Namespace {self.namespace} belongs to {self.owner!r}; "
+            f"{self.writer!r} may read it but not write it."
+        )
+
+
+class LimitExceeded(NodbError):
+    """A request is larger or more frequent than the server accepts.
+
+    :param what: the quantity that is bounded
+    :param value: what was asked
+    :param limit: the bound
+    :param option: the option that sets it
+    """
+
+    def __init__(self, what: str, value: float, limit: float, option: str) -> None:
+        super().__init__(what, value, limit, option)
+        self.what, self.value, self.limit, self.option = what, value, limit, option
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is {self.value:g}, the limit is {self.limit:g}: send "
+            f"less at a time, or raise {self.option}."
+        )

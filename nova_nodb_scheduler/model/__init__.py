@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen values that every layer speaks: records, namespaces, claims."""

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a namespace is declared: its owner, schema, columns and indexes.
+
+A namespace reaches the store through the entry point group
+``nova_nodb_scheduler.namespace`` alone: each entry names a
+:class:`Namespace`. The store knows none of them by name.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+#: Dotted path into a decoded state, split: ``("row", "vcpus")``.
+Path = tuple[str, ...]
+
+
+class Kind(enum.Enum):
+    """What a column holds per record."""
+
+    INT = "int64"
+    FLOAT = "float64"
+    BOOL = "bool"
+    #: Text, kept as codes into a dictionary that only grows.
+    CATEGORY = "category"
+    #: A set of texts, kept as one bit each.
+    BITS = "bits"
+
+
+@attrs.frozen(order=True)
+class SchemaVersion:
+    """Version of a namespace's states: a newer minor is read, a newer major is not."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @classmethod
+    def parse(cls, text: str) -> SchemaVersion:
+        """Read ``"1.0"``.
+
+        :raises ValueError: the text is not two numbers with a dot between
+        """
+        major, _, minor = text.partition(".")
+        return cls(int(major), int(minor))
+
+
+@attrs.frozen
+class Column:
+    """A field of the state that is kept as an array over all records.
+
+    :param path: where the value stands in the state
+    :param default: value where the path is absent or None
+    """
+
+    name: str
+    kind: Kind
+    path: Path
+    default: Any = 0
+
+
+@attrs.frozen
+class Index:
+    """Records by the values at some paths, as text: exact match only."""
+
+    name: str
+    paths: tuple[Path, ...]
+
+
+@attrs.frozen
+class Namespace:
+    """Declaration of one namespace.
+
+    :param owner: who may write it; writes by others are refused
+    :param schema: version this release writes
+    """
+
+    name: str
+    owner: str
+    schema: SchemaVersion
+    columns: tuple[Column, ...] = ()
+    indexes: tuple[Index, ...] = ()
+
+
+def value_at(state: Mapping[str, Any], path: Path) -> Any:
+    """Return what stands at a path of a state, or None where it is absent."""
+    value: Any = state
+    for part in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value

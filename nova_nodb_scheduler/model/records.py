@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records as they stand in a back end, and their way into a store.
+
+A record is named by (namespace, key) and has a revision of its own, so that a
+writer of one record never disturbs the writer of another. The back end gives
+all accepted writes one order, the version; (epoch, version) is a cursor into
+it. A new epoch says that the order began anew (a flushed cache, a restored
+backup): nothing of the old epoch can be trusted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(order=True)
+class RecordKey:
+    """Name of a record; both parts are non-empty text without control characters."""
+
+    namespace: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.key}"
+
+
+@attrs.frozen
+class Cursor:
+    """A position in the feed of changes: all versions up to it are known.
+
+    :param epoch: opaque; equal text means the same, unbroken order
+    :param version: 0 before the first write of the epoch
+    """
+
+    epoch: str
+    version: int
+
+
+@attrs.frozen
+class Record:
+    """One record as a back end holds it.
+
+    :param revision: positive; for one key and epoch it only grows, across
+        deletion and collection of the tombstone too, so that a remembered
+        revision never matches another state of the same key
+    :param version: place of the last write to this record in the feed
+    :param payload: encoded state (:mod:`nova_nodb_scheduler.wire`), empty for
+        a tombstone
+    :param deleted: True for a tombstone
+    """
+
+    key: RecordKey
+    revision: int
+    version: int
+    payload: bytes
+    deleted: bool = False
+
+
+@attrs.frozen
+class Write:
+    """A compare-and-set on one record.
+
+    :param expected_revision: the revision the writer read. 0 stands for "no
+        live record": it wins where the key is absent or a tombstone.
+    :param payload: the new encoded state; ignored for a deletion
+    :param deleted: True to leave a tombstone
+    """
+
+    key: RecordKey
+    expected_revision: int
+    payload: bytes = b""
+    deleted: bool = False
+
+
+class Verdict(enum.Enum):
+    """How a compare-and-set ended."""
+
+    WON = "won"
+    LOST = "lost"
+    #: The request may or may not have been carried out (a time-out after it
+    #: was sent). Settle it by reading: the writer knows its own payload.
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen
+class WriteResult:
+    """Outcome of one :class:`Write`.
+
+    :param record: won: the record as written; lost: the record that stands
+        there, tombstones included, or None where there is none; unknown: None
+    """
+
+    verdict: Verdict
+    record: Record | None = None
+
+    @property
+    def won(self) -> bool:
+        return self.verdict is Verdict.WON
+
+
+@attrs.frozen
+class Changes:
+    """What a fetch brought: records in order of version, each at its latest.
+
+    :param cursor: where the next fetch begins
+    :param more: True if the fetch stopped at its limit and more is waiting
+    """
+
+    records: tuple[Record, ...]
+    cursor: Cursor
+    more: bool = False
+
+
+class ResyncReason(enum.Enum):
+    """Why a cursor cannot be continued."""
+
+    EPOCH_CHANGED = "epoch changed"
+    HEAD_BEHIND_CURSOR = "head behind cursor"
+    HISTORY_TRUNCATED = "history truncated"
+    RECORD_MISSING = "record missing"
+
+
+@attrs.frozen
+class ResyncNeeded:
+    """The reader must take a snapshot: the feed cannot bring it up to date."""
+
+    reason: ResyncReason
+    detail: str = ""
+
+
+@attrs.frozen
+class Change:
+    """A record on its way into a store, already decoded once.
+
+    :param state: decoded payload; None for a tombstone
+    """
+
+    record: Record
+    state: Mapping[str, Any] | None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only package that knows Nova."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host states in memory: namespaces of columns and lazily decoded records."""

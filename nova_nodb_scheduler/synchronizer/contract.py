@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between this project and a synchronizer driver.
+
+A driver keeps records in a back end, gives accepted writes one order, and
+hands out what changed since a cursor. It knows nothing of Nova, of columns or
+of claims. :mod:`nova_nodb_scheduler.testing.conformance` is the executable
+form of this contract: every driver runs it against the real engine.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+
+class Feed(enum.Enum):
+    """How a reader learns that there is something new."""
+
+    PUSH = "push"
+    POLL = "poll"
+
+
+@attrs.frozen
+class Capabilities:
+    """What a driver promises; the conformance suite fails it if it does not keep it.
+
+    :param durable: accepted writes survive a restart of the back end
+    :param shared: several processes see the same records
+    :param atomic_keys: how many keys one all-or-nothing write may touch; 1 is
+        all that a driver owes
+    :param feed: whether :meth:`Synchronizer.wait` is woken by a change
+    :param max_payload_bytes: largest payload that is accepted
+    """
+
+    durable: bool
+    shared: bool
+    atomic_keys: int
+    feed: Feed
+    max_payload_bytes: int
+
+
+@attrs.frozen
+class SnapshotPages:
+    """Everything a back end holds.
+
+    :param cursor: taken BEFORE the first page is read: following the feed
+        from it misses nothing, whatever was written meanwhile
+    :param pages: live records only, in pages of bounded size, read while
+        iterated; each may already be newer than the cursor. May raise
+        BackendUnavailable, or end the iteration with
+        :class:`SnapshotInterrupted`.
+    """
+
+    cursor: records.Cursor
+    pages: Iterator[Sequence[records.Record]]
+
+
+class SnapshotInterrupted(Exception):
+    """The epoch changed while a snapshot was read: begin again."""
+
+
+@attrs.frozen
+class Collected:
+    """What a collection removed.
+
+    :param tombstones: tombstones dropped
+    :param history: entries of the feed's log dropped, where there is one
+    :param floor: cursors below this version now need a resync
+    """
+
+    tombstones: int
+    history: int
+    floor: int
+
+
+class Synchronizer(abc.ABC):
+    """One back end.
+
+    Life: constructed from its options (no I/O), ``open()`` in the process
+    that uses it (after any fork), any method from any thread, ``close()``.
+    Every method but ``close`` may raise
+    :class:`nova_nodb_scheduler.errors.BackendUnavailable`; a driver translates
+    its client's errors once, at its edge, and never retries for longer than
+    its configured time-out (``timeout_seconds``).
+    """
+
+    #: Name of the driver's entry point, for messages.
+    name: str
+
+    @property
+    @abc.abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this driver, configured as it is, can do. No I/O."""
+
+    @abc.abstractmethod
+    def open(self) -> None:
+        """Connect and check the schema; idempotent.
+
+        :raises SchemaMismatch: the schema must be migrated first
+        :raises ConfigurationError: an option, or the engine's own
+            configuration, rules this driver out
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release connections; idempotent, never raises."""
+
+    @abc.abstractmethod
+    def head(self) -> records.Cursor:
+        """Return the cursor behind the last accepted write.
+
+        Starts a new epoch where the back end holds none.
+        """
+
+    @abc.abstractmethod
+    def snapshot(self, namespaces: Collection[str] | None = None) -> SnapshotPages:
+        """Read all live records, of some namespaces or of all."""
+
+    @abc.abstractmethod
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        """Return what changed since a cursor, tombstones included.
+
+        Of a record that changed several times only the latest may be given.
+        A change is given only when no change before it can still appear: the
+        returned cursor never skips anything. The same call again gives the
+        same changes or later states of them. Does not wait.
+        """
+
+    @abc.abstractmethod
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """Block until something newer than the cursor may be there.
+
+        :returns: False after the time-out. A poll driver may return True
+            early or late by its poll interval.
+        """
+
+    @abc.abstractmethod
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Return the current records, tombstones included; absent keys are left out.
+
+        Linearizable: a write that was accepted before the call is seen.
+        """
+
+    @abc.abstractmethod
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        """Carry out compare-and-sets; results stand in the order of the writes.
+
+        Without ``atomic`` each write wins or loses by itself (the driver
+        batches them as it can). With ``atomic`` all win or none does, and
+        those that would have won are reported as lost with the record that
+        stands there. No key may occur twice.
+
+        :raises CapabilityMissing: atomic over more than ``atomic_keys`` keys
+        :raises PayloadTooLarge: before anything is sent
+        :raises BackendUnavailable: nothing was written
+        :raises ValueError: a key occurs twice
+        """
+
+    @abc.abstractmethod
+    def now_seconds(self) -> float:
+        """Return the back end's own clock, in seconds; leases expire by it.
+
+        The same clock for all clients of a back end; never goes back by more
+        than the engine's own clock does.
+        """
+
+    @abc.abstractmethod
+    def collect(self, keep_seconds: float) -> Collected:
+        """Drop tombstones and feed history older than that; bounded work per call.
+
+        Safe to be called by several processes at once.
+        """
+
+    @abc.abstractmethod
+    def statistics(self) -> Mapping[str, int | float | str]:
+        """Return counts for `status`: records, tombstones, bytes, floor, ..."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Drop everything and begin a new epoch; only on an operator's word."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures and the driver conformance suite, shipped for driver authors."""

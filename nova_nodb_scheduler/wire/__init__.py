@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What travels: changes as bytes, and the versioned objects of the RPC API."""
