@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File what a run of Nova's tests gave, and compare it with stock Nova's record.
+
+``file`` reads a subunit stream on standard input and writes ``pass.txt``,
+``fail.txt``, ``skip.txt`` and ``timings.tsv`` into the results directory.
+``compare`` tells how those lists differ from the expected ones and ends with
+status 1 if they do. ``record`` files a stock run's lists as the expected ones.
+"""
+
+import argparse
+import collections
+import pathlib
+import sys
+from collections.abc import Iterable
+
+import subunit
+import testtools
+
+from tests.nova_suite import selection
+
+_OUTCOME_OF_STATUS = {
+    "success": "pass",
+    "fail": "fail",
+    "uxsuccess": "fail",
+    "inprogress": "fail",  # the worker died under it
+    "skip": "skip",
+    "xfail": "skip",
+}
+_OUTCOMES = ("pass", "fail", "skip")
+
+
+class Outcomes:
+    """Collects the outcome and the duration of each test of a stream."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, set[str]] = collections.defaultdict(set)
+        self.seconds: dict[str, float] = {}
+
+    def add(self, test: dict) -> None:
+        """Take one finished test, as ``testtools.StreamToDict`` gives it."""
+        outcome = _OUTCOME_OF_STATUS.get(test["status"])
+        if outcome is None:  # "exists": a listed test, not a run one
+            return
+        self.ids[outcome].add(test["id"])
+        started, stopped = test["timestamps"]
+        if started and stopped:
+            self.seconds[test["id"]] = (stopped - started).total_seconds()
+
+
+def _write_lines(path: pathlib.Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _read_lines(path: pathlib.Path) -> set[str]:
+    return set(path.read_text().splitlines()) if path.exists() else set()
+
+
+def _list_name(test_id: str, outcome: str) -> str:
+    """Return the name of the expected list of a test: one a module and outcome."""
+    parts = test_id.split("(")[0].split(".")
+    module = [part for part in parts if not part[:1].isupper()]
+    return f"{'.'.join(module[2:-1])}.{outcome}.txt"
+
+
+def file_stream(results: pathlib.Path) -> int:
+    """Write the lists of the subunit stream on standard input."""
+    outcomes = Outcomes()
+    stream = testtools.StreamToDict(outcomes.add)
+    stream.startTestRun()
+    subunit.ByteStreamToStreamResult(sys.stdin.buffer, non_subunit_name="stdout").run(stream)
+    stream.stopTestRun()
+    for outcome in _OUTCOMES:
+        _write_lines(results / f"{outcome}.txt", sorted(outcomes.ids[outcome]))
+    slowest_first = sorted(outcomes.seconds.items(), key=lambda item: -item[1])
+    _write_lines(
+        results / "timings.tsv", (f"{seconds:.2f}\t{name}" for name, seconds in slowest_first)
+    )
+    print(", ".join(f"{len(outcomes.ids[outcome])} {outcome}" for outcome in _OUTCOMES))
+    return 0
+
+
+def record(results: pathlib.Path, expected: pathlib.Path) -> int:
+    """File the lists of a stock run, one file a module, as the expected ones."""
+    expected.mkdir(parents=True, exist_ok=True)
+    for outcome in _OUTCOMES:
+        lists = collections.defaultdict(set)
+        for test_id in _read_lines(results / f"{outcome}.txt"):
+            lists[_list_name(test_id, outcome)].add(test_id)
+        for name, ids in lists.items():
+            _write_lines(expected / name, sorted(ids | _read_lines(expected / name)))
+    return 0
+
+
+def compare(results: pathlib.Path, expected: pathlib.Path, names: list[str]) -> int:
+    """Print each test whose outcome is not the expected one; return 1 if there is any.
+
+    :param names: the selection of the run; only what it covers is expected
+    """
+    differences = 0
+    for outcome in _OUTCOMES:
+        stored = set()
+        for path in sorted(expected.glob(f"*.{outcome}.txt")):
+            stored |= {line for line in _read_lines(path) if selection.covers(names, line)}
+        seen = _read_lines(results / f"{outcome}.txt")
+        for test_id in sorted(stored - seen):
+            print(f"expected to {outcome}, did not: {test_id}")
+        for test_id in sorted(seen - stored):
+            print(f"not expected to {outcome}, did: {test_id}")
+        differences += len(stored ^ seen)
+    print(f"{differences} differences from {expected}")
+    return 1 if differences else 0
+
+
+def main() -> int:
+    """Run one of the three commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("file", "compare", "record"))
+    parser.add_argument("--results", type=pathlib.Path, required=True)
+    parser.add_argument("--expected", type=pathlib.Path)
+    parser.add_argument("--selection", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.command == "file":
+        return file_stream(arguments.results)
+    if arguments.expected is None:
+        parser.error(f"{arguments.command} needs --expected")
+    if arguments.command == "record":
+        return record(arguments.results, arguments.expected)
+    if arguments.selection is None:
+        parser.error("compare needs --selection")
+    return compare(
+        arguments.results, arguments.expected, selection.read(arguments.selection)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load the Nova tests that ``NOVA_SUITE_SELECTION`` (a file's path) lists.
+
+Without that variable there are none: the project's own test runs discover this
+module too, and must neither import Nova nor start its threading mode.
+"""
+
+import importlib
+import os
+import pathlib
+import unittest
+
+from tests.nova_suite import selection
+
+SELECTION_VARIABLE = "NOVA_SUITE_SELECTION"
+PLUGIN_VARIABLE = "NOVA_SUITE_PLUGIN"
+
+
+def load_tests(
+    loader: unittest.TestLoader, standard_tests: unittest.TestSuite, pattern: str | None
+) -> unittest.TestSuite:
+    """Return the selected tests, under the plugin where ``NOVA_SUITE_PLUGIN`` is set."""
+    path = os.environ.get(SELECTION_VARIABLE)
+    if not path:
+        return unittest.TestSuite()
+    names = selection.read(pathlib.Path(path))
+    # Nova's test packages choose the threading mode when they are imported, and
+    # must do so before anything else of Nova or oslo.messaging is.
+    for package in sorted({".".join(name.split(".")[:3]) for name in names}):
+        importlib.import_module(package)
+    if os.environ.get(PLUGIN_VARIABLE):
+        fixture = importlib.import_module("tests.nova_suite.fixture")
+        fixture.install()
+    return unittest.TestSuite(loader.loadTestsFromName(name) for name in names)

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Run Nova's own tests with the plugin (or --stock) and compare with stock Nova's record.
+#
+# The wheel of Nova ships its tests; its functional ones need no service: SQLite and
+# Placement's functional fixtures in the test's process. One process a worker.
+set -euo pipefail
+
+usage() {
+    cat <<EOF
+usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
+
+  --nova N          the release, for the expected lists and the virtual environment
+  --selection NAME  a list in tests/nova_suite/selections: $(cd "$suite/selections" && ls | sed 's/\.txt$//' | tr '\n' ' ')
+  --file LIST       a list of modules, classes or tests, one a line
+  --stock           without the plugin
+  --record          file the outcome as the expected one (with --stock)
+  --threading MODE  native or eventlet; default: as Nova's services run in that
+                    release (native from 34 on)
+  --venv PATH       virtual environment; default: \$NODB_VENVS/nova<N>, made if missing
+                    (NODB_VENVS: .venvs in the tree)
+  --concurrency N   test processes; default 1
+  --results DIR     where the lists and logs go; default: a new directory below .nova_suite
+EOF
+}
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+suite=$root/tests/nova_suite
+nova='' list='' mode=plugin record=no threading='' venv='' concurrency=1 results=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --nova) nova=$2; shift ;;
+        --selection) list=$suite/selections/$2.txt; shift ;;
+        --file) list=$(realpath "$2"); shift ;;
+        --stock) mode=stock ;;
+        --record) record=yes ;;
+        --threading) threading=$2; shift ;;
+        --venv) venv=$2; shift ;;
+        --concurrency) concurrency=$2; shift ;;
+        --results) results=$2; shift ;;
+        -h|--help) usage; exit 0 ;;
+        *) usage >&2; exit 2 ;;
+    esac
+    shift
+done
+case $nova in 31|32|33|34) ;; *) usage >&2; exit 2 ;; esac
+[ -r "$list" ] || { echo "no such selection: '$list'" >&2; usage >&2; exit 2; }
+[ "$record" = no ] || [ "$mode" = stock ] || { echo "--record needs --stock" >&2; exit 2; }
+if [ -z "$threading" ]; then
+    if [ "$nova" -ge 34 ]; then threading=native; else threading=eventlet; fi
+fi
+case $threading in
+    native) export OS_NOVA_DISABLE_EVENTLET_PATCHING=true ;;
+    eventlet) export OS_NOVA_DISABLE_EVENTLET_PATCHING=false ;;
+    *) usage >&2; exit 2 ;;
+esac
+
+venv=${venv:-${NODB_VENVS:-$root/.venvs}/nova$nova}
+if [ ! -x "$venv/bin/stestr" ]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    "$venv/bin/pip" install --quiet -r "$suite/requirements/nova$nova.txt" \
+        -r "$root/requirements.txt"
+fi
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+installed=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("nova"))')
+[ "${installed%%.*}" = "$nova" ] || { echo "$venv holds Nova $installed, not $nova" >&2; exit 2; }
+# Nova's state_path is the directory that holds the package; the API's paste file is
+# looked for below it.
+[ -e "$site/etc" ] || ln -s "$venv/etc" "$site/etc"
+if [ "$mode" = plugin ]; then
+    export NOVA_SUITE_PLUGIN=1
+    "$venv/bin/python" -c 'import importlib.metadata as m; m.version("nova-nodb-scheduler")' \
+        2>/dev/null || "$venv/bin/pip" install --quiet --no-deps -e "$root"
+fi
+
+results=${results:-$root/.nova_suite/nova$nova-$(basename "$list" .txt)-$mode-$(date +%Y%m%dT%H%M%S)}
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+rm -rf "$results/.stestr"
+export NOVA_SUITE_SELECTION=$list NOVA_SUITE_RESULTS=$results
+export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+cd "$root"
+stestr=("$venv/bin/stestr" --repo-url "$results" --test-path tests/nova_suite --top-dir .)
+PATH=$venv/bin:$PATH
+"${stestr[@]}" init
+started=$SECONDS
+"${stestr[@]}" run --concurrency "$concurrency" --suppress-attachments \
+    > "$results/stestr.log" 2>&1 || true
+"${stestr[@]}" last --subunit > "$results/stream.subunit" 2>> "$results/stestr.log" || true
+echo "Nova $installed, $mode, $threading threads: $(( SECONDS - started )) s, lists in $results"
+tool=("$venv/bin/python" -m tests.nova_suite.results --results "$results")
+"${tool[@]}" file < "$results/stream.subunit"
+if [ "$mode" = plugin ]; then
+    "$venv/bin/python" -m tests.nova_suite.feed_report "$results"
+fi
+expected=$suite/expected/nova$nova
+if [ "$record" = yes ]; then
+    "${tool[@]}" record --expected "$expected"
+fi
+"${tool[@]}" compare --expected "$expected" --selection "$list"
