@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole stack: up, down, plugin, restart, kill, capacity."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
+import pathlib
+import shutil
+import signal
+import time
+from typing import Any
+
+import attrs
+import requests
+
+from tools.stack import cloud as stack_cloud
+from tools.stack import configuration
+from tools.stack import daemons
+from tools.stack import database
+from tools.stack import processes as stack_processes
+from tools.stack import services
+from tools.stack import settings as stack_settings
+
+Progress = Callable[[str], None]
+
+_READY_TIMEOUT_SECONDS = 120.0
+# What may be removed: everything but the virtual environment and Tempest's results.
+_DATA = ("etc", "run", "log", "mysql", "rabbitmq", "nova", "neutron", "glance")
+
+
+class Stack:
+    """One stack in one state directory. Methods block until what they promise is so.
+
+    ``progress`` is called with one line per step.
+    """
+
+    def __init__(
+        self, settings: stack_settings.Settings, progress: Progress = lambda _step: None
+    ) -> None:
+        self.settings = settings
+        self._progress = progress
+        for directory in (settings.etc, settings.run, settings.log):
+            directory.mkdir(parents=True, exist_ok=True)
+        self.processes = stack_processes.ProcessTable(settings.run, settings.log)
+
+    @classmethod
+    def existing(
+        cls, state: pathlib.Path, progress: Progress = lambda _step: None
+    ) -> "Stack":
+        """The stack whose settings lie in ``state``; FileNotFoundError when there is none."""
+        return cls(stack_settings.load(state), progress)
+
+    @property
+    def cloud(self) -> stack_cloud.Cloud:
+        """A new client with a token of its own."""
+        return stack_cloud.Cloud(self.settings)
+
+    def up(self) -> None:
+        """Bring everything up. What already runs is left alone; what is made is not made again."""
+        self._write_configuration()
+        self._start_daemons()
+        self._make_schemas()
+        self._start_services()
+        self._register_computes()
+        self._progress("ready")
+
+    def down(self, wipe: bool = False) -> None:
+        """End everything that was started here; ``wipe`` removes data, configuration and logs."""
+        names = self.processes.names()
+        nova = [name for name in names if name.startswith("nova-")]
+        order = [name for name in services.names(self.settings) if name in names]
+        for name in nova:
+            self.processes.send(name, signal.SIGKILL)
+        for name in reversed([n for n in order if n not in nova]):
+            self.processes.send(name, signal.SIGTERM)
+        for name in [*nova, *reversed(order)]:
+            self.processes.stop(name, signal.SIGTERM)
+        if wipe:
+            for directory in _DATA:
+                shutil.rmtree(self.settings.state / directory, ignore_errors=True)
+            (self.settings.state / "schemas-done").unlink(missing_ok=True)
+            (self.settings.state / "stack.json").unlink(missing_ok=True)
+
+    def start(self, name: str) -> None:
+        """Start one process without waiting for it. A no-op while it runs."""
+        service = services.service(self.settings, name)
+        self.processes.start(name, service.command, service.environment)
+
+    def stop(self, name: str) -> None:
+        """End one process and wait until it is gone."""
+        self.processes.stop(name, services.service(self.settings, name).end_signal)
+
+    def restart(self, name: str) -> None:
+        """End, start, and wait until it serves."""
+        self.stop(name)
+        self.start(name)
+        self.wait_ready(name)
+
+    def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
+        """Signal a process and its workers; LookupError when it does not run.
+
+        SIGSTOP and SIGCONT pause and resume it.
+        """
+        services.service(self.settings, name)
+        if not self.processes.send(name, signal_number):
+            raise LookupError(f"'{name}' does not run")
+
+    def wait_ready(self, name: str, timeout_seconds: float = _READY_TIMEOUT_SECONDS) -> None:
+        """Wait until a process serves: its HTTP answers, or it consumes from RabbitMQ."""
+        service = services.service(self.settings, name)
+        if service.port is None:
+            self._wait_connected(name, timeout_seconds)
+        elif name in ("mariadb",):
+            database.wait_ready(self.settings, timeout_seconds)
+        else:
+            stack_processes.wait_for_port(service.port, timeout_seconds)
+            if service.command[0].endswith("gunicorn"):
+                # gunicorn listens before its workers have loaded the application.
+                requests.get(self.settings.url(name), timeout=timeout_seconds)
+
+    def status(self) -> dict[str, int | None]:
+        """pid of each process of the stack, None where it does not run."""
+        return {name: self.processes.pid(name) for name in services.names(self.settings)}
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows of one statement, sent as MariaDB's root."""
+        return database.query(self.settings, statement, values)
+
+    def rabbitmqctl(self, *arguments: str) -> str:
+        """Output of rabbitmqctl against the stack's own node."""
+        environment = daemons.rabbitmq_environment(self.settings)
+        assignments = [f"{name}={value}" for name, value in environment.items()]
+        command = ["env", *assignments, services.RABBITMQCTL, "--quiet", *arguments]
+        return database.run(self.settings, "rabbitmqctl", command)
+
+    def plugin(self, enabled: bool, stock_processes: Iterable[str] = ()) -> None:
+        """Switch the plugin by nova.conf alone, one process after the other.
+
+        The order is the documented one: schema, conductors and API, import, schedulers; backwards
+        for the way back. ``stock_processes`` keep Nova's own configuration.
+        """
+        self._change(plugin=enabled, stock_processes=tuple(stock_processes))
+        names = self.settings.control_plane_names
+        schedulers = self.settings.scheduler_names
+        others = [name for name in names if name not in schedulers]
+        if enabled:
+            self._make_store()
+            self._restart_each(others)
+            self._import()
+            self._restart_each(schedulers)
+        else:
+            self._restart_each([*schedulers, *others])
+
+    def override(self, process: str, options: Mapping[str, Mapping[str, str]] | None) -> None:
+        """Write options over one process's nova.conf (None: as rendered) and restart it."""
+        overrides = dict(self.settings.overrides)
+        overrides.pop(process, None)
+        if options is not None:
+            overrides[process] = options
+        self._change(overrides=overrides)
+        self.restart(process)
+
+    def capacity(self, vcpus_per_host: int | None) -> None:
+        """Let every host offer so many VCPU (None: the fake driver's); wait for Placement."""
+        self._change(vcpus_per_host=vcpus_per_host)
+        for name in self.settings.compute_names:
+            self.stop(name)
+            self.start(name)
+        wanted = 4000 if vcpus_per_host is None else vcpus_per_host
+        cloud = self.cloud
+
+        def offered() -> bool:
+            capacity = cloud.vcpu_capacity().values()
+            return sum(1 for vcpus in capacity if vcpus == wanted) >= self.settings.computes
+
+        self._wait_for(offered, f"Placement shows {wanted} VCPU a host")
+
+    def _write_configuration(self) -> None:
+        self.settings.save()
+        (self.settings.log / "rabbitmq").mkdir(exist_ok=True)
+        (self.settings.state / "rabbitmq" / "mnesia").mkdir(parents=True, exist_ok=True)
+        (self.settings.etc / "nova" / "nova-api").mkdir(parents=True, exist_ok=True)
+        daemons.write(self.settings)
+        configuration.write(self.settings)
+        self._progress("configuration written")
+
+    def _start_daemons(self) -> None:
+        self.start("epmd")
+        self.start("memcached")
+        self.start("rabbitmq")
+        database.start(self.settings, self.processes)
+        database.create_databases_and_users(self.settings)
+        self._progress("MariaDB answers")
+
+    def _make_schemas(self) -> None:
+        database.create_schemas(self.settings, self._start_identity)
+        self._start_identity()
+        self._progress("schemas, cell mappings and identities made")
+        self.wait_ready("rabbitmq")
+        self._progress("RabbitMQ answers")
+        if self.settings.plugin:
+            self._make_store()
+
+    def _start_identity(self) -> None:
+        self.start("keystone")
+        self.wait_ready("keystone")
+        self.cloud.seed_identity()
+
+    def _make_store(self) -> None:
+        if not database.create_store_schema(self.settings):
+            raise RuntimeError(
+                f"{self.settings.program('nova-nodb-manage')} is missing; install the project"
+                " there or use --no-plugin"
+            )
+        self._progress("synchronizer's schema made")
+
+    def _start_services(self) -> None:
+        # Two at a time would be kinder to two processors, but imports overlap well with I/O.
+        for name in ("placement", *self.settings.control_plane_names, "glance", "neutron"):
+            self.start(name)
+        for name in ("placement", "glance", "neutron", "nova-api"):
+            self.wait_ready(name)
+        self._progress("APIs answer")
+
+    def _register_computes(self) -> None:
+        for name in self.settings.control_plane_names:
+            self.wait_ready(name)
+        for name in self.settings.compute_names:
+            self.start(name)
+        self.cloud.seed_contents()
+        self._progress("flavors, images and network made")
+        self._wait_for(self._all_computes_registered, "compute nodes registered")
+        database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
+        self._progress("hosts discovered")
+
+    def _all_computes_registered(self) -> bool:
+        count = "SELECT count(*) FROM nova_{}.compute_nodes WHERE deleted = 0"
+        registered = sum(self.sql(count.format(c))[0][0] for c in self.settings.cell_names)
+        return registered >= self.settings.computes
+
+    def _import(self) -> None:
+        program = self.settings.program("nova-nodb-manage")
+        file = self.settings.etc / "nova" / "nova-manage" / "nova.conf"
+        command = [program, "--config-file", str(file), "import"]
+        database.run(self.settings, "nova-nodb-manage", command)
+        self._progress("existing hosts imported")
+
+    def _restart_each(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.restart(name)
+            self._progress(f"{name} restarted")
+
+    def _change(self, **values: Any) -> None:
+        self.settings = attrs.evolve(self.settings, **values)
+        self._write_configuration()
+
+    def _wait_connected(self, name: str, timeout_seconds: float) -> None:
+        port = self.settings.port("rabbitmq")
+
+        def connected() -> bool:
+            if self.processes.pid(name) is None:
+                raise RuntimeError(f"{name} ended; read {self.settings.log / name}.out and .log")
+            return self.processes.is_connected(name, port)
+
+        self._wait_for(connected, f"{name} is connected to RabbitMQ", timeout_seconds)
+
+    def _wait_for(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        timeout_seconds: float = _READY_TIMEOUT_SECONDS,
+    ) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {timeout_seconds:.0f} s: {what}")
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def running(
+    settings: stack_settings.Settings, progress: Progress = lambda _step: None
+) -> Iterator[Stack]:
+    """A stack for the duration of a with block, ended afterwards; its logs stay."""
+    stack = Stack(settings, progress)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.down()
