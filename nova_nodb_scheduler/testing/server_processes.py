@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of real MariaDB, PostgreSQL and memcached servers, for the fixtures.
+
+Nothing listens beyond 127.0.0.1; data stands in a temporary directory and is
+not fsynced. Tests use them through :mod:`nova_nodb_scheduler.testing.servers`.
+"""
+
+from __future__ import annotations
+
+import abc
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+REQUIRE_SERVERS = "NODB_REQUIRE_SERVERS"
+
+#: MariaDB's first start on a busy two-core machine took 8 s.
+START_TIMEOUT_SECONDS = 90.0
+STOP_TIMEOUT_SECONDS = 20.0
+
+
+class ServerFailed(Exception):
+    """A server did not start; the text holds the end of its log."""
+
+
+def find_program(name: str, *patterns: str) -> str:
+    """Return the path of a server's program.
+
+    :param patterns: globs of places that are not on PATH
+    :raises unittest.SkipTest: it is absent and servers are not required
+    :raises ServerFailed: it is absent although servers are required
+    """
+    places = [f"/usr/sbin/{name}", f"/usr/local/sbin/{name}"]
+    places += sorted((path for pattern in patterns for path in glob.glob(pattern)), reverse=True)
+    for path in [shutil.which(name), *places]:
+        if path and os.access(path, os.X_OK):
+            return path
+    if os.environ.get(REQUIRE_SERVERS):
+        raise ServerFailed(f"{name} is not installed, and {REQUIRE_SERVERS} is set")
+    raise unittest.SkipTest(f"{name} is not installed")
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server(abc.ABC):
+    """One server process on a port of its own, which outlives restarts."""
+
+    #: Whom to run as when the tests run as root; None: as root.
+    unprivileged_user: str | None = None
+    #: How to end it when nobody needs its data any more.
+    stop_signal = signal.SIGKILL
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        # Not below TMPDIR: its path may exceed the 107 bytes of a unix socket's.
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-", dir="/tmp"))
+        self._owner_pid = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log_path(self) -> pathlib.Path:
+        return self.directory / "server.log"
+
+    @abc.abstractmethod
+    def initialize(self) -> None:
+        """Lay down what the server needs before its first start."""
+
+    @abc.abstractmethod
+    def command(self) -> Sequence[str]:
+        """Return the command line of the server."""
+
+    @abc.abstractmethod
+    def answers(self) -> bool:
+        """Return whether the server serves requests."""
+
+    def start(self) -> None:
+        """Start the server and wait until it serves."""
+        with self.log_path.open("ab") as log:
+            # The group of its own keeps a terminal's Ctrl-C for the tests.
+            self._process = subprocess.Popen(
+                [*self._privileges(die_with_us=True), *self.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not self.answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"{self.command()[0]}: {self.log_tail()}")
+            time.sleep(0.05)
+
+    def log_tail(self) -> str:
+        """Return the end of the server's log."""
+        return self.log_path.read_bytes()[-2000:].decode(errors="replace")
+
+    def kill(self) -> None:
+        """End the server as a crash does; its data stay."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Crash it and start it again on the same port with the same data."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop it in its tracks: connections stay open, nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def destroy(self) -> None:
+        """End the server and remove its data; in a forked child, do nothing."""
+        if os.getpid() != self._owner_pid:
+            return
+        self._end(self.stop_signal)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, *command: str) -> None:
+        """Run a preparing command as the server's user.
+
+        :raises ServerFailed: it failed
+        """
+        done = subprocess.run(
+            [*self._privileges(die_with_us=False), *command],
+            capture_output=True,
+            cwd=self.directory,
+            check=False,
+        )
+        if done.returncode:
+            output = (done.stdout + done.stderr)[-2000:].decode(errors="replace")
+            raise ServerFailed(f"{command[0]}: {output}")
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_TIMEOUT_SECONDS)
+
+    def _privileges(self, *, die_with_us: bool) -> list[str]:
+        """Return the setpriv prefix: the server's user, and death with the tests.
+
+        The kernel sends the death signal when the *thread* that forked ends,
+        so only the main thread may ask for it.
+        """
+        prefix: list[str] = []
+        if die_with_us and threading.current_thread() is threading.main_thread():
+            prefix += ["--pdeathsig", self.stop_signal.name.removeprefix("SIG")]
+        if self.unprivileged_user and os.geteuid() == 0:
+            user = self.unprivileged_user
+            prefix += ["--reuid", user, "--regid", user, "--init-groups"]
+            shutil.chown(self.directory, user, user)
+        return ["setpriv", *prefix, "--"] if prefix else []
+
+
+class MariaDBServer(Server):
+    """A MariaDB whose root user has no password."""
+
+    def initialize(self) -> None:
+        self.run(
+            find_program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={self.directory / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *self._user(),
+        )
+
+    def command(self) -> Sequence[str]:
+        return (
+            find_program("mariadbd"),
+            "--no-defaults",
+            *self._user(),
+            f"--datadir={self.directory / 'data'}",
+            f"--socket={self.directory / 'socket'}",
+            f"--pid-file={self.directory / 'pid'}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            "--skip-log-bin",
+            "--character-set-server=utf8mb4",
+            "--max-connections=500",
+            "--performance-schema=OFF",
+            "--innodb-buffer-pool-size=128M",
+            "--innodb-log-file-size=64M",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-doublewrite=0",
+        )
+
+    def answers(self) -> bool:
+        import pymysql
+
+        try:
+            pymysql.connect(host="127.0.0.1", port=self.port, user="root").close()
+        except pymysql.MySQLError:
+            return False
+        return True
+
+    def execute(self, statement: str) -> None:
+        """Carry out one statement as root, outside any database."""
+        import pymysql
+
+        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True)
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def url(self, database: str) -> str:
+        return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
+
+    @staticmethod
+    def _user() -> tuple[str, ...]:
+        return ("--user=root",) if os.geteuid() == 0 else ()
+
+
+class PostgreSQLServer(Server):
+    """A PostgreSQL whose superuser ``postgres`` is trusted on loopback."""
+
+    unprivileged_user = "postgres"
+    # Killed, the postmaster leaves its children to notice; SIGQUIT ends all at once.
+    stop_signal = signal.SIGQUIT
+
+    def initialize(self) -> None:
+        self.run(
+            self._program("initdb"),
+            f"--pgdata={self.directory / 'data'}",
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        )
+
+    def command(self) -> Sequence[str]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self.directory),
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+        }
+        arguments = [f"--{name}={value}" for name, value in settings.items()]
+        return (self._program("postgres"), "-D", str(self.directory / "data"), *arguments)
+
+    def answers(self) -> bool:
+        import psycopg
+
+        try:
+            self._connect(psycopg).close()
+        except psycopg.Error:
+            return False
+        return True
+
+    def execute(self, statement: str) -> None:
+        """Carry out one statement as the superuser, outside any transaction."""
+        import psycopg
+
+        with self._connect(psycopg) as connection:
+            connection.execute(statement)
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+
+    def _connect(self, psycopg: Any) -> Any:
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user="postgres", dbname="postgres", autocommit=True
+        )
+
+    @staticmethod
+    def _program(name: str) -> str:
+        return find_program(name, f"/usr/lib/postgresql/*/bin/{name}")
+
+
+class MemcachedServer(Server):
+    """A memcached; a restart empties it."""
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._options = tuple(options)
+
+    def initialize(self) -> None:
+        """Do nothing: it keeps no data."""
+
+    def command(self) -> Sequence[str]:
+        user = ("-u", "root") if os.geteuid() == 0 else ()
+        where = ("-l", "127.0.0.1", "-p", str(self.port), "-U", "0")
+        return (find_program("memcached"), *user, *where, *self._options)
+
+    def answers(self) -> bool:
+        return self._ask(b"version\r\n").startswith(b"VERSION")
+
+    def flush_all(self) -> None:
+        """Drop every item, as an operator does by mistake."""
+        if not self._ask(b"flush_all\r\n").startswith(b"OK"):
+            raise ServerFailed("flush_all was refused")
+
+    def _ask(self, request: bytes) -> bytes:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5.0) as connection:
+                connection.sendall(request)
+                return connection.recv(4096)
+        except OSError:
+            return b""
