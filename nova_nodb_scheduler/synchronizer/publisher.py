@@ -61,8 +61,9 @@ class PublishReport:
         after a creation
     :param undecodable: records whose bytes could not be read; overwritten
     :param failed: keys that kept losing until the last round: still dirty
-    :param too_large: keys whose state is beyond what the back end takes;
-        publishing them again cannot succeed, their old state stands
+    :param rejected: keys that cannot be written as they are, with the reason:
+        the state is not JSON or larger than the back end takes, or a newer
+        major release wrote the record; what stands there is left
     :param version: highest version written, 0 if nothing was
     """
 
@@ -72,7 +73,7 @@ class PublishReport:
     repeated: int = 0
     undecodable: int = 0
     failed: frozenset[records.RecordKey] = frozenset()
-    too_large: frozenset[records.RecordKey] = frozenset()
+    rejected: Mapping[records.RecordKey, str] = attrs.field(factory=dict)
     version: int = 0
 
 
@@ -90,7 +91,7 @@ class _Batch:
         self.unfenced: set[records.RecordKey] = set()
         self.done: dict[records.RecordKey, str] = {}
         self.undecodable: set[records.RecordKey] = set()
-        self.too_large: set[records.RecordKey] = set()
+        self.rejected: dict[records.RecordKey, str] = {}
         self.repeated = 0
         self.version = 0
 
@@ -99,6 +100,10 @@ class _Batch:
         # counts once, for what was written.
         if not (outcome == "unchanged" and key in self.done):
             self.done[key] = outcome
+        self.pending.discard(key)
+
+    def reject(self, key: records.RecordKey, reason: str) -> None:
+        self.rejected[key] = reason
         self.pending.discard(key)
 
     def written(self, write: records.Write, version: int, *, look_again: bool) -> None:
@@ -117,7 +122,7 @@ class _Batch:
             repeated=self.repeated,
             undecodable=len(self.undecodable),
             failed=frozenset(self.pending),
-            too_large=frozenset(self.too_large),
+            rejected=dict(self.rejected),
             version=self.version,
         )
 
@@ -182,18 +187,21 @@ class Publisher:
         if batch.in_doubt:
             self._settle(batch, self._synchronizer.read(batch.in_doubt), refresh is not None)
         report = batch.report()
-        if report.failed or report.too_large or report.undecodable:
+        if report.failed or report.rejected or report.undecodable:
+            examples = report.failed | report.rejected.keys() | batch.undecodable
+            example = min(examples)
             LOG.warning(
                 "Of %(all)d records %(failed)d lost every one of %(rounds)d rounds and stay "
-                "queued, %(large)d are too large for the back end, %(undecodable)d had "
-                "unreadable bytes and were computed anew. For example: %(example)s.",
+                "queued, %(rejected)d cannot be written, %(undecodable)d had unreadable bytes "
+                "and were computed anew. For example %(example)s: %(reason)s.",
                 {
                     "all": len(updates),
                     "failed": len(report.failed),
                     "rounds": self._rounds,
-                    "large": len(report.too_large),
+                    "rejected": len(report.rejected),
                     "undecodable": report.undecodable,
-                    "example": min(report.failed | report.too_large | batch.undecodable),
+                    "example": example,
+                    "reason": report.rejected.get(example, "no further reason"),
                 },
             )
         return report
@@ -269,10 +277,17 @@ class Publisher:
         live = record is not None and not record.deleted
         revision = record.revision if record is not None and live else 0
         payload = record.payload if record is not None and live else None
+        namespace = self._namespaces[key.namespace]
         state: State | None = None
         if payload is not None:
             try:
-                state = codec.decode(payload).state
+                decoded = codec.decode(payload)
+                if decoded.schema.major > namespace.schema.major:
+                    # Not damaged: overwriting it would blind the newer release.
+                    batch.reject(key, f"its schema {decoded.schema} is newer than this release's")
+                    return None
+                codec.check_readable(decoded.schema, namespace)
+                state = decoded.state
             except errors.UndecodableRecord:
                 batch.undecodable.add(key)
         wanted = compute(state)
@@ -281,13 +296,17 @@ class Publisher:
             if payload is not None:
                 return records.Write(key, revision, deleted=True)
         elif not isinstance(wanted, Outcome):
-            encoded = codec.encode(wanted, self._namespaces[key.namespace].schema)
+            try:
+                encoded = codec.encode(wanted, namespace.schema, record=str(key))
+            except errors.InvalidRecord as exc:
+                batch.reject(key, str(exc))
+                return None
         if encoded is None or (encoded == payload and key not in batch.unfenced):
             batch.settle(key, "unchanged")
             return None
-        if len(encoded) > self._synchronizer.capabilities.max_payload_bytes:
+        limit_bytes = self._synchronizer.capabilities.max_payload_bytes
+        if len(encoded) > limit_bytes:
             # Sent, it would make the driver refuse the whole batch.
-            batch.too_large.add(key)
-            batch.pending.discard(key)
+            batch.reject(key, str(errors.PayloadTooLarge(str(key), len(encoded), limit_bytes)))
             return None
         return records.Write(key, revision, encoded)
