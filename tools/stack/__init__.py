@@ -26,6 +26,8 @@ From Python (run inside the stack's virtual environment, from the checkout)::
 | ``stack`` | the whole: up, down, plugin, restart, kill, capacity |
 | ``sqlcount`` | SQL statements per process, database and table, counted by MariaDB |
 | ``rpccount`` | which processes made RPC calls, seen by RabbitMQ |
-| ``demo`` | the demonstration |
+| ``plugin_status`` | figures that the plugin tells of itself (``nova-nodb-manage status``) |
+| ``demo`` | the demonstration: what is done |
+| ``demo_report`` | the demonstration: what is shown |
 | ``tempest`` | Tempest against the stack |
 """

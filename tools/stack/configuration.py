@@ -37,10 +37,8 @@ def plugin_sections(settings: stack_settings.Settings, process: str) -> Sections
             "scheduler_host_manager": "nodb_host_manager",
         },
         "oslo_messaging_notifications": {"driver": "nodb_scheduler"},
-        "nodb_scheduler": {
-            "synchronizer": "sqlalchemy",
-            "connection": database_url(settings, process, STORE_DATABASE),
-        },
+        "nodb_scheduler": {"synchronizer": "sqlalchemy"},
+        "nodb_sqlalchemy": {"connection": database_url(settings, process, STORE_DATABASE)},
     }
 
 

@@ -43,9 +43,10 @@ class Statement:
 
 @attrs.frozen
 class Report:
-    """How often each class of statements was sent."""
+    """How often each class of statements was sent, and the text of the first of each class."""
 
     counts: collections.Counter[Statement]
+    examples: dict[Statement, str]
 
     def total(
         self,
@@ -79,7 +80,7 @@ class Report:
 
     def rows(self) -> list[dict[str, Any]]:
         return [
-            {**attrs.asdict(statement), "count": count}
+            {**attrs.asdict(statement), "count": count, "example": self.examples[statement]}
             for statement, count in self.counts.most_common()
         ]
 
@@ -108,7 +109,7 @@ class Counter:
         self._settings = settings
         self._database_of_connection: dict[int, str] = {}
         self._service_row_of_host: dict[str, int] = {}
-        self.report = Report(collections.Counter())
+        self.report = Report(collections.Counter(), {})
 
     def __enter__(self) -> "Counter":
         self._run("SET GLOBAL general_log = 0")
@@ -128,14 +129,15 @@ class Counter:
     ) -> None:
         self._run("SET GLOBAL general_log = 0")
         self._service_row_of_host = self._service_rows()
-        self.report = Report(self._count())
+        self.report = self._count()
         self._run("TRUNCATE mysql.general_log")
 
-    def _count(self) -> collections.Counter[Statement]:
+    def _count(self) -> Report:
         events = self._run(
             "SELECT user_host, thread_id, command_type, argument FROM mysql.general_log"
         )
         counts: collections.Counter[Statement] = collections.Counter()
+        examples: dict[Statement, str] = {}
         for user_host, connection, kind, argument in events:
             text = argument.decode(errors="replace") if isinstance(argument, bytes) else argument
             user = str(user_host).partition("[")[0]
@@ -144,8 +146,10 @@ class Counter:
                 self._database_of_connection[connection] = match[1] if match else ""
             elif kind in ("Query", "Execute") and user not in ("", "root"):
                 where = self._database_of_connection.get(connection, "")
-                counts[self._classify(user, where, text)] += 1
-        return counts
+                statement = self._classify(user, where, text)
+                counts[statement] += 1
+                examples.setdefault(statement, text)
+        return Report(counts, examples)
 
     def _classify(self, process: str, where: str, text: str) -> Statement:
         verb = text.split(None, 1)[0].upper() if text.strip() else "?"

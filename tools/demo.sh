@@ -1,0 +1,12 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The demonstration, from nothing: a real Nova with two cells, the plugin switched on by nova.conf,
+# 20 servers, and the proof that its schedulers read no database.
+#
+# usage: tools/demo.sh [--keep] [--down] [--json] [--stock] [--state DIR] [--venv DIR]
+#   --keep   leave the stack running (tools/stack.sh works on it; --down ends it)
+#   --down   end a stack that was kept, and remove its data
+#   --json   print the figures as JSON, progress on stderr
+#   --stock  the same with Nova as it is, without the plugin
+set -euo pipefail
+NOVA_NODB_MODULE=tools.stack.demo exec "$(dirname "$0")/stack.sh" "$@"

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a cloud from nothing, the plugin on, 20 servers, the proof.
+
+Run by tools/demo.sh.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import attrs
+from rich import console as rich_console
+from rich import progress as rich_progress
+
+from tools.stack import __main__ as command_line
+from tools.stack import cloud as stack_cloud
+from tools.stack import demo_report
+from tools.stack import plugin_status
+from tools.stack import rpccount
+from tools.stack import settings as stack_settings
+from tools.stack import sqlcount
+from tools.stack import stack as stack_module
+
+_SERVERS = 20
+_GROUP = 6
+_AT_A_TIME = 4
+_SCHEDULERS = "nova-scheduler"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status is 0 when every server is ACTIVE and, with the plugin, nothing was read."""
+    options = _parser().parse_args(arguments)
+    terminal = rich_console.Console(stderr=options.json, highlight=False)
+    if options.down:
+        return _down(options.state, terminal)
+    begin = time.monotonic()
+    settings = command_line.settings_from(options, plugin=False)
+    with rich_progress.Progress(
+        rich_progress.SpinnerColumn(),
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.TimeElapsedColumn(),
+        console=terminal,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def step(text: str) -> None:
+            bar.console.print(f"[dim]{time.monotonic() - begin:6.1f} s[/dim]  {text}")
+            bar.update(task, description=text)
+
+        stack = stack_module.Stack(settings, step)
+        try:
+            figures = _perform(stack, not options.stock, step)
+        finally:
+            if not options.keep:
+                step("taking the stack down")
+                stack.down(wipe=False)
+    figures = attrs.evolve(figures, total_seconds=time.monotonic() - begin)
+    if options.json:
+        print(json.dumps(attrs.asdict(figures), indent=1))
+    else:
+        demo_report.show(figures, terminal)
+    if options.keep:
+        terminal.print(f"The stack runs on; its state is in {settings.state}")
+    elif figures.succeeded:
+        stack.down(wipe=True)
+    return 0 if figures.succeeded else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tools/demo.sh", description=__doc__)
+    state = stack_settings.default_state_directory()
+    parser.add_argument("--state", type=pathlib.Path, default=state, help="default: %(default)s")
+    parser.add_argument("--keep", action="store_true", help="leave the stack running")
+    parser.add_argument("--down", action="store_true", help="end a kept stack, remove its data")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--stock", action="store_true", help="without the plugin")
+    command_line.add_size_options(parser)
+    return parser
+
+
+def _down(state: pathlib.Path, terminal: rich_console.Console) -> int:
+    try:
+        stack_module.Stack.existing(state).down(wipe=True)
+    except FileNotFoundError:
+        terminal.print(f"no stack in {state}")
+        return 1
+    return 0
+
+
+def _perform(
+    stack: stack_module.Stack, with_plugin: bool, step: stack_module.Progress
+) -> demo_report.Figures:
+    begin = time.monotonic()
+    stack.up()
+    if with_plugin:
+        step("switching the plugin on by nova.conf, one process after the other")
+        stack.plugin(True)
+    ready_seconds = time.monotonic() - begin
+    before = plugin_status.read(stack.settings) if with_plugin else plugin_status.PluginStatus()
+    step(f"booting {_SERVERS} servers, an anti-affinity group among them")
+    boot_begin = time.monotonic()
+    with sqlcount.Counter(stack.settings) as counter:
+        servers = _boot(stack)
+    boot_seconds = time.monotonic() - boot_begin
+    after = plugin_status.read(stack.settings) if with_plugin else before
+    callers = rpccount.reply_queues(stack)
+    report = counter.report
+    cells = [f"nova_{cell}" for cell in ("cell0", *stack.settings.cell_names)]
+    cell_of_host = {host: cell for _name, host, cell in stack.settings.compute_cells()}
+    return demo_report.Figures(
+        plugin=with_plugin,
+        servers=tuple(_placed(server, cell_of_host) for server in servers),
+        statements_on_tables=report.on_state_tables(_SCHEDULERS),
+        statements_on_cell_databases=report.total(_SCHEDULERS, cells),
+        statements=_of_schedulers(report),
+        heartbeats=report.heartbeats(_SCHEDULERS),
+        reply_queues=sum(n for user, n in callers.items() if user.startswith(_SCHEDULERS)),
+        fallbacks=_difference(after.fallbacks, before.fallbacks),
+        hosts=after.hosts,
+        schedule_seconds=after.schedule_seconds,
+        feed_lag_seconds=after.feed_lag_seconds,
+        ready_seconds=ready_seconds,
+        boot_seconds=boot_seconds,
+        total_seconds=0.0,
+    )
+
+
+def _boot(stack: stack_module.Stack) -> list[stack_cloud.Json]:
+    """Boot everything and wait until it is settled.
+
+    The group is one request for all its members. Apart, requests racing through two schedulers may
+    choose one host twice, and what the compute then refuses has few alternates in its cell.
+    """
+    cloud = stack.cloud
+    image = cloud.image_id()
+    members = min(_GROUP, stack.settings.computes)
+    group = cloud.create_group("demo-apart", "anti-affinity")
+    cloud.boot(
+        "demo-apart", image, "42", group=group, min_count=members, max_count=members
+    )
+
+    def boot_one(number: int) -> str:
+        flavor = "84" if number % 2 else "2"
+        return cloud.boot(f"demo-{number:02}", image, flavor)
+
+    with concurrent.futures.ThreadPoolExecutor(_AT_A_TIME) as pool:
+        list(pool.map(boot_one, range(1, _SERVERS - members + 1)))
+    ids = [server["id"] for server in cloud.servers("demo-")]
+    if len(ids) != _SERVERS:
+        raise RuntimeError(f"asked for {_SERVERS} servers, the API lists {len(ids)}")
+    return cloud.wait_settled(ids)
+
+
+def _placed(
+    server: stack_cloud.Json, cell_of_host: dict[str, str]
+) -> demo_report.PlacedServer:
+    host = server["OS-EXT-SRV-ATTR:host"] or ""
+    return demo_report.PlacedServer(
+        name=server["name"],
+        flavor=server["flavor"]["original_name"],
+        status=server["status"],
+        cell=cell_of_host.get(host, ""),
+        host=host,
+        fault=server.get("fault", {}).get("message", ""),
+    )
+
+
+def _of_schedulers(report: sqlcount.Report) -> tuple[dict[str, Any], ...]:
+    return tuple(row for row in report.rows() if row["process"].startswith(_SCHEDULERS))
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None else after - (before or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

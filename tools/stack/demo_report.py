@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration's figures and their tables."""
+
+import collections
+from typing import Any
+
+import attrs
+from rich import box
+from rich import console as rich_console
+from rich import table as rich_table
+
+
+@attrs.frozen
+class PlacedServer:
+    """A server and where it landed; ``fault`` is empty unless its status is ERROR."""
+
+    name: str
+    flavor: str
+    status: str
+    cell: str
+    host: str
+    fault: str
+
+
+@attrs.frozen
+class Figures:
+    """What the demonstration measured. None: the plugin does not say, or is off."""
+
+    plugin: bool
+    servers: tuple[PlacedServer, ...]
+    statements_on_tables: dict[str, int]
+    """By the schedulers during the boots, by table; own heartbeats apart."""
+    statements_on_cell_databases: int
+    statements: tuple[dict[str, Any], ...]
+    """Every class of statements that the schedulers sent, the synchronizer's included."""
+    heartbeats: int
+    reply_queues: int
+    """Schedulers that ever made an RPC call: 0 means nothing was read on their behalf."""
+    fallbacks: int | None
+    hosts: int | None
+    schedule_seconds: float | None
+    feed_lag_seconds: float | None
+    ready_seconds: float
+    boot_seconds: float
+    total_seconds: float
+
+    @property
+    def succeeded(self) -> bool:
+        """All ACTIVE; with the plugin, also nothing read and no known fallback."""
+        placed = all(server.status == "ACTIVE" for server in self.servers)
+        read = sum(self.statements_on_tables.values()) + self.statements_on_cell_databases
+        silent = not read and not self.reply_queues and not self.fallbacks
+        return placed and (silent or not self.plugin)
+
+
+def show(figures: Figures, terminal: rich_console.Console) -> None:
+    """Print both tables."""
+    terminal.print(_placement(figures))
+    for server in figures.servers:
+        if server.fault:
+            terminal.print(f"[red]{server.name}[/red]: {server.fault}")
+    terminal.print(_proof(figures))
+
+
+def _placement(figures: Figures) -> rich_table.Table:
+    table = rich_table.Table(title="Where the servers landed", box=box.SIMPLE)
+    for title in ("cell", "host", "servers"):
+        table.add_column(title)
+    table.add_column("not active", justify="right")
+    by_host = collections.defaultdict(list)
+    for server in sorted(figures.servers, key=lambda s: s.name):
+        by_host[server.cell, server.host].append(server)
+    for (cell, host), servers in sorted(by_host.items()):
+        names = ", ".join(f"{s.name} ({s.flavor})" for s in servers)
+        bad = sum(1 for s in servers if s.status != "ACTIVE")
+        table.add_row(cell or "-", host or "-", names, f"[red]{bad}[/red]" if bad else "0")
+    return table
+
+
+def _proof(figures: Figures) -> rich_table.Table:
+    who = "the plugin" if figures.plugin else "stock Nova"
+    table = rich_table.Table(title=f"The proof, with {who}", box=box.SIMPLE)
+    table.add_column("figure")
+    table.add_column("observed", justify="right")
+    table.add_column("goal", justify="right")
+    for name, observed, goal in _rows(figures):
+        met = goal is None or not figures.plugin or observed == goal
+        shown = "n/a" if observed is None else str(observed)
+        style = "" if goal is None or not figures.plugin else ("green" if met else "red")
+        table.add_row(name, f"[{style}]{shown}[/{style}]" if style else shown, _goal(figures, goal))
+    return table
+
+
+def _goal(figures: Figures, goal: object) -> str:
+    return "" if goal is None or not figures.plugin else str(goal)
+
+
+def _rows(figures: Figures) -> list[tuple[str, object, object]]:
+    active = sum(1 for server in figures.servers if server.status == "ACTIVE")
+    own_store = sum(
+        row["count"]
+        for row in figures.statements
+        if row["database"] == "nova_nodb" and row["tables"]
+    )
+    tables = [
+        (f"statements of nova-scheduler on {name}", count, 0)
+        for name, count in figures.statements_on_tables.items()
+    ]
+    return [
+        ("servers ACTIVE", active, len(figures.servers)),
+        *tables,
+        (
+            "statements of nova-scheduler on the cell databases",
+            figures.statements_on_cell_databases,
+            0,
+        ),
+        ("(own service heartbeats of nova-scheduler)", figures.heartbeats, None),
+        ("schedulers that made an RPC call", figures.reply_queues, 0),
+        ("(statements of nova-scheduler on the synchronizer)", own_store, None),
+        ("requests that took Nova's own path", figures.fallbacks, 0),
+        ("hosts in the store", figures.hosts, None),
+        ("schedule latency, median, s", _seconds(figures.schedule_seconds), None),
+        ("feed lag, s", _seconds(figures.feed_lag_seconds), None),
+        ("time to a running cloud, s", f"{figures.ready_seconds:.0f}", None),
+        ("time of the boots, s", f"{figures.boot_seconds:.0f}", None),
+        ("time of everything, s", f"{figures.total_seconds:.0f}", None),
+    ]
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"

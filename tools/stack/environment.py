@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System packages and the virtual environment of the stack; needs the standard library only.
+
+    python3 -m tools.stack.environment STATE_DIRECTORY     prints the path of the environment
+"""
+
+from collections.abc import Sequence
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+_CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+_REQUIREMENTS = _CHECKOUT / "tools" / "requirements-stack.txt"
+_PORT_BINDER = _CHECKOUT / "tools" / "stack" / "bind_any_port"
+_PROFILE = "stack"
+
+# The distribution's own services would take memory and ports; a policy of 101 forbids starting.
+_APT = """
+set -e
+guard=/usr/sbin/policy-rc.d
+if [ ! -e $guard ]; then
+    printf '#!/bin/sh\\nexit 101\\n' > $guard; chmod 755 $guard; trap "rm -f $guard" EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+apt-get update -q
+apt-get install -q -y --no-install-recommends "$@"
+"""
+
+
+def main() -> int:
+    """Make what is missing and print the environment's path as the last line."""
+    state = pathlib.Path(sys.argv[1]).absolute()
+    state.mkdir(parents=True, exist_ok=True)
+    if sys.version_info < (3, 11):
+        print("Python 3.11 or later is needed; set PYTHON", file=sys.stderr)
+        return 1
+    install_packages(missing_packages(_CHECKOUT / "bindep.txt"))
+    venv = state / "venv"
+    make_venv(venv)
+    print(venv)
+    return 0
+
+
+def missing_packages(bindep: pathlib.Path) -> list[str]:
+    """Debian packages of the stack's profile which are not installed."""
+    wanted = []
+    for line in bindep.read_text().splitlines():
+        match = re.match(r"^([a-z0-9.+-]+)\s+\[([^]]*)\]", line)
+        if match and {"platform:dpkg", _PROFILE} <= set(match[2].split()):
+            wanted.append(match[1])
+    return [name for name in wanted if not _is_installed(name)]
+
+
+def install_packages(names: Sequence[str]) -> None:
+    """Install Debian packages, as root or by sudo, without starting their services."""
+    if not names:
+        return
+    _say(f"installing {' '.join(names)}")
+    if shutil.which("apt-get") is None:
+        raise SystemExit(f"install these first (no apt-get here): {' '.join(names)}")
+    root = [] if os.geteuid() == 0 else ["sudo"]
+    _run([*root, "sh", "-c", _APT, "sh", *names])
+
+
+def make_venv(venv: pathlib.Path) -> None:
+    """Make or complete the virtual environment; repeated only when what is asked for changes."""
+    inputs = [
+        _REQUIREMENTS,
+        *sorted(_PORT_BINDER.glob("*.*")),
+        *(_CHECKOUT / name for name in ("setup.cfg", "requirements.txt", "pyproject.toml")),
+    ]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
+    mark = venv / "complete"
+    if mark.exists() and mark.read_text() == digest:
+        return
+    if not (venv / "bin" / "pip").exists():
+        _say(f"making {venv}")
+        _run([sys.executable, "-m", "venv", str(venv)])
+    pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+    _say("installing OpenStack's services and the project (the longest step)")
+    _run([*pip, "--requirement", str(_REQUIREMENTS)])
+    install_port_binder(venv)
+    _run([*pip, "--constraint", str(_REQUIREMENTS), "--editable", str(_CHECKOUT)])
+    mark.write_text(digest)
+
+
+def install_port_binder(venv: pathlib.Path) -> None:
+    """Install the ML2 mechanism driver, built from a copy so that the checkout stays clean."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory) / _PORT_BINDER.name
+        shutil.copytree(_PORT_BINDER, copy)
+        pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, "--no-deps", str(copy)])
+
+
+def _is_installed(package: str) -> bool:
+    query = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return False
+    return answer.stdout == "installed"
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, stdout=sys.stderr, check=False)
+    if result.returncode:
+        raise SystemExit(f"failed with status {result.returncode}: {' '.join(command)}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
