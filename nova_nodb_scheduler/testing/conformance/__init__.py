@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executable form of the synchronizer contract: every driver runs it.
+
+A driver's author writes one class per back end::
+
+    class TestMine(conformance.ConformanceSuite):
+        def setUp(self):
+            super().setUp()
+            self.server = self.enterContext(MyServer())
+
+        def make_synchronizer(self):
+            return MySynchronizer(MyOptions(address=self.server.address))
+
+and runs it against the real engine. What a driver does not declare in its
+capabilities is skipped; what it declares and does not keep fails.
+"""
+
+from __future__ import annotations
+
+from nova_nodb_scheduler.testing.conformance import (
+    feed,
+    races,
+    snapshots,
+    upkeep,
+    writes,
+)
+
+
+class ConformanceSuite(
+    writes.CompareAndSet,
+    writes.Atomicity,
+    writes.Names,
+    feed.Feed,
+    snapshots.Snapshots,
+    upkeep.Collection,
+    upkeep.Epochs,
+    upkeep.Life,
+    races.Races,
+):
+    """Everything the contract promises, a sentence per test."""
+
+
+__all__ = ["ConformanceSuite"]

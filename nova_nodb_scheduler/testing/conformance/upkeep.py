@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conformance of upkeep: collection, epochs, opening and closing, clock, statistics."""
+
+from __future__ import annotations
+
+import time
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.testing.conformance import base
+
+
+class Collection(base.Case):
+    """Tombstones and history go, and nobody is misled by it."""
+
+    def test_a_young_tombstone_is_kept(self) -> None:
+        client = self.client()
+        tombstone = self.drop(client, self.put(client, "a", b"one"))
+        self.assertEqual(0, client.collect(3600.0).tombstones)
+        self.assertEqual({tombstone.key: tombstone}, client.read([tombstone.key]))
+
+    def test_an_old_tombstone_is_dropped_and_live_records_stay(self) -> None:
+        client = self.client()
+        written = self.fill(client, 10)
+        dropped = self.drop(client, written[0])
+        self._collect_tombstones(client, 1)
+        self.assertEqual({}, client.read([dropped.key]))
+        self.assertEqual({record.key: record for record in written[1:]}, base.everything(client))
+
+    def test_a_cursor_from_before_a_collected_tombstone_needs_a_resync(self) -> None:
+        client = self.client()
+        written = self.fill(client, 3)
+        before = client.head()
+        self.drop(client, written[0])
+        floor = self._collect_tombstones(client, 1)
+        self.assertGreater(floor, before.version)
+        answer = client.fetch(before)
+        self.assertIsInstance(answer, records.ResyncNeeded)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(records.ResyncReason.HISTORY_TRUNCATED, answer.reason)
+
+    def test_a_reader_at_the_head_does_not_notice_a_collection(self) -> None:
+        client = self.client()
+        reader = base.Reader(client)
+        self.drop(client, self.put(client, "a", b"one"))
+        reader.catch_up()
+        self._collect_tombstones(client, 1)
+        added = self.put(client, "b", b"two")
+        reader.catch_up()
+        self.assertEqual(0, reader.resyncs)
+        self.assertEqual({added.key: added}, reader.held)
+
+    def test_a_floor_is_never_above_the_head(self) -> None:
+        client = self.client()
+        self.drop(client, self.put(client, "a", b"one"))
+        floor = self._collect_tombstones(client, 1)
+        head = client.head()
+        self.assertLessEqual(floor, head.version)
+        self.assertEqual((), self.changes(client, head).records)
+
+    def test_a_record_created_again_after_collection_has_a_greater_revision(self) -> None:
+        client = self.client()
+        record = self.put(client, "a", b"0")
+        for number in range(5):
+            record = self.put(client, "a", b"%d" % number, record.revision)
+        tombstone = self.drop(client, record)
+        self._collect_tombstones(client, 1)
+        again = self.put(client, "a", b"again")
+        self.assertGreater(again.revision, tombstone.revision)
+        [late] = client.write([records.Write(record.key, record.revision, b"late")])
+        self.assertEqual(records.WriteResult(records.Verdict.LOST, again), late)
+
+    def test_a_revision_of_a_collected_record_loses(self) -> None:
+        client = self.client()
+        record = self.put(client, "a", b"0")
+        self.drop(client, record)
+        self._collect_tombstones(client, 1)
+        [late] = client.write([records.Write(record.key, record.revision, b"late")])
+        self.assertEqual(records.WriteResult(records.Verdict.LOST, None), late)
+
+    def test_a_recreated_record_is_not_taken_for_its_old_tombstone(self) -> None:
+        client = self.client()
+        self.drop(client, self.put(client, "a", b"one"))
+        again = self.put(client, "a", b"two")
+        time.sleep(1.1)
+        client.collect(0.0)
+        self.assertEqual({again.key: again}, base.everything(client))
+
+    def test_several_processes_may_collect_at_once(self) -> None:
+        client = self.client()
+        for record in self.fill(client, 60)[:30]:
+            self.drop(client, record)
+        time.sleep(1.1)
+        collectors = [self.client() for _ in range(3)]
+
+        def collect(collector: contract.Synchronizer) -> None:
+            for _ in range(5):
+                collector.collect(0.0)
+
+        self.in_threads([lambda who=who: collect(who) for who in collectors])  # type: ignore[misc]
+        self._collect_tombstones(client, 0)
+        self.assertEqual(30, len(base.everything(client)))
+        self.assertEqual(0, client.statistics()["tombstones"])
+
+    def _collect_tombstones(self, client: contract.Synchronizer, at_least: int) -> int:
+        """Collect until that many tombstones went; an engine may count whole seconds."""
+        collected, floor = 0, 0
+        deadline = time.monotonic() + 10.0
+        while True:
+            done = client.collect(0.0)
+            collected, floor = collected + done.tombstones, done.floor
+            if collected >= at_least:
+                return floor
+            if time.monotonic() > deadline:
+                self.fail(f"{collected} tombstones of {at_least} were collected")
+            time.sleep(0.2)
+
+
+class Epochs(base.Case):
+    """A new epoch is a new order; nothing of the old one counts."""
+
+    def test_a_reset_drops_everything_and_begins_another_epoch(self) -> None:
+        client, other = self.client(), self.client()
+        self.fill(client, 20)
+        old = other.head()
+        client.reset()
+        self.assertNotEqual(old.epoch, other.head().epoch)
+        self.assertEqual(client.head(), other.head())
+        self.assertEqual({}, base.everything(other))
+
+    def test_cursors_of_the_old_epoch_need_a_resync(self) -> None:
+        client, other = self.client(), self.client()
+        self.fill(client, 20)
+        old = other.head()
+        client.reset()
+        for cursor in (old, records.Cursor(old.epoch, 0)):
+            answer = other.fetch(cursor)
+            self.assertIsInstance(answer, records.ResyncNeeded)
+            assert isinstance(answer, records.ResyncNeeded)
+            self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+
+    def test_a_waiter_learns_of_a_new_epoch(self) -> None:
+        client, other = self.client(), self.client()
+        self.put(client, "a", b"one")
+        old = other.head()
+        client.reset()
+        self.assertTrue(other.wait(old, 5.0))
+
+    def test_writes_go_on_in_the_new_epoch(self) -> None:
+        client, other = self.client(), self.client()
+        old = self.put(other, "a", b"old")
+        client.reset()
+        [late] = other.write([records.Write(old.key, old.revision, b"late")])
+        self.assertIs(records.Verdict.LOST, late.verdict)
+        start = other.head()
+        written = self.put(other, "a", b"new")
+        self.assertEqual((written,), self.changes(client, start).records)
+
+    def test_a_follower_ends_up_with_the_new_epoch_alone(self) -> None:
+        client = self.client()
+        self.fill(client, 20)
+        reader = base.Reader(self.client())
+        client.reset()
+        written = self.put(client, "only", b"new")
+        reader.catch_up()
+        self.assertEqual({written.key: written}, reader.held)
+        self.assertEqual(1, reader.resyncs)
+
+
+class Life(base.Case):
+    """Opening, closing, clock, statistics, durability."""
+
+    def test_a_client_may_be_opened_twice_and_closed_twice(self) -> None:
+        client = self.make_synchronizer()
+        client.open()
+        client.open()
+        self.put(client, "a", b"one")
+        client.close()
+        client.close()
+
+    def test_a_client_that_was_never_opened_may_be_closed(self) -> None:
+        self.make_synchronizer().close()
+
+    def test_a_closed_client_may_be_opened_again(self) -> None:
+        client = self.client()
+        written = self.put(client, "a", b"one")
+        keeper = self.client()
+        client.close()
+        client.open()
+        self.assertEqual({written.key: written}, client.read([written.key]))
+        self.assertEqual(keeper.head(), client.head())
+
+    def test_records_outlive_the_client_that_wrote_them(self) -> None:
+        keeper, client = self.client(), self.client()
+        written = self.put(client, "a", b"one")
+        client.close()
+        self.assertEqual({written.key: written}, keeper.read([written.key]))
+
+    def test_capabilities_are_known_before_opening_and_stay(self) -> None:
+        client = self.make_synchronizer()
+        before = client.capabilities
+        self.assertGreaterEqual(before.atomic_keys, 1)
+        self.assertGreater(before.max_payload_bytes, 100_000)
+        client.open()
+        self.addCleanup(client.close)
+        self.assertEqual(before, client.capabilities)
+
+    def test_a_driver_has_a_name(self) -> None:
+        self.assertRegex(self.make_synchronizer().name, r"^[a-z0-9_]+$")
+
+    def test_the_clock_is_one_for_all_clients(self) -> None:
+        first, second = self.client(), self.client()
+        for _ in range(3):
+            self.assertAlmostEqual(first.now_seconds(), second.now_seconds(), delta=1.5)
+
+    def test_the_clock_goes_on_and_not_back(self) -> None:
+        client = self.client()
+        seen = [client.now_seconds()]
+        deadline = time.monotonic() + 2.5
+        while time.monotonic() < deadline:
+            seen.append(client.now_seconds())
+            time.sleep(0.05)
+        self.assertGreaterEqual(seen[-1] - seen[0], 1.0)
+        self.assertLess(seen[-1] - seen[0], 4.5)
+        backward = max(max(seen[:n]) - seen[n] for n in range(1, len(seen)))
+        self.assertLessEqual(backward, 0.0)
+
+    def test_statistics_count_records_and_tombstones(self) -> None:
+        client = self.client()
+        written = self.fill(client, 12)
+        self.drop(client, written[0])
+        statistics = client.statistics()
+        self.assertEqual(11, statistics["records"])
+        self.assertEqual(1, statistics["tombstones"])
+        self.assertGreater(int(statistics["bytes"]), 0)
+        self.assertLessEqual(int(statistics["floor"]), client.head().version)
+
+    def test_a_durable_engine_keeps_records_order_and_epoch_over_a_restart(self) -> None:
+        client = self.client()
+        if not client.capabilities.durable:
+            self.skipTest("the driver is not durable")
+        written = {record.key: record for record in self.fill(client, 30)}
+        head = client.head()
+        self.restart_backend()
+        again = self.client()
+        self.assertEqual(head, again.head())
+        self.assertEqual(written, base.everything(again))
+        self.assertEqual((), self.changes(again, head).records)

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conformance of compare-and-set: who wins, who loses, what names are kept apart."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.testing.conformance import base
+
+WON = records.Verdict.WON
+LOST = records.Verdict.LOST
+
+
+class CompareAndSet(base.Case):
+    """One key at a time."""
+
+    def test_expected_zero_creates_an_absent_record(self) -> None:
+        client = self.client()
+        written = self.put(client, "a", b"one")
+        self.assertGreater(written.revision, 0)
+        self.assertFalse(written.deleted)
+        self.assertEqual({written.key: written}, client.read([written.key]))
+
+    def test_the_revision_read_wins_and_the_revision_grows(self) -> None:
+        client = self.client()
+        first = self.put(client, "a", b"one")
+        second = self.put(client, "a", b"two", first.revision)
+        self.assertGreater(second.revision, first.revision)
+        self.assertGreater(second.version, first.version)
+        self.assertEqual(b"two", client.read([second.key])[second.key].payload)
+
+    def test_second_writer_with_the_same_revision_loses_and_sees_the_winner(self) -> None:
+        client, rival = self.client(), self.client()
+        first = self.put(client, "a", b"one")
+        winner = self.put(client, "a", b"mine", first.revision)
+        [result] = rival.write([records.Write(first.key, first.revision, b"theirs")])
+        self.assertEqual(records.WriteResult(LOST, winner), result)
+        self.assertEqual({winner.key: winner}, rival.read([winner.key]))
+
+    def test_expected_zero_loses_against_a_live_record(self) -> None:
+        client = self.client()
+        standing = self.put(client, "a", b"one")
+        [result] = client.write([records.Write(standing.key, 0, b"two")])
+        self.assertEqual(records.WriteResult(LOST, standing), result)
+
+    def test_a_revision_of_an_absent_record_loses_and_shows_nothing(self) -> None:
+        client = self.client()
+        [result] = client.write([records.Write(base.key("a"), 7, b"one")])
+        self.assertEqual(records.WriteResult(LOST, None), result)
+        self.assertEqual({}, client.read([base.key("a")]))
+
+    def test_deletion_leaves_a_tombstone_with_a_greater_revision(self) -> None:
+        client = self.client()
+        first = self.put(client, "a", b"one")
+        tombstone = self.drop(client, first)
+        self.assertTrue(tombstone.deleted)
+        self.assertEqual(b"", tombstone.payload)
+        self.assertGreater(tombstone.revision, first.revision)
+        self.assertEqual({first.key: tombstone}, client.read([first.key]))
+
+    def test_deletion_with_an_old_revision_loses(self) -> None:
+        client = self.client()
+        first = self.put(client, "a", b"one")
+        second = self.put(client, "a", b"two", first.revision)
+        [result] = client.write([records.Write(first.key, first.revision, deleted=True)])
+        self.assertEqual(records.WriteResult(LOST, second), result)
+
+    def test_expected_zero_wins_over_a_tombstone_and_the_revision_grows(self) -> None:
+        client = self.client()
+        tombstone = self.drop(client, self.put(client, "a", b"one"))
+        again = self.put(client, "a", b"two")
+        self.assertGreater(again.revision, tombstone.revision)
+        self.assertFalse(again.deleted)
+        self.assertEqual({again.key: again}, client.read([again.key]))
+
+    def test_a_revision_from_before_the_deletion_loses_and_sees_the_tombstone(self) -> None:
+        client = self.client()
+        first = self.put(client, "a", b"one")
+        tombstone = self.drop(client, first)
+        [result] = client.write([records.Write(first.key, first.revision, b"late")])
+        self.assertEqual(records.WriteResult(LOST, tombstone), result)
+
+    def test_a_revision_from_before_deletion_and_recreation_loses(self) -> None:
+        client = self.client()
+        first = self.put(client, "a", b"one")
+        self.drop(client, first)
+        again = self.put(client, "a", b"one")
+        [result] = client.write([records.Write(first.key, first.revision, b"late")])
+        self.assertEqual(records.WriteResult(LOST, again), result)
+
+    def test_writing_one_record_leaves_the_revision_of_another(self) -> None:
+        client = self.client()
+        quiet, busy = self.put(client, "quiet", b"q"), self.put(client, "busy", b"b")
+        for _ in range(5):
+            busy = self.put(client, "busy", b"b", busy.revision)
+        self.assertEqual({quiet.key: quiet}, client.read([quiet.key]))
+        self.put(client, "quiet", b"still", quiet.revision)
+
+    def test_a_batch_answers_in_order_with_winners_and_losers_mixed(self) -> None:
+        client = self.client()
+        standing = self.fill(client, 40)
+        writes = []
+        for number, record in enumerate(standing):
+            stale = number % 3 == 1
+            expected = record.revision + 1000 if stale else record.revision
+            writes.append(records.Write(record.key, expected, b"new", deleted=number % 3 == 2))
+        results = client.write(writes)
+        now = client.read([record.key for record in standing])
+        for number, (record, result) in enumerate(zip(standing, results, strict=True)):
+            self.assertIs(LOST if number % 3 == 1 else WON, result.verdict)
+            self.assertEqual(now[record.key], result.record)
+            self.assertEqual(number % 3 == 2, now[record.key].deleted)
+
+    def test_a_key_twice_in_one_call_is_refused_and_nothing_written(self) -> None:
+        client = self.client()
+        writes = [records.Write(base.key(name), 0, b"x") for name in ("a", "b", "a")]
+        with self.assertRaises(ValueError):
+            client.write(writes)
+        self.assertEqual({}, base.everything(client))
+
+    def test_no_writes_have_no_results(self) -> None:
+        self.assertEqual([], self.client().write([]))
+
+    def test_reading_changes_nothing_and_leaves_out_what_is_absent(self) -> None:
+        client = self.client()
+        written = self.put(client, "a", b"one")
+        head = client.head()
+        for _ in range(3):
+            self.assertEqual({written.key: written}, client.read([written.key, base.key("b")]))
+        self.assertEqual(head, client.head())
+        self.assertEqual({}, client.read([]))
+
+    def test_an_accepted_write_is_seen_at_once_by_another_client(self) -> None:
+        first, second = self.client(), self.client()
+        record = self.put(first, "ping", b"0")
+        for number in range(100):
+            writer, reader = (first, second) if number % 2 else (second, first)
+            record = self.put(writer, "ping", b"%d" % number, record.revision)
+            self.assertEqual({record.key: record}, reader.read([record.key]))
+
+    def test_thousands_of_records_are_written_and_read_in_one_call(self) -> None:
+        client = self.client()
+        written = self.fill(client, 2500)
+        read = client.read([record.key for record in written])
+        self.assertEqual({record.key: record for record in written}, read)
+
+    def test_a_payload_of_every_byte_comes_back(self) -> None:
+        client = self.client()
+        payload = bytes(range(256)) * 20
+        written = self.put(client, "a", payload)
+        self.assertEqual(payload, client.read([written.key])[written.key].payload)
+
+    def test_a_payload_of_the_declared_size_is_kept(self) -> None:
+        client = self.client()
+        # Random bytes: what is escaped or compressed on its way must fit as well.
+        payload = random.Random(1).randbytes(client.capabilities.max_payload_bytes)
+        written = self.put(client, "a", payload)
+        self.assertEqual(payload, client.read([written.key])[written.key].payload)
+
+    def test_a_larger_payload_is_refused_before_anything_is_sent(self) -> None:
+        client = self.client()
+        too_large = bytes(client.capabilities.max_payload_bytes + 1)
+        writes = [
+            records.Write(base.key("small"), 0, b"x"),
+            records.Write(base.key("large"), 0, too_large),
+        ]
+        with self.assertRaises(errors.PayloadTooLarge) as caught:
+            client.write(writes)
+        self.assertIn("large", str(caught.exception))
+        self.assertEqual({}, base.everything(client))
+
+
+class Atomicity(base.Case):
+    """Several keys at a time, where declared."""
+
+    def test_all_writes_of_an_atomic_call_win_together(self) -> None:
+        client = self._atomic_client()
+        results = client.write(self._two_writes(), atomic=True)
+        self.assertEqual([WON, WON], [result.verdict for result in results])
+        self.assertEqual(2, len(base.everything(client)))
+
+    def test_one_loser_undoes_an_atomic_call(self) -> None:
+        client = self._atomic_client()
+        standing = self.put(client, "b", b"standing")
+        results = client.write(self._two_writes(), atomic=True)
+        self.assertEqual(
+            [records.WriteResult(LOST, None), records.WriteResult(LOST, standing)], results
+        )
+        self.assertEqual({standing.key: standing}, base.everything(client))
+        head = client.head()
+        client.write(self._two_writes(), atomic=True)
+        self.assertEqual((), self.changes(client, head).records)
+
+    def test_a_would_be_winner_of_a_lost_atomic_call_is_shown_what_stands(self) -> None:
+        client = self._atomic_client()
+        first, second = self.put(client, "a", b"1"), self.put(client, "b", b"2")
+        results = client.write(
+            [
+                records.Write(first.key, first.revision, b"new"),
+                records.Write(second.key, second.revision + 9, b"new"),
+            ],
+            atomic=True,
+        )
+        self.assertEqual(
+            [records.WriteResult(LOST, first), records.WriteResult(LOST, second)], results
+        )
+
+    def test_more_atomic_keys_than_declared_are_refused(self) -> None:
+        client = self.client()
+        count = client.capabilities.atomic_keys + 1
+        if count > 10_000:
+            self.skipTest("the driver declares more than 10,000 atomic keys")
+        writes = [records.Write(base.key(f"k{number}"), 0, b"x") for number in range(count)]
+        with self.assertRaises(errors.CapabilityMissing):
+            client.write(writes, atomic=True)
+        self.assertEqual({}, base.everything(client))
+
+    def test_an_atomic_call_of_one_key_is_an_ordinary_write(self) -> None:
+        client = self.client()
+        write = records.Write(base.key("a"), 0, b"x")
+        [won] = client.write([write], atomic=True)
+        [lost] = client.write([write], atomic=True)
+        self.assertEqual((WON, LOST), (won.verdict, lost.verdict))
+        self.assertEqual(won.record, lost.record)
+
+    def _atomic_client(self) -> contract.Synchronizer:
+        client = self.client()
+        if client.capabilities.atomic_keys < 2:
+            self.skipTest("the driver writes one key at a time")
+        return client
+
+    @staticmethod
+    def _two_writes() -> list[records.Write]:
+        return [records.Write(base.key(name), 0, b"new") for name in ("a", "b")]
+
+
+class Names(base.Case):
+    """Keys that an engine might take for one another, or refuse.
+
+    A namespace has at most 64 characters, a key at most 255.
+    """
+
+    def test_the_same_key_in_two_namespaces_is_two_records(self) -> None:
+        client = self.client()
+        one = self.put(client, "a", b"one")
+        two = self.put(client, "a", b"two", namespace=base.OTHER)
+        self.assertEqual({one.key: one, two.key: two}, client.read([one.key, two.key]))
+
+    def test_keys_that_look_alike_are_different_records(self) -> None:
+        self._keep_apart(
+            ["host", "Host", "host ", "höst", unicodedata.normalize("NFD", "höst"), "h\u043est"]
+        )
+
+    def test_keys_of_any_script_and_punctuation_are_kept(self) -> None:
+        self._keep_apart(
+            ["a b", "a%20b", "a/b", "a:b", "a'b\"c", "ключ", "主机", "🖥", "%", "_", "\\", "*"]
+        )
+
+    def test_the_longest_keys_are_kept_apart_by_their_last_character(self) -> None:
+        self._keep_apart(["k" * 254 + "a", "k" * 254 + "b", "主" * 254 + "a", "主" * 254 + "b"])
+
+    def test_the_longest_namespace_is_kept(self) -> None:
+        client = self.client()
+        written = self.put(client, "a", b"x", namespace="n" * 64)
+        self.assertEqual({written.key: written}, base.everything(client))
+        taken = client.snapshot(["n" * 64])
+        self.assertEqual([written], [record for page in taken.pages for record in page])
+
+    def _keep_apart(self, names: list[str]) -> None:
+        client = self.client()
+        start = client.head()
+        written = {name: self.put(client, name, name.encode()) for name in names}
+        expected = {record.key: record for record in written.values()}
+        self.assertEqual(len(names), len(expected))
+        self.assertEqual(expected, client.read(list(expected)))
+        self.assertEqual(expected, base.everything(client))
+        fed = self.changes(client, start).records
+        self.assertEqual(expected, {record.key: record for record in fed})
