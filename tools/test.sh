@@ -339,7 +339,7 @@ lint_shell() {
     local files
     mapfile -t files < <(shell_files)
     printf '%s\n' "${files[@]}"
-    bashate --ignore E006 "${files[@]}"
+    bashate --ignore E005,E006 "${files[@]}"
 }
 
 lint_layers() {

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package promises to others: entry points, extras, layers, checked against the tree."""
+
+import configparser
+import importlib
+import pathlib
+import re
+import tomllib
+
+import testtools
+
+from nova_nodb_scheduler.scheduling import namespaces
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "nova_nodb_scheduler"
+# The adapter's modules import Nova, which the unit tests do without.
+NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
+# Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
+TEST_DIRECTORIES = {"unit", "property", "conformance", "functional", "nova_suite"}
+
+
+def entry_points() -> dict[str, dict[str, str]]:
+    """The groups of setup.cfg: name -> module:attribute."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(ROOT / "setup.cfg")
+    groups = {}
+    for group, text in parser["entry_points"].items():
+        pairs = (line.split("=", 1) for line in text.split("\n") if line.strip())
+        groups[group] = {name.strip(): value.strip() for name, value in pairs}
+    return groups
+
+
+class EntryPointsTest(testtools.TestCase):
+    def test_every_target_is_a_module_of_the_package(self) -> None:
+        for group, names in entry_points().items():
+            for name, target in names.items():
+                module = ROOT / target.split(":")[0].replace(".", "/")
+                found = module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()
+                self.assertTrue(found, f"{group}: {name} = {target}")
+
+    def test_every_target_outside_the_adapter_loads_without_nova(self) -> None:
+        for names in entry_points().values():
+            for target in names.values():
+                module, attribute = target.split(":")
+                if not target.startswith(NEEDS_NOVA):
+                    self.assertTrue(hasattr(importlib.import_module(module), attribute), target)
+
+    def test_every_built_in_namespace_is_declared_by_its_name(self) -> None:
+        declared = {}
+        for name, target in entry_points()["nova_nodb_scheduler.namespace"].items():
+            module, attribute = target.split(":")
+            declared[name] = getattr(importlib.import_module(module), attribute)
+        self.assertEqual({item.name: item for item in namespaces.BUILT_IN}, declared)
+
+    def test_the_drivers_are_named_as_they_call_themselves(self) -> None:
+        for name, target in entry_points()["nova_nodb_scheduler.synchronizer"].items():
+            module, attribute = target.split(":")
+            driver = getattr(importlib.import_module(module), attribute)
+            self.assertEqual(name, driver.name)
+
+
+class LayersTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        with (ROOT / "pyproject.toml").open("rb") as stream:
+            linter = tomllib.load(stream)["tool"]["importlinter"]
+        self.contracts = {contract["type"]: contract for contract in linter["contracts"]}
+
+    def test_every_package_but_the_adapter_and_its_commands_is_forbidden_to_import_nova(
+        self,
+    ) -> None:
+        here = {
+            f"nova_nodb_scheduler.{path.stem}"
+            for path in PACKAGE.iterdir()
+            if (path.is_dir() and (path / "__init__.py").exists())
+            or (path.suffix == ".py" and path.stem != "__init__")
+        }
+        allowed = {"nova_nodb_scheduler.cmd", "nova_nodb_scheduler.nova_adapter"}
+        forbidden = self.contracts["forbidden"]
+        self.assertEqual(["nova"], forbidden["forbidden_modules"])
+        self.assertEqual(here - allowed, set(forbidden["source_modules"]))
+
+
+class TreeTest(testtools.TestCase):
+    def test_every_module_begins_with_its_licence(self) -> None:
+        line = "# SPDX-License-Identifier: Apache-2.0"
+        trees = (PACKAGE, ROOT / "tests", ROOT / "tools", ROOT / "doc", ROOT / "releasenotes")
+        without = [
+            str(path.relative_to(ROOT))
+            for tree in trees
+            for path in sorted(tree.rglob("*.py"))
+            if line not in path.read_text().split("\n")[:2]
+        ]
+        self.assertEqual([], without)
+
+    def test_every_directory_with_modules_is_packaged(self) -> None:
+        directories = {path.parent for path in PACKAGE.rglob("*.py")}
+        missing = [str(path) for path in directories if not (path / "__init__.py").exists()]
+        self.assertEqual([], missing)
+
+    def test_every_directory_of_tests_is_run_by_a_stage(self) -> None:
+        found = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
+        self.assertEqual(set(), found - TEST_DIRECTORIES)
+        script = (ROOT / "tools" / "test.sh").read_text()
+        for name in TEST_DIRECTORIES - {"nova_suite"}:
+            self.assertIn(f"run_tests {name}", script)
+
+    def test_sqlalchemy_stays_below_2_1_which_nova_34_does_not_work_with(self) -> None:
+        requirements = (ROOT / "requirements.txt").read_text()
+        self.assertIsNotNone(re.search(r"^SQLAlchemy>=2\.0[\d.]*,<2\.1\b", requirements, re.M))
