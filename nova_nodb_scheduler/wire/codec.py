@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States as bytes and back, with the version of their schema.
+
+A payload is one format byte and a JSON object ``{"s": "1.0", "d": state}``:
+plain below :data:`COMPRESS_ABOVE_BYTES`, zlib level 1 above it. Level 1 turns
+5 kB of a compute node into 1.9 kB for 84 us; higher levels gain little.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import orjson
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces
+
+_PLAIN = 0x01
+_ZLIB = 0x02
+
+#: JSON text longer than this is compressed.
+COMPRESS_ABOVE_BYTES = 2048
+#: No state is larger; what claims to be is a fault or an attack (a few kB of
+#: zlib can hold gigabytes of zeros).
+MAX_STATE_BYTES = 64 * 1024 * 1024
+#: Nesting that is still encoded; orjson gives up at 254.
+MAX_DEPTH = 64
+
+_LEAST_INTEGER = -(2**63)
+_GREATEST_INTEGER = 2**64 - 1
+_SCHEMA = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+
+
+@attrs.frozen
+class Decoded:
+    """What a payload held.
+
+    :param schema: version of the schema its writer used
+    :param state: the state, fields unknown to this release included
+    """
+
+    schema: namespaces.SchemaVersion
+    state: dict[str, Any]
+
+
+def encode(
+    state: Mapping[str, Any],
+    schema: namespaces.SchemaVersion,
+    *,
+    record: str = "to be encoded",
+) -> bytes:
+    """Return a state as bytes; equal states in equal order give equal bytes.
+
+    What JSON cannot carry unchanged is refused rather than altered: orjson
+    alone would write NaN as null and enumerations as their values. A tuple is
+    taken as a list.
+
+    :param record: ``namespace/key`` for the text of an error
+    :raises InvalidRecord: a value is not JSON, not finite, beyond 64 bits, or
+        the whole is too large
+    """
+    _check_value(state, (), record)
+    try:
+        text = orjson.dumps({"s": str(schema), "d": dict(state)})
+    except orjson.JSONEncodeError as error:
+        raise errors.InvalidRecord(record, "(state)", str(error)) from error
+    if len(text) > MAX_STATE_BYTES:
+        raise errors.InvalidRecord(
+            record, "(state)", f"{len(text)} bytes of JSON, at most {MAX_STATE_BYTES} are taken"
+        )
+    if len(text) > COMPRESS_ABOVE_BYTES:
+        return bytes((_ZLIB,)) + zlib.compress(text, 1)
+    return bytes((_PLAIN,)) + text
+
+
+def decode(payload: bytes) -> Decoded:
+    """Read what :func:`encode` wrote.
+
+    :raises UndecodableRecord: whatever is wrong with the bytes
+    """
+    if not payload:
+        raise errors.UndecodableRecord("it is empty")
+    if payload[0] == _PLAIN:
+        text = payload[1:]
+    elif payload[0] == _ZLIB:
+        text = _decompress(payload[1:])
+    else:
+        raise errors.UndecodableRecord(
+            f"format {payload[0]:#04x} is unknown to this release (known: 0x01, 0x02)"
+        )
+    if len(text) > MAX_STATE_BYTES:
+        raise errors.UndecodableRecord(f"it holds more than {MAX_STATE_BYTES} bytes")
+    try:
+        envelope = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise errors.UndecodableRecord(f"it is not JSON: {error}") from error
+    if not isinstance(envelope, dict):
+        raise errors.UndecodableRecord("its JSON is not an object")
+    state = envelope.get("d")
+    if not isinstance(state, dict):
+        raise errors.UndecodableRecord("its state ('d') is not an object")
+    return Decoded(_parse_schema(envelope.get("s")), state)
+
+
+def decode_state(payload: bytes) -> Mapping[str, Any]:
+    """Return the state alone, for a store that decodes lazily.
+
+    :raises UndecodableRecord: as :func:`decode`
+    """
+    return decode(payload).state
+
+
+def check_readable(schema: namespaces.SchemaVersion, namespace: namespaces.Namespace) -> None:
+    """Refuse a state of another major version; a newer minor only adds fields.
+
+    :raises UndecodableRecord: naming both versions
+    """
+    if schema.major != namespace.schema.major:
+        raise errors.UndecodableRecord(
+            f"its schema is {schema}, this release reads {namespace.schema.major}.x of "
+            f"namespace {namespace.name} (it writes {namespace.schema}): run releases that "
+            "share a major version"
+        )
+
+
+def _decompress(data: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
+    try:
+        text = decompressor.decompress(data, MAX_STATE_BYTES + 1)
+    except zlib.error as error:
+        raise errors.UndecodableRecord(f"it cannot be decompressed: {error}") from error
+    if len(text) > MAX_STATE_BYTES:
+        raise errors.UndecodableRecord(f"it unpacks to more than {MAX_STATE_BYTES} bytes")
+    if not decompressor.eof:
+        raise errors.UndecodableRecord("it is cut short")
+    if decompressor.unused_data:
+        raise errors.UndecodableRecord("bytes follow its end")
+    return text
+
+
+def _parse_schema(text: object) -> namespaces.SchemaVersion:
+    if not isinstance(text, str) or not _SCHEMA.fullmatch(text):
+        raise errors.UndecodableRecord("its schema version ('s') is not of the form '1.0'")
+    return namespaces.SchemaVersion.parse(text)
+
+
+def _check_value(value: object, path: tuple[str, ...], record: str) -> None:
+    """Refuse what JSON does not carry as it is, naming the field."""
+    if value is None or value is True or value is False:
+        return
+    reason = None
+    if type(value) is str:
+        reason = None if value.isascii() else _text_fault(value)
+    elif type(value) is int:
+        if not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
+            reason = "an integer beyond 64 bits; carry it as text"
+    elif type(value) is float:
+        if value - value != 0.0:  # NaN and infinities: cheaper than two calls
+            reason = f"{value} has no form in JSON; use None"
+    elif isinstance(value, (dict, list)) or type(value) is tuple or _is_root(value, path):
+        if len(path) >= MAX_DEPTH:
+            reason = f"nested deeper than {MAX_DEPTH} levels"
+        else:
+            _check_members(value, path, record)
+    else:
+        reason = f"{type(value).__name__} is no JSON value"
+    if reason is not None:
+        raise errors.InvalidRecord(record, ".".join(path[:8]) or "(state)", reason)
+
+
+def _is_root(value: object, path: tuple[str, ...]) -> bool:
+    return not path and isinstance(value, Mapping)
+
+
+def _check_members(value: Any, path: tuple[str, ...], record: str) -> None:
+    if isinstance(value, Mapping):
+        for name, member in value.items():
+            if type(name) is not str or _text_fault(name):
+                raise errors.InvalidRecord(
+                    record, ".".join((*path, repr(name))), "a name must be text in UTF-8"
+                )
+            _check_value(member, (*path, name), record)
+    else:
+        for place, member in enumerate(value):
+            _check_value(member, (*path, str(place)), record)
+
+
+def _text_fault(text: str) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "text with a lone surrogate, which UTF-8 cannot carry"
+    return None
