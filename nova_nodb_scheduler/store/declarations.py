@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The namespaces that are installed, found through their entry points."""
+
+from __future__ import annotations
+
+from stevedore import extension
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces
+
+#: Entry point group; each entry names a Namespace object.
+GROUP = "nova_nodb_scheduler.namespace"
+
+
+def load_namespaces() -> tuple[namespaces.Namespace, ...]:
+    """Return all declared namespaces, sorted by name.
+
+    :raises ConfigurationError: an entry point cannot be loaded, is no
+        Namespace, or declares a name that another one has declared
+    """
+    manager = extension.ExtensionManager(GROUP, on_load_failure_callback=_refuse_unloadable)
+    declared: dict[str, tuple[str, namespaces.Namespace]] = {}
+    for found in manager:
+        target = f"{found.name} = {found.entry_point.value}"
+        namespace = found.plugin
+        if not isinstance(namespace, namespaces.Namespace):
+            raise errors.ConfigurationError(
+                f"entry point of {GROUP}",
+                target,
+                f"it names a {type(namespace).__name__}, and must name a Namespace; correct "
+                "or uninstall the package that declares it",
+            )
+        other, known = declared.setdefault(namespace.name, (target, namespace))
+        # One object named twice is one declaration: a package that is
+        # installed twice (a wheel and an editable copy) shows up so.
+        if known is not namespace:
+            raise errors.ConfigurationError(
+                f"entry point of {GROUP}",
+                target,
+                f"namespace {namespace.name!r} is also declared by '{other}'; uninstall one",
+            )
+    return tuple(declared[name][1] for name in sorted(declared))
+
+
+def _refuse_unloadable(
+    manager: extension.ExtensionManager, entry_point: object, error: BaseException
+) -> None:
+    raise errors.ConfigurationError(
+        f"entry point of {GROUP}",
+        str(entry_point),
+        f"it cannot be loaded ({error}); correct or uninstall the package that declares it",
+    ) from error

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a state becomes the values of a row, as a namespace declares it.
+
+Nothing here changes a store: a state that does not fit is refused before the
+first of its values is written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
+
+_INT64_LEAST = -(2**63)
+_INT64_GREATEST = 2**63 - 1
+
+#: Texts at the paths of an index, or None where one of them is absent.
+IndexValues = tuple[str, ...] | None
+
+
+@attrs.frozen
+class Row:
+    """The values of one record.
+
+    :param cells: in the order of the declared columns; int, float, bool, text
+        (CATEGORY) or a tuple of texts (BITS)
+    :param index_values: in the order of the declared indexes
+    """
+
+    cells: tuple[Any, ...]
+    index_values: tuple[IndexValues, ...]
+
+
+class Layout:
+    """A namespace's declaration, checked and made ready for use.
+
+    :raises ConfigurationError: names occur twice, or a default does not fit
+        its column
+    """
+
+    def __init__(self, namespace: namespaces.Namespace) -> None:
+        self.namespace = namespace
+        self.column_positions = _positions(
+            namespace, "column", (column.name for column in namespace.columns)
+        )
+        self.index_positions = _positions(
+            namespace, "index", (index.name for index in namespace.indexes)
+        )
+        self._columns = tuple(
+            (column.path, _CONVERTERS[column.kind], _default(namespace, column))
+            for column in namespace.columns
+        )
+
+    def row(self, key: records.RecordKey, state: Mapping[str, Any]) -> Row:
+        """Convert a state.
+
+        :raises InvalidRecord: a value cannot be what its column holds
+        """
+        cells = []
+        for path, convert, default in self._columns:
+            value = namespaces.value_at(state, path)
+            if value is None:
+                cells.append(default)
+                continue
+            try:
+                cells.append(convert(value))
+            except (ValueError, TypeError, OverflowError) as error:
+                raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
+        return Row(
+            tuple(cells),
+            tuple(self._index_values(key, state, index) for index in self.namespace.indexes),
+        )
+
+    def _index_values(
+        self, key: records.RecordKey, state: Mapping[str, Any], index: namespaces.Index
+    ) -> IndexValues:
+        texts = []
+        for path in index.paths:
+            value = namespaces.value_at(state, path)
+            if value is None:
+                return None
+            try:
+                texts.append(to_text(value))
+            except ValueError as error:
+                raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
+        return tuple(texts)
+
+
+def to_text(value: object) -> str:
+    """Return text, numbers and truth values as text.
+
+    :raises ValueError: anything else
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return str(value)
+    raise ValueError(f"{_shown(value)} is no text")
+
+
+def to_int64(value: object) -> int:
+    """Return a whole number that fits 64 bits with a sign.
+
+    :raises ValueError: anything else
+    """
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(f"{value!r} is no whole number")
+        number = int(value)
+    elif isinstance(value, (int, str)):
+        try:
+            number = int(value)
+        except ValueError as error:
+            raise ValueError(f"{_shown(value)} is no whole number") from error
+    else:
+        raise ValueError(f"{_shown(value)} is no whole number")
+    if not _INT64_LEAST <= number <= _INT64_GREATEST:
+        raise ValueError("the number does not fit 64 bits with a sign")
+    return number
+
+
+def _to_float(value: object) -> float:
+    if not isinstance(value, (int, float, str)):
+        raise ValueError(f"{_shown(value)} is no number")
+    try:
+        return float(value)
+    except ValueError as error:
+        raise ValueError(f"{_shown(value)} is no number") from error
+
+
+def _to_bool(value: object) -> bool:
+    # Text is refused: bool("False") is True.
+    if isinstance(value, (bool, int, float)) and value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{_shown(value)} is neither true nor false")
+
+
+def _to_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise ValueError(f"{_shown(value)} is no list of texts")
+    for text in value:
+        if not isinstance(text, str):
+            raise ValueError(f"{_shown(text)} in the list is no text")
+    return tuple(value)
+
+
+_CONVERTERS: dict[namespaces.Kind, Callable[[object], Any]] = {
+    namespaces.Kind.INT: to_int64,
+    namespaces.Kind.FLOAT: _to_float,
+    namespaces.Kind.BOOL: _to_bool,
+    namespaces.Kind.CATEGORY: to_text,
+    namespaces.Kind.BITS: _to_texts,
+}
+
+_ZERO: dict[namespaces.Kind, Any] = {
+    namespaces.Kind.INT: 0,
+    namespaces.Kind.FLOAT: 0.0,
+    namespaces.Kind.BOOL: False,
+    namespaces.Kind.CATEGORY: "",
+    namespaces.Kind.BITS: (),
+}
+
+
+def _default(namespace: namespaces.Namespace, column: namespaces.Column) -> Any:
+    # 0 is the declaration's own default: it stands for the kind's empty value.
+    if type(column.default) is int and column.default == 0:
+        return _ZERO[column.kind]
+    try:
+        return _CONVERTERS[column.kind](column.default)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise errors.ConfigurationError(
+            f"namespace {namespace.name}, default of column {column.name}",
+            column.default,
+            f"{error}; give a default that a {column.kind.value} column can hold",
+        ) from error
+
+
+def _positions(namespace: namespaces.Namespace, what: str, names: Iterable[str]) -> dict[str, int]:
+    positions: dict[str, int] = {}
+    for position, name in enumerate(names):
+        if name in positions:
+            raise errors.ConfigurationError(
+                f"namespace {namespace.name}, {what}",
+                name,
+                "the name is declared twice; give each its own",
+            )
+        positions[name] = position
+    return positions
+
+
+def _shown(value: object) -> str:
+    """Show a value in a message, but never a page of it."""
+    text = repr(value) if not isinstance(value, int) else "the number"
+    return text if len(text) <= 60 else f"{text[:57]}..."

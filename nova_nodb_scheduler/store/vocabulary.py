@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of a column as small numbers.
+
+A vocabulary only grows within an epoch: codes already handed out keep their
+meaning in every snapshot. Its size is the number of distinct texts the column
+held since the epoch began.
+"""
+
+from __future__ import annotations
+
+BITS_PER_WORD = 64
+
+
+class VocabularyView:
+    """What a snapshot sees of a vocabulary: its first ``len()`` texts, for good."""
+
+    __slots__ = ("_codes", "_length", "_texts")
+
+    def __init__(self, texts: list[str], codes: dict[str, int], length: int) -> None:
+        self._texts, self._codes, self._length = texts, codes, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def words(self) -> int:
+        """How many words of 64 bits a set of these texts takes, at least 1."""
+        return max(1, -(-self._length // BITS_PER_WORD))
+
+    def code(self, text: str) -> int | None:
+        """Return the code of a text, or None where no record of the snapshot's past held it."""
+        code = self._codes.get(text)
+        return code if code is not None and code < self._length else None
+
+    def text(self, code: int) -> str:
+        """Return the text of a code.
+
+        :raises IndexError: no such code in this snapshot
+        """
+        if not 0 <= code < self._length:
+            raise IndexError(f"code {code} of {self._length}")
+        return self._texts[code]
+
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts, in order of their codes."""
+        return tuple(self._texts[: self._length])
+
+
+class Vocabulary:
+    """The writer's side: gives out codes. One thread writes."""
+
+    __slots__ = ("_codes", "_texts")
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """Return the code of a text, a new one where it has none."""
+        code = self._codes.get(text)
+        if code is None:
+            # The text first: a reader that finds the code finds the text.
+            code = len(self._texts)
+            self._texts.append(text)
+            self._codes[text] = code
+        return code
+
+    def view(self) -> VocabularyView:
+        return VocabularyView(self._texts, self._codes, len(self._texts))
