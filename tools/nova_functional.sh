@@ -96,6 +96,6 @@ if [ "$mode" = plugin ]; then
 fi
 expected=$suite/expected/nova$nova
 if [ "$record" = yes ]; then
-    "${tool[@]}" record --expected "$expected"
+    "${tool[@]}" record --expected "$expected" --selection "$list"
 fi
 "${tool[@]}" compare --expected "$expected" --selection "$list"

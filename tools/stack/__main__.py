@@ -11,15 +11,19 @@ import time
 
 import attrs
 
+from tools.stack import database, sqlcount
 from tools.stack import settings as stack_settings
-from tools.stack import sqlcount
 from tools.stack import stack as stack_module
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the return value is the exit status."""
     options = _parser().parse_args(arguments)
-    return int(options.run(options) or 0)
+    try:
+        return int(options.run(options) or 0)
+    except (LookupError, OSError, RuntimeError, ValueError, database.CommandFailedError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The OpenStack APIs as a client sees them, and the first contents of the cloud."""
 
-from collections.abc import Callable, Mapping, Sequence
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keystoneauth1 import adapter
-from keystoneauth1 import exceptions
+from keystoneauth1 import adapter, exceptions
 from keystoneauth1 import session as keystone_session
 from keystoneauth1.identity import v3
 

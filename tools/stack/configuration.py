@@ -7,8 +7,8 @@ with the credentials of the process that reads them: MariaDB thus knows, for eve
 every database, which process sent it.
 """
 
-from collections.abc import Mapping, Sequence
 import shutil
+from collections.abc import Mapping, Sequence
 
 from tools.stack import settings as stack_settings
 

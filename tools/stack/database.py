@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """MariaDB of the stack: start, SQL as root, databases and users, schema commands."""
 
-from collections.abc import Callable, Sequence
 import concurrent.futures
 import os
 import pathlib
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pymysql
@@ -34,9 +34,7 @@ class CommandFailedError(Exception):
 
 def connect(settings: stack_settings.Settings) -> pymysql.Connection:
     """A root connection through the local socket; the caller closes it."""
-    return pymysql.connect(
-        unix_socket=str(settings.mariadb_socket), user="root", autocommit=True
-    )
+    return pymysql.connect(unix_socket=str(settings.mariadb_socket), user="root", autocommit=True)
 
 
 def query(
@@ -125,9 +123,7 @@ def create_store_schema(settings: stack_settings.Settings) -> bool:
     return True
 
 
-def nova_manage(
-    settings: stack_settings.Settings, *arguments: str, cell: str | None = None
-) -> str:
+def nova_manage(settings: stack_settings.Settings, *arguments: str, cell: str | None = None) -> str:
     """Run nova-manage with the stack's configuration and return what it printed."""
     return run(
         settings,
@@ -228,9 +224,7 @@ def _placement_and_glance(settings: stack_settings.Settings) -> None:
         run(settings, f"{name}-manage", [program, *options, *command])
 
 
-def start(
-    settings: stack_settings.Settings, processes: stack_processes.ProcessTable
-) -> None:
+def start(settings: stack_settings.Settings, processes: stack_processes.ProcessTable) -> None:
     """Start mariadbd and wait until it answers."""
     prepare_directory(settings)
     processes.start("mariadb", ["mariadbd", f"--defaults-file={settings.etc / 'my.cnf'}"])

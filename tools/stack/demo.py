@@ -18,11 +18,8 @@ from rich import progress as rich_progress
 
 from tools.stack import __main__ as command_line
 from tools.stack import cloud as stack_cloud
-from tools.stack import demo_report
-from tools.stack import plugin_status
-from tools.stack import rpccount
+from tools.stack import demo_report, plugin_status, rpccount, sqlcount
 from tools.stack import settings as stack_settings
-from tools.stack import sqlcount
 from tools.stack import stack as stack_module
 
 _SERVERS = 20
@@ -140,9 +137,7 @@ def _boot(stack: stack_module.Stack) -> list[stack_cloud.Json]:
     image = cloud.image_id()
     members = min(_GROUP, stack.settings.computes)
     group = cloud.create_group("demo-apart", "anti-affinity")
-    cloud.boot(
-        "demo-apart", image, "42", group=group, min_count=members, max_count=members
-    )
+    cloud.boot("demo-apart", image, "42", group=group, min_count=members, max_count=members)
 
     def boot_one(number: int) -> str:
         flavor = "84" if number % 2 else "2"
@@ -156,9 +151,7 @@ def _boot(stack: stack_module.Stack) -> list[stack_cloud.Json]:
     return cloud.wait_settled(ids)
 
 
-def _placed(
-    server: stack_cloud.Json, cell_of_host: dict[str, str]
-) -> demo_report.PlacedServer:
+def _placed(server: stack_cloud.Json, cell_of_host: dict[str, str]) -> demo_report.PlacedServer:
     host = server["OS-EXT-SRV-ATTR:host"] or ""
     return demo_report.PlacedServer(
         name=server["name"],

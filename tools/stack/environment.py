@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """System packages and the virtual environment of the stack; needs the standard library only.
 
-    python3 -m tools.stack.environment STATE_DIRECTORY     prints the path of the environment
+python3 -m tools.stack.environment STATE_DIRECTORY     prints the path of the environment
 """
 
-from collections.abc import Sequence
 import hashlib
 import os
 import pathlib
@@ -13,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _REQUIREMENTS = _CHECKOUT / "tools" / "requirements-stack.txt"
@@ -36,7 +36,7 @@ def main() -> int:
     """Make what is missing and print the environment's path as the last line."""
     state = pathlib.Path(sys.argv[1]).absolute()
     state.mkdir(parents=True, exist_ok=True)
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - the system's Python may be anything
         print("Python 3.11 or later is needed; set PYTHON", file=sys.stderr)
         return 1
     install_packages(missing_packages(_CHECKOUT / "bindep.txt"))

@@ -7,9 +7,9 @@ Of its answer only this is used; what is missing is shown as "n/a"::
                      "schedule_seconds_p50": 0.07, "feed_lag_seconds": 0.1}, ...]}
 """
 
-from collections.abc import Mapping
 import json
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 import attrs

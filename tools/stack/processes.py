@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start, signal and end processes, each in its own session, known by its pid file."""
 
-from collections.abc import Mapping, Sequence
 import contextlib
 import os
 import pathlib
@@ -9,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 
 
 class ProcessTable:
@@ -150,8 +150,6 @@ def _inodes_connected_to(port: int) -> set[str]:
 
 def _has_socket(pid: int, inodes: set[str]) -> bool:
     try:
-        return any(
-            os.readlink(entry.path) in inodes for entry in os.scandir(f"/proc/{pid}/fd")
-        )
+        return any(os.readlink(entry.path) in inodes for entry in os.scandir(f"/proc/{pid}/fd"))
     except OSError:
         return False

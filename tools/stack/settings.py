@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stack consists of: directories, ports, numbers of processes. Kept in one JSON file."""
 
-from collections.abc import Iterator, Mapping
 import json
 import os
 import pathlib
 import socket
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -39,12 +39,16 @@ def default_state_directory() -> pathlib.Path:
     return pathlib.Path(parent) / "nova-nodb-demo"
 
 
+def _absolute(path: str | pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(path).absolute()
+
+
 @attrs.frozen
 class Settings:
     """One stack. Paths hang below ``state``; everything listens on 127.0.0.1."""
 
-    state: pathlib.Path = attrs.field(converter=lambda path: pathlib.Path(path).absolute())
-    venv: pathlib.Path = attrs.field(converter=lambda path: pathlib.Path(path).absolute())
+    state: pathlib.Path = attrs.field(converter=_absolute)
+    venv: pathlib.Path = attrs.field(converter=_absolute)
     first_port: int
     cells: int = 2
     computes: int = 6
@@ -130,7 +134,11 @@ class Settings:
 
 def load(state: pathlib.Path) -> Settings:
     """The settings of the stack in ``state``; FileNotFoundError when there is none."""
-    return Settings(**json.loads((state / _FILE).read_text()))
+    try:
+        values = json.loads((state / _FILE).read_text())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"no stack in {state}; make one with 'up'") from error
+    return Settings(**values)
 
 
 def free_first_port() -> int:

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole stack: up, down, plugin, restart, kill, capacity."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import pathlib
 import shutil
 import signal
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 import requests
 
 from tools.stack import cloud as stack_cloud
-from tools.stack import configuration
-from tools.stack import daemons
-from tools.stack import database
+from tools.stack import configuration, daemons, database, services
 from tools.stack import processes as stack_processes
-from tools.stack import services
 from tools.stack import settings as stack_settings
 
 Progress = Callable[[str], None]
@@ -43,9 +40,7 @@ class Stack:
         self.processes = stack_processes.ProcessTable(settings.run, settings.log)
 
     @classmethod
-    def existing(
-        cls, state: pathlib.Path, progress: Progress = lambda _step: None
-    ) -> "Stack":
+    def existing(cls, state: pathlib.Path, progress: Progress = lambda _step: None) -> "Stack":
         """The stack whose settings lie in ``state``; FileNotFoundError when there is none."""
         return cls(stack_settings.load(state), progress)
 
@@ -234,7 +229,7 @@ class Stack:
 
     def _all_computes_registered(self) -> bool:
         count = "SELECT count(*) FROM nova_{}.compute_nodes WHERE deleted = 0"
-        registered = sum(self.sql(count.format(c))[0][0] for c in self.settings.cell_names)
+        registered = sum(int(self.sql(count.format(c))[0][0]) for c in self.settings.cell_names)
         return registered >= self.settings.computes
 
     def _import(self) -> None:

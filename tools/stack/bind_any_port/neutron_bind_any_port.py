@@ -6,7 +6,7 @@ from neutron_lib.api.definitions import portbindings
 from neutron_lib.plugins.ml2 import api
 
 
-class BindAnyPort(api.MechanismDriver):
+class BindAnyPort(api.MechanismDriver):  # type: ignore[misc]
     """Says of every segment that the host has it, and that the port is up."""
 
     def initialize(self) -> None:
@@ -14,7 +14,7 @@ class BindAnyPort(api.MechanismDriver):
 
     @property
     def connectivity(self) -> str:
-        return portbindings.CONNECTIVITY_L2
+        return str(portbindings.CONNECTIVITY_L2)
 
     def bind_port(self, context: api.PortContext) -> None:
         for segment in context.segments_to_bind:
