@@ -18,9 +18,9 @@ usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
   --threading MODE  native or eventlet; default: as Nova's services run in that
                     release (native from 34 on)
   --venv PATH       virtual environment; default: \$NODB_VENVS/nova<N>, made if missing
-                    (NODB_VENVS: .venvs in the tree)
+                    (NODB_VENVS: .tox in the tree)
   --concurrency N   test processes; default 1
-  --results DIR     where the lists and logs go; default: a new directory below .nova_suite
+  --results DIR     where the lists and logs go; default: a new directory below results/nova_suite
 EOF
 }
 
@@ -55,7 +55,7 @@ case $threading in
     *) usage >&2; exit 2 ;;
 esac
 
-venv=${venv:-${NODB_VENVS:-$root/.venvs}/nova$nova}
+venv=${venv:-${NODB_VENVS:-$root/.tox}/nova$nova}
 if [ ! -x "$venv/bin/stestr" ]; then
     "${PYTHON:-python3}" -m venv "$venv"
     "$venv/bin/pip" install --quiet -r "$suite/requirements/nova$nova.txt" \
@@ -73,7 +73,7 @@ if [ "$mode" = plugin ]; then
         2>/dev/null || "$venv/bin/pip" install --quiet --no-deps -e "$root"
 fi
 
-results=${results:-$root/.nova_suite/nova$nova-$(basename "$list" .txt)-$mode-$(date +%Y%m%dT%H%M%S)}
+results=${results:-$root/results/nova_suite/nova$nova-$(basename "$list" .txt)-$mode-$(date +%Y%m%dT%H%M%S)}
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
 rm -rf "$results/.stestr"

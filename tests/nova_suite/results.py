@@ -55,13 +55,6 @@ def _read_lines(path: pathlib.Path) -> set[str]:
     return set(path.read_text().splitlines()) if path.exists() else set()
 
 
-def _list_name(test_id: str, outcome: str) -> str:
-    """Return the name of the expected list of a test: one a module and outcome."""
-    parts = test_id.split("(")[0].split(".")
-    module = [part for part in parts if not part[:1].isupper()]
-    return f"{'.'.join(module[2:-1])}.{outcome}.txt"
-
-
 def file_stream(results: pathlib.Path) -> int:
     """Write the lists of the subunit stream on standard input."""
     outcomes = Outcomes()
@@ -79,15 +72,15 @@ def file_stream(results: pathlib.Path) -> int:
     return 0
 
 
-def record(results: pathlib.Path, expected: pathlib.Path) -> int:
-    """File the lists of a stock run, one file a module, as the expected ones."""
+def record(results: pathlib.Path, expected: pathlib.Path, name: str) -> int:
+    """File the lists of a stock run as the expected ones of the selection ``name``."""
     expected.mkdir(parents=True, exist_ok=True)
     for outcome in _OUTCOMES:
-        lists = collections.defaultdict(set)
-        for test_id in _read_lines(results / f"{outcome}.txt"):
-            lists[_list_name(test_id, outcome)].add(test_id)
-        for name, ids in lists.items():
-            _write_lines(expected / name, sorted(ids | _read_lines(expected / name)))
+        ids = _read_lines(results / f"{outcome}.txt")
+        stored = expected / f"{name}.{outcome}.txt"
+        stored.unlink(missing_ok=True)
+        if ids:
+            _write_lines(stored, sorted(ids))
     return 0
 
 
@@ -121,12 +114,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "file":
         return file_stream(arguments.results)
-    if arguments.expected is None:
-        parser.error(f"{arguments.command} needs --expected")
+    if arguments.expected is None or arguments.selection is None:
+        parser.error(f"{arguments.command} needs --expected and --selection")
     if arguments.command == "record":
-        return record(arguments.results, arguments.expected)
-    if arguments.selection is None:
-        parser.error("compare needs --selection")
+        return record(arguments.results, arguments.expected, arguments.selection.stem)
     return compare(
         arguments.results, arguments.expected, selection.read(arguments.selection)
     )
