@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every driver against the whole conformance suite, on the real engines."""
+
+from __future__ import annotations
+
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.testing import conformance
+
+
+class TestMemory(conformance.ConformanceSuite):
+    single_key = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hub = memory.MemoryHub()
+
+    def make_synchronizer(self) -> memory.MemorySynchronizer:
+        return memory.MemorySynchronizer(memory.MemoryOptions(single_key=self.single_key), self.hub)
+
+
+class TestMemoryOneKey(TestMemory):
+    single_key = True
