@@ -110,24 +110,17 @@ class RecordEditor:
         """Say whether an edit of so many records can be all or nothing."""
         return keys <= self._synchronizer.capabilities.atomic_keys
 
-    def edit(
-        self, key: records.RecordKey, propose: Propose[T], *, fence: bool = False
-    ) -> Edited[T] | Unwritten:
+    def edit(self, key: records.RecordKey, propose: Propose[T]) -> Edited[T] | Unwritten:
         """Change one record; see :meth:`edit_all`."""
-        return self.edit_all([(key, propose)], fence=fence)
+        return self.edit_all([(key, propose)])
 
     def edit_all(
-        self,
-        proposers: Sequence[tuple[records.RecordKey, Propose[T]]],
-        *,
-        fence: bool = False,
+        self, proposers: Sequence[tuple[records.RecordKey, Propose[T]]]
     ) -> Edited[T] | Unwritten:
         """Change several records in one all-or-nothing write.
 
         Blocks for a read and a write per round.
 
-        :param fence: write a record that shall stay as it is, too, so that a
-            write still on its way to it can no longer win
         :raises BackendUnavailable: nothing was written
         :raises CapabilityMissing: more records than the driver takes at once
         :raises UndecodableRecord: nothing was written
@@ -138,7 +131,7 @@ class RecordEditor:
                 self._pause(round_number)
             try:
                 found = self._synchronizer.read([key for key, _ in proposers])
-                edited, writes = self._propose(proposers, found, fence=fence)
+                edited, writes = self._propose(proposers, found)
                 if not writes:
                     return edited
                 results = self._synchronizer.write(writes, atomic=len(writes) > 1)
@@ -156,8 +149,6 @@ class RecordEditor:
         self,
         proposers: Sequence[tuple[records.RecordKey, Propose[T]]],
         found: Mapping[records.RecordKey, records.Record],
-        *,
-        fence: bool,
     ) -> tuple[Edited[T], list[records.Write]]:
         writes: list[records.Write] = []
         answers: list[T] = []
@@ -168,12 +159,9 @@ class RecordEditor:
             if not proposal.accepted:
                 return Edited(proposal.answer, (proposal.answer,), revision), []
             answers.append(proposal.answer)
-            wanted = proposal.state
-            if wanted is None and fence:
-                wanted = state or {}
-            if wanted is not None:
+            if proposal.state is not None:
                 payload = codec.encode(
-                    wanted, self._namespaces[key.namespace].schema, record=str(key)
+                    proposal.state, self._namespaces[key.namespace].schema, record=str(key)
                 )
                 writes.append(records.Write(key, revision, payload))
         return Edited(answers[-1], tuple(answers), revision), writes

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: what schedulers promise one another, as frozen values.
+
+A claim is keyed by consumer (instance uuid, or migration uuid), host and
+resource. All claims on a host stand in one record, so that one
+compare-and-set both checks and takes. What a host has used is the *union by
+consumer* of what the authority shows and what is claimed, never their sum.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+
+class ClaimState(enum.Enum):
+    """How far a claim got."""
+
+    #: Taken; its lease runs by the back end's clock until it is confirmed.
+    PENDING = "pending"
+    #: The allocation is written. Time alone never ends it.
+    CONFIRMED = "confirmed"
+
+
+class Reason(enum.Enum):
+    """Why a claim was refused."""
+
+    #: It does not fit beside what the record holds.
+    FULL = "full"
+    #: The consumer holds other resources there; release those first.
+    HELD = "held with other resources"
+    #: The claimer's store lacks what was settled on that host: catch up, retry.
+    STALE_VIEW = "view is older than the last settlement"
+    #: The back end began a new epoch after the claimer's view was taken.
+    EPOCH_CHANGED = "epoch changed"
+    #: The host has not been published again since the epoch began.
+    NOT_CLAIMABLE = "not yet published in this epoch"
+    #: A server group's policy rules the host out.
+    GROUP_POLICY = "server group policy"
+
+
+@attrs.frozen
+class Claim:
+    """What a scheduler asks for.
+
+    :param host: uuid of the node
+    :param resources: amounts by resource class, positive
+    :param held_on: hosts where the consumer is known to hold claims that this
+        one replaces when it is confirmed; empty for a move, whose source and
+        destination coexist. A host that was missed here keeps its claim until
+        its lease ends or a reconciliation drops it: too much is counted for a
+        while, never too little.
+    """
+
+    consumer: str
+    host: str
+    resources: Mapping[str, int]
+    held_on: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class HeldClaim:
+    """A claim as it stands in its host's record.
+
+    :param claim_id: recognises one taking of the claim, across retries and
+        unknown outcomes
+    :param writer: id of the scheduler that took it
+    :param deadline_seconds: end of the lease by the back end's clock; None
+        once confirmed
+    :param extra: fields of newer minor versions, kept verbatim
+    """
+
+    resources: Mapping[str, int]
+    state: ClaimState
+    claim_id: str
+    writer: str
+    deadline_seconds: float | None = None
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def expired(self, now_seconds: float) -> bool:
+        """Say whether anyone may drop it. Until someone did, it counts."""
+        return self.deadline_seconds is not None and self.deadline_seconds <= now_seconds
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> HeldClaim:
+        known = {"resources", "state", "claim_id", "writer", "deadline_seconds"}
+        return cls(
+            resources=dict(state["resources"]),
+            state=ClaimState(state["state"]),
+            claim_id=state["claim_id"],
+            writer=state["writer"],
+            deadline_seconds=state.get("deadline_seconds"),
+            extra={name: value for name, value in state.items() if name not in known},
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        return {
+            **self.extra,
+            "resources": dict(self.resources),
+            "state": self.state.value,
+            "claim_id": self.claim_id,
+            "writer": self.writer,
+            "deadline_seconds": self.deadline_seconds,
+        }
+
+
+@attrs.frozen
+class ClaimRecord:
+    """All claims on one host: the decoded state of a ``claims`` record.
+
+    :param claims: by consumer, pending ones included, whatever their lease
+    :param settled: place in the feed up to which a view must have come to
+        know every consumer whose claim was settled away; None if none was
+    :param extra: fields of newer minor versions, kept verbatim
+    """
+
+    host: str
+    claims: Mapping[str, HeldClaim] = attrs.field(factory=dict)
+    settled: records.Cursor | None = None
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def from_state(cls, host: str, state: Mapping[str, Any] | None) -> ClaimRecord:
+        """Read a state; None, or an empty one, is a host without claims."""
+        if not state:
+            return cls(host)
+        settled = state.get("settled")
+        return cls(
+            host=host,
+            claims={
+                consumer: HeldClaim.from_state(held)
+                for consumer, held in state.get("claims", {}).items()
+            },
+            settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,
+            extra={n: value for n, value in state.items() if n not in ("claims", "settled")},
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        settled = self.settled
+        return {
+            **self.extra,
+            "claims": {consumer: held.to_state() for consumer, held in self.claims.items()},
+            "settled": {"epoch": settled.epoch, "version": settled.version} if settled else None,
+        }
+
+    def used(
+        self, known: Mapping[str, Mapping[str, int]], without: str | None = None
+    ) -> dict[str, int]:
+        """Return what is used by resource class: the union by consumer.
+
+        Of a consumer in both, the larger amount of each class counts: while a
+        server is resized on its host, the authority shows the old size and
+        the claim holds the new one.
+
+        :param known: resources by consumer as the authority shows them
+        :param without: a consumer to leave out, such as the claimer
+        """
+        total: dict[str, int] = {}
+        for consumer in self.claims.keys() | known.keys():
+            if consumer == without:
+                continue
+            shown = known.get(consumer, {})
+            held = self.claims.get(consumer)
+            claimed = held.resources if held is not None else {}
+            for resource in shown.keys() | claimed.keys():
+                amount = max(shown.get(resource, 0), claimed.get(resource, 0))
+                total[resource] = total.get(resource, 0) + amount
+        return total
+
+    def with_claim(self, consumer: str, held: HeldClaim) -> ClaimRecord:
+        return attrs.evolve(self, claims={**self.claims, consumer: held})
+
+    def without(self, consumers: Collection[str]) -> ClaimRecord:
+        left = {name: held for name, held in self.claims.items() if name not in consumers}
+        return attrs.evolve(self, claims=left)
+
+    def settled_up_to(self, cursor: records.Cursor) -> ClaimRecord:
+        """Return the record with its settlement moved forward to a cursor."""
+        before = self.settled
+        if before is not None and before.epoch == cursor.epoch and before.version >= cursor.version:
+            return self
+        return attrs.evolve(self, settled=cursor)
+
+
+# What a ledger answers. Refusals are values; a back end that is away is not.
+
+
+@attrs.frozen
+class Granted:
+    """The claim stands.
+
+    :param state: PENDING, or CONFIRMED (a claim repeated after its confirm)
+    """
+
+    claim: Claim
+    claim_id: str
+    state: ClaimState
+
+
+@attrs.frozen
+class Refused:
+    """The claim was not taken; another host may do.
+
+    :param detail: for a log line
+    """
+
+    claim: Claim
+    reason: Reason
+    detail: str = ""
+
+
+@attrs.frozen
+class Lost:
+    """Others won every round on the record; nothing of this call stands."""
+
+    claim: Claim
+
+
+@attrs.frozen
+class Unknown:
+    """The back end went away in mid-write: settle it before going on."""
+
+    claim: Claim
+    claim_id: str
+
+
+@attrs.frozen
+class Gone:
+    """The claim is no longer there: its lease ended, or it was released.
+
+    Whoever wrote an allocation for it deletes that allocation of *that host*
+    again and tries the next one.
+    """
+
+    claim: Claim
+    claim_id: str
+
+
+@attrs.frozen
+class Released:
+    """The claim was given back."""
+
+    claim: Claim
+    claim_id: str
+
+
+ClaimAnswer = Granted | Refused | Lost | Unknown
+ConfirmAnswer = Granted | Gone | Lost | Unknown
+ReleaseAnswer = Released | Gone | Lost | Unknown

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may become of a host's claim record: the rules, without any I/O.
+
+Each function takes the record as read and gives a proposal for the
+compare-and-set on it. All are idempotent: run again on a record that holds
+their own change, they answer as if they had just made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_editor
+
+#: Says whether a claim fits beside what its host's record holds. The record
+#: comes without the claimer's own entry and without expired ones. Called again
+#: with what was read after each lost round; must not block.
+Fits = Callable[[model.Claim, model.ClaimRecord], bool]
+
+HostAnswer = tuple[model.Granted, ...] | model.Refused
+
+
+@attrs.frozen
+class Taking:
+    """The circumstances of one call that takes claims.
+
+    :param ids: claim id by consumer, made for this call
+    :param view: how far the state that `fits` looks at had come
+    :param now_seconds: the back end's clock at the start of the call
+    """
+
+    ids: Mapping[str, str]
+    writer: str
+    fits: Fits
+    view: records.Cursor
+    now_seconds: float
+    deadline_seconds: float
+
+
+def take(
+    record: model.ClaimRecord, claims: Sequence[model.Claim], taking: Taking
+) -> record_editor.Proposal[HostAnswer]:
+    """Take all claims on one host, or none."""
+    stale = stale_view(record.settled, taking.view)
+    if stale:
+        return _refuse(model.Refused(claims[0], model.Reason.STALE_VIEW, stale))
+    record = record.without(expired(record, taking.now_seconds))
+    before = record
+    grants = []
+    for claim in claims:
+        answer, record = _take_one(record, claim, taking)
+        if isinstance(answer, model.Refused):
+            return _refuse(answer)
+        grants.append(answer)
+    state = record.to_state() if record != before else None
+    return record_editor.Proposal(tuple(grants), state)
+
+
+def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:
+    """Say how a view is too old for a settlement; empty if it is not.
+
+    Cursors of different epochs do not compare: the epoch itself is checked
+    after the write.
+    """
+    if settled is None or settled.epoch != view.epoch or settled.version <= view.version:
+        return ""
+    return f"view at {view.version}, settled up to {settled.version}"
+
+
+def expired(record: model.ClaimRecord, now_seconds: float) -> tuple[str, ...]:
+    """Return the consumers whose lease has ended, sorted."""
+    return tuple(sorted(c for c, held in record.claims.items() if held.expired(now_seconds)))
+
+
+def confirm(
+    record: model.ClaimRecord, granted: model.Granted
+) -> record_editor.Proposal[model.Granted | model.Gone]:
+    """Turn a pending claim into a confirmed one.
+
+    Past its lease, too, if it still stands: it was counted all the time.
+    """
+    claim = granted.claim
+    held = record.claims.get(claim.consumer)
+    if held is None or held.claim_id != granted.claim_id:
+        return record_editor.Proposal(model.Gone(claim, granted.claim_id), accepted=False)
+    answer = attrs.evolve(granted, state=model.ClaimState.CONFIRMED)
+    if held.state is model.ClaimState.CONFIRMED:
+        return record_editor.Proposal(answer)
+    held = attrs.evolve(held, state=model.ClaimState.CONFIRMED, deadline_seconds=None)
+    return record_editor.Proposal(answer, record.with_claim(claim.consumer, held).to_state())
+
+
+def release(
+    record: model.ClaimRecord, claim: model.Claim, claim_id: str
+) -> record_editor.Proposal[model.Released | model.Gone]:
+    """Drop one claim, whatever its state."""
+    held = record.claims.get(claim.consumer)
+    if held is None or held.claim_id != claim_id:
+        return record_editor.Proposal(model.Gone(claim, claim_id))
+    left = record.without([claim.consumer])
+    return record_editor.Proposal(model.Released(claim, claim_id), left.to_state())
+
+
+def drop(
+    record: model.ClaimRecord, consumers: Collection[str], settled: records.Cursor | None = None
+) -> record_editor.Proposal[tuple[str, ...]]:
+    """Drop the claims of some consumers; with a settlement, move it forward."""
+    dropped = tuple(sorted(record.claims.keys() & set(consumers)))
+    if not dropped:
+        return record_editor.Proposal(())
+    left = record.without(dropped)
+    if settled is not None:
+        left = left.settled_up_to(settled)
+    # An emptied record stays: a tombstone would forget the settlement.
+    return record_editor.Proposal(dropped, left.to_state())
+
+
+def confirmed(record: model.ClaimRecord, consumers: Collection[str]) -> tuple[str, ...]:
+    """Return which of some consumers hold a confirmed claim, sorted.
+
+    A pending claim is not settled even if its consumer is shown: its owner
+    would find it gone at the confirm, and delete a good allocation.
+    """
+    return tuple(
+        sorted(
+            consumer
+            for consumer in record.claims.keys() & set(consumers)
+            if record.claims[consumer].state is model.ClaimState.CONFIRMED
+        )
+    )
+
+
+def find(
+    record: model.ClaimRecord, unknown: model.Unknown
+) -> record_editor.Proposal[model.Granted | model.Gone]:
+    """Tell whether a claim of unknown outcome stands.
+
+    Where it does not, the record is written as it is: the write in doubt then
+    names a revision that is gone, and loses whenever it arrives.
+    """
+    claim = unknown.claim
+    held = record.claims.get(claim.consumer)
+    if held is None or held.claim_id != unknown.claim_id:
+        return record_editor.Proposal(model.Gone(claim, unknown.claim_id), record.to_state())
+    return record_editor.Proposal(model.Granted(claim, unknown.claim_id, held.state))
+
+
+def _take_one(
+    record: model.ClaimRecord, claim: model.Claim, taking: Taking
+) -> tuple[model.Granted | model.Refused, model.ClaimRecord]:
+    held = record.claims.get(claim.consumer)
+    if held is not None and dict(held.resources) == dict(claim.resources):
+        # The same claim again, or our own write of an unknown outcome.
+        granted = model.Granted(claim, held.claim_id, held.state)
+        if (
+            held.state is model.ClaimState.CONFIRMED
+            or held.deadline_seconds == taking.deadline_seconds
+        ):
+            return granted, record
+        renewed = attrs.evolve(held, deadline_seconds=taking.deadline_seconds)
+        return granted, record.with_claim(claim.consumer, renewed)
+    if held is not None and held.state is model.ClaimState.CONFIRMED:
+        return model.Refused(claim, model.Reason.HELD, str(dict(held.resources))), record
+    others = record.without([claim.consumer])
+    if not taking.fits(claim, others):
+        return model.Refused(claim, model.Reason.FULL), record
+    claim_id = taking.ids[claim.consumer]
+    taken = model.HeldClaim(
+        resources=dict(claim.resources),
+        state=model.ClaimState.PENDING,
+        claim_id=claim_id,
+        writer=taking.writer,
+        deadline_seconds=taking.deadline_seconds,
+    )
+    granted = model.Granted(claim, claim_id, model.ClaimState.PENDING)
+    return granted, others.with_claim(claim.consumer, taken)
+
+
+def _refuse(refused: model.Refused) -> record_editor.Proposal[HostAnswer]:
+    return record_editor.Proposal(refused, accepted=False)
