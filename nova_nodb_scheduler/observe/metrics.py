@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin's processes count and time, for Prometheus.
+
+One object per process, made after the fork; names begin with ``nodb_``.
+Nothing here is updated per host: the number of records is read when somebody
+scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import prometheus_client
+from prometheus_client import core, registry
+
+#: From a poll interval to a feed that is given up, in seconds.
+_LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+#: From a choice in memory to stock's answer at 100,000 hosts, in seconds.
+_SCHEDULE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_FLUSH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+
+
+class _AtScrape(registry.Collector):
+    """A gauge by one label whose values are asked for by each scrape."""
+
+    def __init__(
+        self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._name, self._help, self._label, self._read = name, help_text, label, read
+
+    def describe(self) -> Iterator[core.Metric]:
+        """Register without a first reading: its source may not be ready."""
+        yield core.GaugeMetricFamily(self._name, self._help, labels=[self._label])
+
+    def collect(self) -> Iterator[core.Metric]:
+        family = core.GaugeMetricFamily(self._name, self._help, labels=[self._label])
+        for value, number in sorted(self._read().items()):
+            family.add_metric([value], number)
+        yield family
+
+
+class Metrics:
+    """All metrics of one process; any method from any thread, none blocks.
+
+    Fulfils :class:`nova_nodb_scheduler.synchronizer.meter.Meter`.
+
+    :param registry: where they are registered; one of its own per object,
+        since a process may hold two (as tests do)
+    """
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.registry = registry
+        self._scheduling(registry)
+        self._replication(registry)
+        self._reporting(registry)
+
+    # -- scheduling -----------------------------------------------------------
+
+    def _scheduling(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._fallbacks = prometheus_client.Counter(
+            "nodb_fallbacks",
+            "Requests that took Nova's own path for a cell, by reason",
+            ["reason", "cell"],
+            registry=registry,
+        )
+        self._schedules = prometheus_client.Histogram(
+            "nodb_schedule_seconds",
+            "Duration of select_destinations",
+            ["outcome"],
+            registry=registry,
+            buckets=_SCHEDULE_BUCKETS,
+        )
+
+    def fell_back(self, reason: str, cell: str) -> None:
+        self._fallbacks.labels(reason, cell).inc()
+
+    def scheduled(self, seconds: float, outcome: str) -> None:
+        """Record one select_destinations.
+
+        :param outcome: ``selected``, ``no_valid_host`` or ``error``
+        """
+        self._schedules.labels(outcome).observe(seconds)
+
+    # -- the synchronizer's Meter ---------------------------------------------
+
+    def _replication(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._applied = prometheus_client.Counter(
+            "nodb_applied_changes", "Changes applied to the store", registry=registry
+        )
+        self._resyncs = prometheus_client.Counter(
+            "nodb_resyncs", "Snapshots that had to be taken anew", ["reason"], registry=registry
+        )
+        self._quarantined = prometheus_client.Gauge(
+            "nodb_quarantined_records", "Records that cannot be read", registry=registry
+        )
+        self._feed_lag = prometheus_client.Histogram(
+            "nodb_feed_lag_seconds",
+            "From the write of this process's canary to its being applied here",
+            registry=registry,
+            buckets=_LAG_BUCKETS,
+        )
+        self._anti_entropy = prometheus_client.Counter(
+            "nodb_anti_entropy_findings",
+            "Records that differed between store and back end, by kind",
+            ["kind"],
+            registry=registry,
+        )
+        self._failures = prometheus_client.Counter(
+            "nodb_replicator_failures",
+            "Unexpected errors of the replicator's thread",
+            registry=registry,
+        )
+        self._running = prometheus_client.Gauge(
+            "nodb_replicator_running",
+            "1 while the replicator's thread runs, 0 once it ended",
+            registry=registry,
+        )
+
+    def changes_applied(self, count: int) -> None:
+        self._applied.inc(count)
+
+    def resynced(self, reason: str) -> None:
+        self._resyncs.labels(reason).inc()
+
+    def quarantine_size(self, count: int) -> None:
+        self._quarantined.set(count)
+
+    def feed_lag(self, seconds: float) -> None:
+        self._feed_lag.observe(seconds)
+
+    def anti_entropy_found(self, kind: str, count: int) -> None:
+        self._anti_entropy.labels(kind).inc(count)
+
+    def replicator_failed(self) -> None:
+        self._failures.inc()
+
+    def replicator_running(self, running: bool) -> None:
+        self._running.set(running)
+
+    # -- reporters ------------------------------------------------------------
+
+    def _reporting(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._queue_depth = prometheus_client.Gauge(
+            "nodb_reporter_queue_records",
+            "Dirty records that wait to be published",
+            registry=registry,
+        )
+        self._oldest = prometheus_client.Gauge(
+            "nodb_reporter_oldest_seconds",
+            "Age of the oldest dirty record, 0 where none waits",
+            registry=registry,
+        )
+        self._flushes = prometheus_client.Histogram(
+            "nodb_reporter_flush_seconds",
+            "Duration of one flush, from reading the rows to the back end's answer",
+            registry=registry,
+            buckets=_FLUSH_BUCKETS,
+        )
+        self._published = prometheus_client.Counter(
+            "nodb_reporter_published_records", "Records published", registry=registry
+        )
+        self._failed = prometheus_client.Counter(
+            "nodb_reporter_failed_records",
+            "Records whose publication failed and is repeated",
+            registry=registry,
+        )
+
+    def reporter_queue(self, depth: int, oldest_seconds: float) -> None:
+        self._queue_depth.set(depth)
+        self._oldest.set(oldest_seconds)
+
+    def reporter_flushed(self, seconds: float, published: int, failed: int) -> None:
+        self._flushes.observe(seconds)
+        self._published.inc(published)
+        self._failed.inc(failed)
+
+    # -- read at each scrape --------------------------------------------------
+
+    def watch_store(self, count_by_namespace: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask how many records the store holds.
+
+        :param count_by_namespace: called in the exporter's thread
+        """
+        self.registry.register(
+            _AtScrape("nodb_store_records", "Records in the store", "namespace", count_by_namespace)
+        )

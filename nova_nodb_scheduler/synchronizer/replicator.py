@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a store equal to a back end: snapshot, then follow the feed.
+
+The cursor is taken before the snapshot is read, so that following from it
+misses nothing; what the feed brings twice is not newer, and ignored. Whenever
+continuity is in doubt (the feed says so, the canary does not come back, a
+sweep finds another past) everything is read again. Until then the store
+serves what it has, and :meth:`Replicator.alive` says that it proves nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.scheduling import namespaces as scheduling_namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import (
+    anti_entropy,
+    canary,
+    contract,
+    intake,
+    meter,
+    quarantine,
+    replication,
+)
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+State = replication.State
+StepOutcome = replication.StepOutcome
+
+#: What a back end that is absent, not migrated or not usable raises; an
+#: operator can mend each of them while this process runs.
+_NOT_USABLE = (
+    errors.BackendUnavailable,
+    errors.SchemaMismatch,
+    errors.ConfigurationError,
+)
+
+Listener = Callable[[Sequence[records.Change]], None]
+
+
+class Replicator:
+    """One feed into one store.
+
+    ``step`` and ``run`` belong to one thread; everything else may be called
+    from any thread and blocks for no I/O. A silent feed is answered by
+    closing and opening the driver: give the replicator a driver instance of
+    its own where others must not be disturbed.
+
+    :param declared: the namespaces of the store; ``schedulers`` among them,
+        for the canary lives there
+    :param identity: key of the canary: unique among the running processes,
+        and better used again after a restart, for a crash leaves the record
+    :param clock: monotonic seconds
+    :param beat: what the canary's record tells others beside the
+        replicator's own figures; called in the replicator's thread
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        declared: Sequence[namespaces.Namespace],
+        *,
+        identity: str,
+        options: replication.ReplicatorOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        decode: Callable[[bytes], codec.Decoded] = codec.decode,
+        beat: Callable[[], Mapping[str, Any]] = dict,
+        meter: meter.Meter = meter.NoMeter(),  # noqa: B008 - it has no state
+    ) -> None:
+        schedulers = scheduling_namespaces.SCHEDULERS
+        if schedulers.name not in {namespace.name for namespace in declared}:
+            raise ValueError(f"namespace {schedulers.name!r} must be declared")
+        self._synchronizer = synchronizer
+        self._store = store
+        self._declared = tuple(namespace.name for namespace in declared)
+        self._identity = identity
+        self._options = options or replication.ReplicatorOptions()
+        self._clock = clock
+        self._extra_beat = beat
+        self._meter = meter
+        self.quarantine = quarantine.Quarantine(self._options.quarantine_limit)
+        self._intake = intake.Intake(store, declared, self.quarantine, decode)
+        self._canary = canary.Canary(
+            synchronizer,
+            schedulers,
+            identity,
+            interval_seconds=self._options.canary_interval_seconds,
+            bound_seconds=self._options.silence_seconds,
+            clock=clock,
+            beat=self._beat,
+        )
+        self._anti_entropy = anti_entropy.AntiEntropy(
+            synchronizer,
+            store,
+            declared,
+            self._intake,
+            self.quarantine,
+            interval_seconds=self._options.anti_entropy_interval_seconds,
+            page_seconds=self._options.anti_entropy_page_seconds,
+            clock=clock,
+            on_repaired=self._applied_changes,
+        )
+        self._listeners: list[tuple[Listener, Callable[[], None]]] = []
+        self._started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+        self._state = State.STARTING
+        self._opened = False
+        self._epoch = ""
+        self._store_is_suspect = False
+        self._pages: Iterator[Sequence[records.Record]] | None = None
+        self._pages_cursor = records.Cursor("", 0)
+        self._seen: dict[str, set[str]] | None = None
+        self._cursor: records.Cursor | None = None
+        self._cursor_moved = threading.Condition()
+        self._fetched_at: float | None = None
+        self._retry_at = 0.0
+        self._attempts = 0
+        self._collect_at = 0.0
+        self._resyncs: Counter[str] = Counter()
+        self._snapshots = 0
+        self._applied = 0
+        self._failures = 0
+        self._detail = ""
+
+        self._thread: threading.Thread | None = None
+        self._stop_event = threading.Event()
+
+    # -- what others ask ------------------------------------------------------
+
+    def subscribe(self, listener: Listener, on_reset: Callable[[], None] = lambda: None) -> None:
+        """Have a callable told of changes, in the replicator's thread.
+
+        It is given every readable record of a snapshot, changed or not, and
+        of the feed what was applied, tombstones included; the cursor moves
+        (and :meth:`wait_until` returns) after it. If it raises, the
+        replicator fails and takes a new snapshot. It must not block.
+
+        :param on_reset: called before a snapshot: what was derived from
+            earlier changes is void, and every live record is given again
+        """
+        self._listeners.append((listener, on_reset))
+
+    def status(self) -> replication.ReplicatorStatus:
+        """Return figures of now; consistent each by itself, not among one another."""
+        now = self._clock()
+        cursor = self._cursor
+        return replication.ReplicatorStatus(
+            state=State.DEAD if self._thread_is_lost() else self._state,
+            identity=self._identity,
+            driver=self._synchronizer.name,
+            epoch=self._epoch,
+            cursor_version=None if cursor is None else cursor.version,
+            lag_seconds=self._canary.lag_seconds(),
+            proof_age_seconds=_age(now, self._canary.proved_at),
+            fetch_age_seconds=_age(now, self._fetched_at),
+            resyncs=dict(self._resyncs),
+            snapshots=self._snapshots,
+            applied=self._applied,
+            quarantined=len(self.quarantine),
+            anti_entropy=self._anti_entropy.found,
+            sweeps=self._anti_entropy.sweeps,
+            failures=self._failures,
+            detail=self._detail,
+            thread_alive=None if self._thread is None else self._thread.is_alive(),
+        )
+
+    def alive(self, bound_seconds: float) -> bool:
+        """Return whether everything older than the bound is proved to be in the store.
+
+        False from the moment a resync is needed until the first canary behind
+        its snapshot came back.
+        """
+        proved_at = self._canary.proved_at
+        return (
+            self._cursor is not None
+            and proved_at is not None
+            and self._clock() - proved_at <= bound_seconds
+        )
+
+    def wait_until(self, cursor_version: int, timeout_seconds: float) -> bool:
+        """Block until everything up to a version is applied; False after the time-out.
+
+        For tests and fixtures: a version says nothing across epochs.
+        """
+        with self._cursor_moved:
+            return self._cursor_moved.wait_for(
+                lambda: replication.cursor_reaches(self._cursor, cursor_version), timeout_seconds
+            )
+
+    # -- one step -------------------------------------------------------------
+
+    def step(self) -> StepOutcome:
+        """Do one bounded piece of work, without waiting for changes.
+
+        Expected trouble (no back end, an interrupted snapshot) is an outcome.
+        Anything else is raised, after the cursor was given up.
+        """
+        now = self._clock()
+        if now < self._retry_at:
+            return StepOutcome.BACKING_OFF
+        try:
+            if not self._opened:
+                self._synchronizer.open()
+                self._opened = True
+            if self._cursor is None:
+                return self._read_page(now)
+            return self._follow(self._cursor, now)
+        except contract.SnapshotInterrupted:
+            return self._resync(replication.SNAPSHOT_INTERRUPTED)
+        except _NOT_USABLE as error:
+            return self._disconnect(error)
+        except BaseException:
+            # Changes may be in the store of which no listener knows.
+            self._resync(replication.FAILURE)
+            raise
+
+    def _read_page(self, now: float) -> StepOutcome:
+        pages = self._pages if self._pages is not None else self._begin_snapshot()
+        page = next(pages, None)
+        self._answered(now, State.SNAPSHOT)
+        if page is None:
+            self._end_snapshot()
+            return StepOutcome.SNAPSHOT
+        if self._seen is not None:
+            for record in page:
+                if record.key.namespace in self._seen:
+                    self._seen[record.key.namespace].add(record.key.key)
+        taken = self._intake.take(page)
+        self._count(len(taken.applied))
+        self._tell(taken.readable)
+        return StepOutcome.SNAPSHOT
+
+    def _begin_snapshot(self) -> Iterator[Sequence[records.Record]]:
+        snapshot = self._synchronizer.snapshot()
+        self._state = State.SNAPSHOT
+        self.quarantine.clear()
+        if snapshot.cursor.epoch != self._epoch or self._store_is_suspect:
+            # Revisions begin anew with an epoch: nothing in the store can be
+            # compared with what comes.
+            self._store.begin_epoch()
+            self._epoch = snapshot.cursor.epoch
+            self._store_is_suspect = False
+            self._seen = None
+        else:
+            self._seen = {name: set() for name in self._declared}
+        for _listener, on_reset in self._listeners:
+            on_reset()
+        self._pages, self._pages_cursor = snapshot.pages, snapshot.cursor
+        return self._pages
+
+    def _end_snapshot(self) -> None:
+        """Drop what the snapshot did not hold, and follow from its cursor.
+
+        Nothing is remembered of what is dropped: should a page have missed a
+        live record, a sweep brings it back as it was.
+        """
+        if self._seen is not None:
+            for name, keys in self._seen.items():
+                self._store.retain(name, keys, self._pages_cursor.version)
+        self._pages = self._seen = None
+        self._snapshots += 1
+        self._state = State.FOLLOWING
+        self._anti_entropy.restart()
+        self._collect_at = self._clock() + self._options.collect_interval_seconds
+        self._meter.quarantine_size(len(self.quarantine))
+        LOG.info(
+            "Snapshot %(number)d of epoch %(epoch)s is applied; following from version "
+            "%(version)d (%(aside)d unreadable records)",
+            {
+                "number": self._snapshots,
+                "epoch": self._epoch,
+                "version": self._pages_cursor.version,
+                "aside": len(self.quarantine),
+            },
+        )
+        self._move_cursor(self._pages_cursor)
+
+    def _follow(self, cursor: records.Cursor, now: float) -> StepOutcome:
+        self._canary.send_if_due()
+        changes = self._synchronizer.fetch(cursor, self._options.batch_limit)
+        if isinstance(changes, records.ResyncNeeded):
+            # Writes that the store holds were lost without a new epoch: later
+            # ones may carry revisions it would take for known.
+            self._store_is_suspect |= changes.reason is records.ResyncReason.HEAD_BEHIND_CURSOR
+            return self._resync(changes.reason.value, changes.detail)
+        self._answered(now, State.FOLLOWING)
+        if changes.records:
+            taken = self._intake.take(changes.records)
+            self._applied_changes(taken.applied)
+            self._meter.quarantine_size(len(self.quarantine))
+            lag_seconds = self._canary.observe(changes.records)
+            if lag_seconds is not None:
+                self._meter.feed_lag(lag_seconds)
+        self._move_cursor(changes.cursor)
+        if changes.more:
+            # It lags, but it brings: not silent, whatever the canary.
+            return StepOutcome.MORE
+        if self._canary.silent(now):
+            return self._feed_died()
+        return self._upkeep(changes) or (
+            StepOutcome.CHANGES if changes.records else StepOutcome.IDLE
+        )
+
+    def _upkeep(self, changes: records.Changes) -> StepOutcome | None:
+        """Sweep and collect a little, now that nothing is waiting."""
+        found = self._anti_entropy.step(changes.cursor)
+        for finding, count in found.items():
+            self._meter.anti_entropy_found(finding.value, count)
+        if found:
+            LOG.warning(
+                "Anti-entropy found %(found)s",
+                {"found": ", ".join(f"{n} {finding.value}" for finding, n in found.items())},
+            )
+        if found[anti_entropy.Finding.DIVERGED]:
+            self._store_is_suspect = True
+            return self._resync(replication.DIVERGED)
+        if self._clock() >= self._collect_at:
+            self._collect_at = self._clock() + self._options.collect_interval_seconds
+            collected = self._synchronizer.collect(self._options.collect_keep_seconds)
+            # Nothing older than this can come again, by feed or by snapshot.
+            self._store.forget_tombstones(min(collected.floor, changes.cursor.version))
+        return None
+
+    # -- what a step comes to -------------------------------------------------
+
+    def _applied_changes(self, applied: Sequence[records.Change]) -> None:
+        self._count(len(applied))
+        self._tell(applied)
+
+    def _count(self, applied: int) -> None:
+        self._applied += applied
+        self._meter.changes_applied(applied)
+
+    def _tell(self, changes: Sequence[records.Change]) -> None:
+        if changes:
+            for listener, _on_reset in self._listeners:
+                listener(changes)
+
+    def _move_cursor(self, cursor: records.Cursor | None) -> None:
+        with self._cursor_moved:
+            self._cursor = cursor
+            self._cursor_moved.notify_all()
+
+    def _answered(self, now: float, state: State) -> None:
+        if self._attempts:
+            LOG.info(
+                "Back end %(name)s answers again after %(attempts)d failures",
+                {"name": self._synchronizer.name, "attempts": self._attempts},
+            )
+        self._attempts, self._detail = 0, ""
+        self._fetched_at, self._state = now, state
+
+    def _resync(self, reason: str, detail: str = "") -> StepOutcome:
+        """Give the cursor up: the next step begins a snapshot."""
+        LOG.warning(
+            "Taking a new snapshot from %(name)s: %(reason)s %(detail)s",
+            {"name": self._synchronizer.name, "reason": reason, "detail": detail},
+        )
+        self._resyncs[reason] += 1
+        self._meter.resynced(reason)
+        self._canary.reset()
+        self._anti_entropy.restart()
+        self._pages = self._seen = None
+        self._move_cursor(None)
+        return StepOutcome.RESYNC
+
+    def _feed_died(self) -> StepOutcome:
+        self._synchronizer.close()
+        self._opened = False
+        self._resync(
+            replication.SILENCE,
+            f"(the canary did not come back within {self._options.silence_seconds:g} s)",
+        )
+        self._state = State.DEAD
+        self._detail = "the feed fell silent"
+        return StepOutcome.RESYNC
+
+    def _disconnect(self, error: Exception) -> StepOutcome:
+        """Keep cursor and store; try again after a pause that doubles.
+
+        A snapshot begins again: its pages cannot be continued.
+        """
+        if not self._attempts:
+            LOG.warning("%(error)s", {"error": error})
+        self._state, self._detail = State.DISCONNECTED, str(error)
+        self._pages = self._seen = None
+        self._anti_entropy.restart()
+        self._back_off()
+        return StepOutcome.DISCONNECTED
+
+    def _back_off(self) -> None:
+        pause_seconds = self._options.reconnect_min_seconds * 2 ** min(self._attempts, 30)
+        self._retry_at = self._clock() + min(pause_seconds, self._options.reconnect_max_seconds)
+        self._attempts += 1
+
+    def _beat(self) -> Mapping[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "epoch": self._epoch,
+            "cursor_version": self._cursor.version if self._cursor is not None else 0,
+            "lag_seconds": self._canary.flight_seconds,
+            "applied": self._applied,
+            "quarantined": len(self.quarantine),
+            "resyncs": self._resyncs.total(),
+            **self._extra_beat(),
+        }
+
+    # -- the thread -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Run in a thread of its own; not before the process has forked.
+
+        :raises RuntimeError: it runs already
+        """
+        if self._thread is not None and self._thread.is_alive():
+            raise RuntimeError("the replicator runs already")
+        self._stop_event = threading.Event()
+        self._thread = threading.Thread(
+            target=self.run,
+            args=(self._stop_event,),
+            name=f"nodb-replicator-{self._identity}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> bool:
+        """End the thread and take the canary's record away; idempotent.
+
+        The driver stays open.
+
+        :returns: False if the thread did not end in time
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return True
+        self._stop_event.set()
+        thread.join(timeout_seconds)
+        if thread.is_alive():
+            LOG.error("Thread %(name)s did not end in time", {"name": thread.name})
+            return False
+        try:
+            self._canary.retire()
+        except errors.NodbError as error:
+            LOG.info("The beat stays in the back end: %(error)s", {"error": error})
+        return True
+
+    def run(self, stop_event: threading.Event) -> None:
+        """Step until told to stop; one thread at a time."""
+        self._meter.replicator_running(True)
+        try:
+            while not stop_event.is_set():
+                try:
+                    outcome = self.step()
+                    if not outcome.work_is_waiting:
+                        self._wait(outcome, stop_event)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the feed must go on
+                    self._fail(error)
+        except BaseException:
+            self._state = State.DEAD
+            LOG.critical("The replicator's thread ends: its store stays as it is", exc_info=True)
+            raise
+        finally:
+            self._meter.replicator_running(False)
+
+    def _wait(self, outcome: StepOutcome, stop_event: threading.Event) -> None:
+        """Wait for a change, or until something is due."""
+        if self._cursor is None or outcome in (StepOutcome.BACKING_OFF, StepOutcome.DISCONNECTED):
+            pause_seconds = min(self._retry_at - self._clock(), self._options.wait_seconds)
+            stop_event.wait(max(0.0, pause_seconds))
+            return
+        timeout_seconds = min(
+            self._options.wait_seconds,
+            self._canary.due_in_seconds(),
+            self._anti_entropy.due_in_seconds(),
+        )
+        try:
+            self._synchronizer.wait(self._cursor, max(0.001, timeout_seconds))
+        except _NOT_USABLE as error:
+            self._disconnect(error)
+
+    def _fail(self, error: Exception) -> None:
+        LOG.error("The replicator failed, and begins again", exc_info=error)
+        self._failures += 1
+        self._meter.replicator_failed()
+        self._state, self._detail = State.DEAD, f"{type(error).__name__}: {error}"
+        self._back_off()
+
+    def _thread_is_lost(self) -> bool:
+        thread = self._thread
+        return thread is not None and not thread.is_alive() and not self._stop_event.is_set()
+
+
+def _age(now: float, then: float | None) -> float | None:
+    return None if then is None else max(0.0, now - then)
