@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration of the documentation."""
 
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "ext"))
+
 extensions = [
+    "namespaces_table",
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",
     "oslo_config.sphinxext",
