@@ -152,12 +152,7 @@ class ClaimLedger:
         answers the same. If the back end goes away after the confirm, the
         replaced claims stay for a reconciliation.
         """
-        edited = self._editor.edit(
-            key_of(granted.claim.host),
-            lambda state: claim_rules.confirm(
-                model.ClaimRecord.from_state(granted.claim.host, state), granted
-            ),
-        )
+        edited = self._editor.edit(*self.confirmer(granted))
         answer = _answer(edited, granted.claim, granted.claim_id)
         if isinstance(answer, model.Granted):
             self._after_step("confirmed")
@@ -257,7 +252,16 @@ class ClaimLedger:
             ],
         )
 
-    # Parts of claim_all, for the group ledger that puts a step before them.
+    # Parts of the above, for the group ledger that puts its own beside them.
+
+    def confirmer(
+        self, granted: model.Granted
+    ) -> tuple[records.RecordKey, record_editor.Propose[model.Granted | model.Gone]]:
+        """Return the proposer of a confirm, with its key."""
+        host = granted.claim.host
+        return key_of(host), lambda state: claim_rules.confirm(
+            model.ClaimRecord.from_state(host, state), granted
+        )
 
     def not_claimable(self, claims: Sequence[model.Claim]) -> model.Refused | None:
         """Return a refusal if a host was not published in this epoch."""
@@ -325,9 +329,7 @@ class ClaimLedger:
             return tuple(granted for part in edited.answers for granted in _grants(part))
         hosts = {key.key for key, _ in keyed}
         first = next(claim for claim in claims if claim.host in hosts)
-        if edited is record_editor.Unwritten.UNKNOWN:
-            return model.Unknown(first, ids[first.consumer])
-        return model.Lost(first)
+        return unwritten(edited, first, ids[first.consumer])
 
     def _drop(
         self,
@@ -363,11 +365,18 @@ def _grants(answer: claim_rules.HostAnswer) -> tuple[model.Granted, ...]:
     return answer if isinstance(answer, tuple) else ()
 
 
+def unwritten(
+    why: record_editor.Unwritten, claim: model.Claim, claim_id: str
+) -> model.Lost | model.Unknown:
+    """Return the answer for an edit that came to none."""
+    if why is record_editor.Unwritten.UNKNOWN:
+        return model.Unknown(claim, claim_id)
+    return model.Lost(claim)
+
+
 def _answer(
     edited: record_editor.Edited[T] | record_editor.Unwritten, claim: model.Claim, claim_id: str
 ) -> T | model.Lost | model.Unknown:
     if isinstance(edited, record_editor.Edited):
         return edited.answer
-    if edited is record_editor.Unwritten.UNKNOWN:
-        return model.Unknown(claim, claim_id)
-    return model.Lost(claim)
+    return unwritten(edited, claim, claim_id)

@@ -24,6 +24,7 @@ from nova_nodb_scheduler.wire import codec
 
 State = Mapping[str, Any]
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Unwritten(enum.Enum):
@@ -36,7 +37,7 @@ class Unwritten(enum.Enum):
 
 
 @attrs.frozen
-class Proposal(Generic[T]):
+class Proposal(Generic[T_co]):
     """What a proposer makes of the state it was shown.
 
     :param answer: what the caller of the edit gets if this proposal stands
@@ -44,7 +45,7 @@ class Proposal(Generic[T]):
     :param accepted: False for a refusal: nothing of the whole edit is written
     """
 
-    answer: T
+    answer: T_co
     state: State | None = None
     accepted: bool = True
 

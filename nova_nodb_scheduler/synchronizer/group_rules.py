@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may become of a server group's record: the rules, without any I/O.
+
+As in :mod:`claim_rules`, each function takes the record as read, gives a
+proposal for the compare-and-set on it, and is idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler.model import claims, records
+from nova_nodb_scheduler.model import group_claims as model
+from nova_nodb_scheduler.synchronizer import claim_rules, record_editor
+
+#: Hosts by consumer, as the authority shows the group's servers.
+Known = Mapping[str, Collection[str]]
+
+
+@attrs.frozen
+class Joining:
+    """The circumstances of one call that takes places.
+
+    :param known: members that the authority shows, as of the view
+    """
+
+    group: model.Group
+    ids: Mapping[str, str]
+    writer: str
+    known: Known
+    view: records.Cursor
+    now_seconds: float
+    deadline_seconds: float
+
+
+def join(
+    record: model.GroupRecord, wanted: Sequence[claims.Claim], joining: Joining
+) -> record_editor.Proposal[tuple[str, ...] | claims.Refused]:
+    """Add all claims' places as pending members, or none; answers with their ids."""
+    stale = claim_rules.stale_view(record.settled, joining.view)
+    if stale:
+        refused = claims.Refused(wanted[0], claims.Reason.STALE_VIEW, stale)
+        return record_editor.Proposal(refused, accepted=False)
+    record = record.without(expired(record, joining.now_seconds))
+    member_ids = []
+    for claim in wanted:
+        broken = policy_broken(record, claim, joining.group, joining.known)
+        if broken:
+            refused = claims.Refused(claim, claims.Reason.GROUP_POLICY, broken)
+            return record_editor.Proposal(refused, accepted=False)
+        place = (claim.consumer, claim.host)
+        member = record.members.get(place)
+        if member is None:
+            member = model.Member(
+                state=claims.ClaimState.PENDING,
+                claim_id=joining.ids[claim.consumer],
+                writer=joining.writer,
+            )
+        if member.state is claims.ClaimState.PENDING:
+            member = attrs.evolve(member, deadline_seconds=joining.deadline_seconds)
+        record = record.with_member(place, member)
+        member_ids.append(member.claim_id)
+    return record_editor.Proposal(tuple(member_ids), record.to_state())
+
+
+def policy_broken(
+    record: model.GroupRecord, claim: claims.Claim, group: model.Group, known: Known
+) -> str:
+    """Say why a place breaks the group's policy; empty if it does not.
+
+    The consumer's own places do not count against it: it may move. Soft
+    policies weigh hosts, they never rule one out.
+    """
+    others: dict[str, set[str]] = {}
+    for consumer, host in record.members:
+        others.setdefault(consumer, set()).add(host)
+    for consumer, hosts in known.items():
+        others.setdefault(consumer, set()).update(hosts)
+    others.pop(claim.consumer, None)
+    if group.policy is model.Policy.AFFINITY:
+        decided = set().union(*others.values())
+        if decided and claim.host not in decided:
+            return f"the group is on {', '.join(sorted(decided))}"
+    elif group.policy is model.Policy.ANTI_AFFINITY:
+        there = sum(claim.host in hosts for hosts in others.values())
+        if there >= group.max_server_per_host:
+            return f"{there} of at most {group.max_server_per_host} members are there"
+    return ""
+
+
+def expired(record: model.GroupRecord, now_seconds: float) -> tuple[model.Place, ...]:
+    """Return the places whose lease has ended, sorted."""
+    return tuple(sorted(p for p, member in record.members.items() if member.expired(now_seconds)))
+
+
+def confirm(
+    record: model.GroupRecord, granted: model.GroupGranted
+) -> record_editor.Proposal[claims.Granted | claims.Gone]:
+    """Turn a pending member into a confirmed one; drops the places it replaces."""
+    claim = granted.grant.claim
+    place = (claim.consumer, claim.host)
+    member = record.members.get(place)
+    if member is None or member.claim_id != granted.member_id:
+        gone = claims.Gone(claim, granted.grant.claim_id)
+        return record_editor.Proposal(gone, accepted=False)
+    replaced = [(claim.consumer, host) for host in claim.held_on if host != claim.host]
+    settled = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
+    after = record.without(replaced).with_member(place, settled)
+    return record_editor.Proposal(granted.grant, after.to_state() if after != record else None)
+
+
+def leave(
+    record: model.GroupRecord, place: model.Place, member_id: str
+) -> record_editor.Proposal[bool]:
+    """Drop one member, whatever its state; says whether it was there."""
+    member = record.members.get(place)
+    if member is None or member.claim_id != member_id:
+        return record_editor.Proposal(False)
+    return record_editor.Proposal(True, record.without([place]).to_state())
+
+
+def drop(
+    record: model.GroupRecord,
+    places: Collection[model.Place],
+    settled: records.Cursor | None = None,
+) -> record_editor.Proposal[tuple[model.Place, ...]]:
+    """Drop some places; with a settlement, move it forward."""
+    dropped = tuple(sorted(record.members.keys() & set(places)))
+    if not dropped:
+        return record_editor.Proposal(())
+    left = record.without(dropped)
+    if settled is not None:
+        left = left.settled_up_to(settled)
+    return record_editor.Proposal(dropped, left.to_state())
+
+
+def confirmed(record: model.GroupRecord) -> tuple[model.Place, ...]:
+    """Return the confirmed places, sorted."""
+    return tuple(
+        sorted(
+            place
+            for place, member in record.members.items()
+            if member.state is claims.ClaimState.CONFIRMED
+        )
+    )
