@@ -15,13 +15,16 @@ from tools.stack import database, sqlcount
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
+EXPECTED_ERRORS = (LookupError, OSError, RuntimeError, ValueError, database.CommandFailedError)
+"""What a wrong argument or a broken machine raises: shown as one line, without a traceback."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the return value is the exit status."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options) or 0)
-    except (LookupError, OSError, RuntimeError, ValueError, database.CommandFailedError) as error:
+    except EXPECTED_ERRORS as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
 

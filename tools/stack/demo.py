@@ -8,6 +8,7 @@ import argparse
 import concurrent.futures
 import json
 import pathlib
+import signal
 import sys
 import time
 from typing import Any
@@ -32,8 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when every server is ACTIVE and, with the plugin, nothing was read."""
     options = _parser().parse_args(arguments)
     terminal = rich_console.Console(stderr=options.json, highlight=False)
-    if options.down:
-        return _down(options.state, terminal)
+    # An end from outside takes the stack down as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    try:
+        return _down(options.state, terminal) if options.down else _demonstrate(options, terminal)
+    except command_line.EXPECTED_ERRORS as error:
+        terminal.print(f"[red]{type(error).__name__}[/red]: {error}")
+        return 1
+
+
+def _demonstrate(options: argparse.Namespace, terminal: rich_console.Console) -> int:
     begin = time.monotonic()
     settings = command_line.settings_from(options, plugin=False)
     with rich_progress.Progress(
@@ -55,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             if not options.keep:
                 step("taking the stack down")
-                stack.down(wipe=False)
+                stack.down()
     figures = attrs.evolve(figures, total_seconds=time.monotonic() - begin)
     if options.json:
         print(json.dumps(attrs.asdict(figures), indent=1))
@@ -65,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         terminal.print(f"The stack runs on; its state is in {settings.state}")
     elif figures.succeeded:
         stack.down(wipe=True)
+    else:
+        terminal.print(f"The logs are kept in {settings.log}")
     return 0 if figures.succeeded else 1
 
 

@@ -9,6 +9,8 @@ from rich import box
 from rich import console as rich_console
 from rich import table as rich_table
 
+from tools.stack import configuration
+
 
 @attrs.frozen
 class PlacedServer:
@@ -100,7 +102,7 @@ def _rows(figures: Figures) -> list[tuple[str, object, object]]:
     own_store = sum(
         row["count"]
         for row in figures.statements
-        if row["database"] == "nova_nodb" and row["tables"]
+        if row["database"] == configuration.STORE_DATABASE and row["tables"]
     )
     tables = [
         (f"statements of nova-scheduler on {name}", count, 0)

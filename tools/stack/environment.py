@@ -81,21 +81,28 @@ def make_venv(venv: pathlib.Path) -> None:
     if not (venv / "bin" / "pip").exists():
         _say(f"making {venv}")
         _run([sys.executable, "-m", "venv", str(venv)])
-    pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     _say("installing OpenStack's services and the project (the longest step)")
-    _run([*pip, "--requirement", str(_REQUIREMENTS)])
-    install_port_binder(venv)
-    _run([*pip, "--constraint", str(_REQUIREMENTS), "--editable", str(_CHECKOUT)])
+    _pip(venv, "--requirement", str(_REQUIREMENTS))
+    _install_port_binder(venv)
+    _pip(venv, "--constraint", str(_REQUIREMENTS), "--editable", str(_CHECKOUT))
     mark.write_text(digest)
 
 
-def install_port_binder(venv: pathlib.Path) -> None:
+def _install_port_binder(venv: pathlib.Path) -> None:
     """Install the ML2 mechanism driver, built from a copy so that the checkout stays clean."""
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory) / _PORT_BINDER.name
         shutil.copytree(_PORT_BINDER, copy)
-        pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, "--no-deps", str(copy)])
+        _pip(venv, "--no-deps", str(copy))
+
+
+def _pip(venv: pathlib.Path, *arguments: str) -> None:
+    log = venv / "pip.log"
+    command = [str(venv / "bin" / "pip"), "install", "--disable-pip-version-check", *arguments]
+    with log.open("a") as output:
+        result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if result.returncode:
+        raise SystemExit(f"pip failed; read {log}")
 
 
 def _is_installed(package: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from tools.stack import database
+from tools.stack import configuration, database
 from tools.stack import settings as stack_settings
 
 STATE_TABLES = ("compute_nodes", "services", "instances", "host_mappings", "aggregates")
@@ -39,6 +39,22 @@ class Statement:
     tables: tuple[str, ...]
     is_heartbeat: bool
     """Nova's own report of the process's row in ``services``."""
+
+
+def classify(process: str, where: str, text: str, own_service_row: int | None) -> Statement:
+    """The class of one statement. ``own_service_row``: id of the process's row in services."""
+    verb = text.split(None, 1)[0].upper() if text.strip() else "?"
+    if verb in _CONTROL:
+        return Statement(process, where, "CONTROL", (), False)
+    tables = tuple(dict.fromkeys(name.lower() for name in _TABLE.findall(text)))
+    if not tables:
+        return Statement(process, where, "PING" if verb == "SELECT" else verb, (), False)
+    heartbeat = (
+        tables == ("services",)
+        and own_service_row is not None
+        and bool(re.search(rf"\bservices\.id = {own_service_row}\b", text))
+    )
+    return Statement(process, where, verb, tables, heartbeat)
 
 
 @attrs.frozen
@@ -75,7 +91,7 @@ class Report:
 
     def on_state_tables(self, process_prefix: str) -> dict[str, int]:
         """Statements per table of STATE_TABLES, in every database but the synchronizer's own."""
-        databases = {s.database for s in self.counts} - {"nova_nodb"}
+        databases = {s.database for s in self.counts} - {configuration.STORE_DATABASE}
         return {t: self.total(process_prefix, databases, t) for t in STATE_TABLES}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -108,7 +124,7 @@ class Counter:
     def __init__(self, settings: stack_settings.Settings) -> None:
         self._settings = settings
         self._database_of_connection: dict[int, str] = {}
-        self._service_row_of_host: dict[str, int] = {}
+        self._service_row_of_process: dict[str, int] = {}
         self.report = Report(collections.Counter(), {})
 
     def __enter__(self) -> "Counter":
@@ -128,7 +144,7 @@ class Counter:
         _traceback: types.TracebackType | None,
     ) -> None:
         self._run("SET GLOBAL general_log = 0")
-        self._service_row_of_host = self._service_rows()
+        self._service_row_of_process = self._service_rows()
         self.report = self._count()
         self._run("TRUNCATE mysql.general_log")
 
@@ -146,24 +162,10 @@ class Counter:
                 self._database_of_connection[connection] = match[1] if match else ""
             elif kind in ("Query", "Execute") and user not in ("", "root"):
                 where = self._database_of_connection.get(connection, "")
-                statement = self._classify(user, where, text)
+                statement = classify(user, where, text, self._service_row_of_process.get(user))
                 counts[statement] += 1
                 examples.setdefault(statement, text)
         return Report(counts, examples)
-
-    def _classify(self, process: str, where: str, text: str) -> Statement:
-        verb = text.split(None, 1)[0].upper() if text.strip() else "?"
-        if verb in _CONTROL:
-            return Statement(process, where, "CONTROL", (), False)
-        tables = tuple(dict.fromkeys(name.lower() for name in _TABLE.findall(text)))
-        if not tables:
-            return Statement(process, where, "PING" if verb == "SELECT" else verb, (), False)
-        heartbeat = tables == ("services",) and self._names_own_row(process, text)
-        return Statement(process, where, verb, tables, heartbeat)
-
-    def _names_own_row(self, process: str, text: str) -> bool:
-        row = self._service_row_of_host.get(process)
-        return row is not None and bool(re.search(rf"\bservices\.id = {row}\b", text))
 
     def _service_rows(self) -> dict[str, int]:
         """Id of each control-plane process's row in ``services`` (all in one cell's database)."""

@@ -187,13 +187,14 @@ class Stack:
         self._progress("MariaDB answers")
 
     def _make_schemas(self) -> None:
+        if self.settings.plugin:
+            # First of all: nova-manage, which makes the other schemas, loads the plugin too.
+            self._make_store()
         database.create_schemas(self.settings, self._start_identity)
         self._start_identity()
         self._progress("schemas, cell mappings and identities made")
         self.wait_ready("rabbitmq")
         self._progress("RabbitMQ answers")
-        if self.settings.plugin:
-            self._make_store()
 
     def _start_identity(self) -> None:
         self.start("keystone")

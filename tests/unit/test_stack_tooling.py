@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loopback stack's tooling: what its counters count, what its configuration says."""
+
+import collections
+import pathlib
+import tempfile
+import unittest
+
+import attrs
+
+from tools.stack import configuration, plugin_status, settings, sqlcount
+
+
+def _settings(**values: object) -> settings.Settings:
+    directory = pathlib.Path("/nonexistent")
+    return settings.Settings(state=directory, venv=directory, first_port=23000, **values)
+
+
+class ClassifyTest(unittest.TestCase):
+    def _classify(self, text: str, own_row: int | None = 7) -> sqlcount.Statement:
+        return sqlcount.classify("nova-scheduler-1", "nova_cell0", text, own_row)
+
+    def test_every_joined_table_is_named_once(self) -> None:
+        statement = self._classify(
+            "SELECT a.id FROM (SELECT * FROM aggregates) AS a"
+            " LEFT OUTER JOIN `aggregate_hosts` AS h ON 1 JOIN aggregate_hosts AS i ON 1"
+        )
+        self.assertEqual(("aggregates", "aggregate_hosts"), statement.tables)
+
+    def test_an_update_of_the_own_row_is_a_heartbeat(self) -> None:
+        text = "UPDATE services SET report_count=4 WHERE services.id = 7"
+        self.assertTrue(self._classify(text).is_heartbeat)
+
+    def test_another_services_row_is_no_heartbeat(self) -> None:
+        text = "UPDATE services SET report_count=4 WHERE services.id = 71"
+        self.assertFalse(self._classify(text).is_heartbeat)
+
+    def test_the_minimum_version_query_is_no_heartbeat(self) -> None:
+        text = "SELECT min(services.version) FROM services WHERE services.deleted = 0"
+        self.assertFalse(self._classify(text).is_heartbeat)
+
+    def test_no_row_known_means_no_heartbeat(self) -> None:
+        text = "UPDATE services SET report_count=4 WHERE services.id = 7"
+        self.assertFalse(self._classify(text, None).is_heartbeat)
+
+    def test_transaction_control_and_pings_have_no_table(self) -> None:
+        self.assertEqual("CONTROL", self._classify("ROLLBACK").verb)
+        self.assertEqual("PING", self._classify("SELECT 1").verb)
+
+
+class ReportTest(unittest.TestCase):
+    def test_totals_leave_out_heartbeats_other_processes_and_the_synchronizer(self) -> None:
+        def statement(**values: object) -> sqlcount.Statement:
+            base = sqlcount.Statement(
+                "nova-scheduler-1", "nova_cell1", "SELECT", ("services",), False
+            )
+            return attrs.evolve(base, **values)
+
+        report = sqlcount.Report(
+            collections.Counter(
+                {
+                    statement(): 3,
+                    statement(is_heartbeat=True): 5,
+                    statement(process="nova-conductor-cell1-1"): 7,
+                    statement(database="nova_nodb"): 11,
+                }
+            ),
+            {},
+        )
+        self.assertEqual(3, report.on_state_tables("nova-scheduler")["services"])
+        self.assertEqual(5, report.heartbeats("nova-scheduler"))
+
+
+class ConfigurationTest(unittest.TestCase):
+    def test_computes_are_dealt_out_to_cells_in_equal_blocks(self) -> None:
+        cells = [cell for _name, _host, cell in _settings(computes=6).compute_cells()]
+        self.assertEqual(["cell1"] * 3 + ["cell2"] * 3, cells)
+
+    def test_a_stock_process_keeps_novas_own_configuration(self) -> None:
+        mixed = _settings(stock_processes=("nova-scheduler-2",))
+        self.assertTrue(mixed.uses_plugin("nova-scheduler-1"))
+        self.assertFalse(mixed.uses_plugin("nova-scheduler-2"))
+
+    def test_every_plugin_process_has_its_own_database_user(self) -> None:
+        urls = {
+            configuration.plugin_sections(_settings(), name)["nodb_sqlalchemy"]["connection"]
+            for name in _settings().control_plane_names
+        }
+        self.assertEqual(len(_settings().control_plane_names), len(urls))
+
+    def test_settings_survive_their_file(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            written = attrs.evolve(
+                _settings(stock_processes=("nova-api",)), state=pathlib.Path(directory)
+            )
+            written.save()
+            self.assertEqual(written, settings.load(pathlib.Path(directory)))
+
+
+class PluginStatusTest(unittest.TestCase):
+    def test_the_worst_scheduler_is_reported(self) -> None:
+        status = plugin_status.from_json(
+            {
+                "schedulers": [
+                    {"hosts": 6, "fallbacks": {"cold": 1}, "feed_lag_seconds": 0.1},
+                    {"hosts": 5, "fallbacks": {"cold": 0, "feed": 2}, "feed_lag_seconds": 0.3},
+                ]
+            }
+        )
+        self.assertEqual(
+            plugin_status.PluginStatus(hosts=5, fallbacks=3, feed_lag_seconds=0.3), status
+        )
+
+    def test_what_is_not_said_is_unknown(self) -> None:
+        self.assertEqual(plugin_status.PluginStatus(), plugin_status.from_json({}))
