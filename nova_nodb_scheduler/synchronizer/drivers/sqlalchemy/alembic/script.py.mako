@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""${message}."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = ${repr(branch_labels)}
+depends_on = ${repr(depends_on)}
+
+
+def upgrade() -> None:
+    """Carry out the migration."""
+    ${upgrades if upgrades else "pass"}

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL synchronizer: the contract's methods, handed to the parts that do them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Self
+
+import attrs
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    database,
+    engines,
+    epochs,
+    failures,
+    housekeeping,
+    migration,
+    options,
+    reading,
+    writing,
+)
+
+#: An escaped payload may double; the rest of a statement is small.
+_PACKET_OVERHEAD_BYTES = 1 << 16
+
+
+@attrs.frozen
+class _Parts:
+    """What exists between ``open()`` and ``close()``."""
+
+    database: database.Database
+    reader: reading.Reader
+    writer: writing.Writer
+    housekeeper: housekeeping.Housekeeper
+    clock: housekeeping.Clock
+
+
+class SQLAlchemySynchronizer(contract.Synchronizer):
+    """Keeps records in SQLite, MariaDB / MySQL or PostgreSQL.
+
+    :param sql_options: see :class:`.options.SQLOptions`
+    :raises ConfigurationError: the connection cannot be served
+    """
+
+    name = "sqlalchemy"
+    #: What a write goes through; ``on_step`` is told each before it is taken.
+    STEPS = ("lock", "read", "sequence", "upsert", "commit", "reply")
+
+    def __init__(self, sql_options: options.SQLOptions) -> None:
+        self._options = sql_options
+        self._url = engines.parse(sql_options.connection)
+        self._lock = threading.Lock()
+        self._opened: _Parts | None = None
+        #: For tests of faults: called in the writer's thread, may block or raise.
+        self.on_step: Callable[[str], None] = lambda _step: None
+
+    @staticmethod
+    def register_opts(conf: cfg.ConfigOpts) -> None:
+        """Register the driver's options in its group."""
+        options.register(conf)
+
+    @classmethod
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
+        """Make a driver from its group of a configuration.
+
+        :raises ConfigurationError: an option's value cannot work
+        """
+        return cls(options.read(conf))
+
+    @property
+    def options(self) -> options.SQLOptions:
+        """How this driver is configured."""
+        return self._options
+
+    @property
+    def capabilities(self) -> contract.Capabilities:
+        return contract.Capabilities(
+            durable=True,
+            shared=True,
+            atomic_keys=writing.MAX_BATCH_KEYS,
+            feed=contract.Feed.POLL,
+            max_payload_bytes=self._options.max_payload_bytes,
+        )
+
+    def open(self) -> None:
+        """Connect and check the schema; SQLite's file is created and migrated here."""
+        with self._lock:
+            if self._opened is not None:
+                return
+            engine = engines.create(self._options)
+            try:
+                with failures.translated(failures.backend_name(self._url)):
+                    self._prepare_schema(engine)
+                    limits = self._limits(engine)
+            except BaseException:
+                engine.dispose()
+                raise
+            opened = database.Database(engine, self._options.timeout_seconds)
+            keeper = epochs.Epochs(opened)
+            self._opened = _Parts(
+                database=opened,
+                reader=reading.Reader(opened, keeper, self._options.poll_interval_seconds),
+                writer=writing.Writer(opened, keeper, limits, self._report_step),
+                housekeeper=housekeeping.Housekeeper(opened, keeper),
+                clock=housekeeping.Clock(opened),
+            )
+
+    def _prepare_schema(self, engine: sa.Engine) -> None:
+        embedded = engine.dialect.name == "sqlite"
+        if (embedded or self._options.auto_upgrade) and migration.pending(engine):
+            migrating = engines.create_for_migration(self._options)
+            try:
+                migration.sync(migrating)
+            finally:
+                migrating.dispose()
+        migration.require(engine)
+
+    def _limits(self, engine: sa.Engine) -> writing.Limits:
+        limits = writing.Limits(self._options.max_payload_bytes)
+        if engine.dialect.name != "mysql":
+            return limits
+        with engine.connect() as connection:
+            query = sa.text("SELECT @@max_allowed_packet")
+            packet_bytes = int(connection.execute(query).scalar_one())
+        usable_bytes = (packet_bytes - _PACKET_OVERHEAD_BYTES) // 2
+        if limits.payload_bytes > usable_bytes:
+            raise errors.ConfigurationError(
+                f"[{options.GROUP}] max_payload_bytes",
+                limits.payload_bytes,
+                f"the server's max_allowed_packet is {packet_bytes}: raise that, or set "
+                f"at most {usable_bytes}",
+            )
+        return attrs.evolve(limits, statement_bytes=min(limits.statement_bytes, usable_bytes))
+
+    def close(self) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.database.close()
+
+    def _report_step(self, step: str) -> None:
+        # on_step may be set at any time.
+        self.on_step(step)
+
+    @property
+    def _parts(self) -> _Parts:
+        opened = self._opened
+        if opened is None:
+            raise errors.BackendUnavailable(
+                failures.backend_name(self._url), "it has not been opened"
+            )
+        return opened
+
+    def head(self) -> records.Cursor:
+        return self._parts.reader.head()
+
+    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        return self._parts.reader.snapshot(namespaces)
+
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        return self._parts.reader.fetch(cursor, limit)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        return self._parts.reader.wait(cursor, timeout_seconds)
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        return self._parts.reader.read(keys)
+
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        return self._parts.writer.write(writes, atomic=atomic)
+
+    def now_seconds(self) -> float:
+        return self._parts.clock.now_seconds()
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        return self._parts.housekeeper.collect(keep_seconds)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        return self._parts.housekeeper.statistics()
+
+    def reset(self) -> None:
+        self._parts.housekeeper.reset()

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the SQLAlchemy engine: oslo.db's, with time-outs and session settings of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import attrs
+import sqlalchemy as sa
+import sqlalchemy.event
+import sqlalchemy.exc as sa_exc
+from oslo_db.sqlalchemy import engines as oslo_engines
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
+
+_CONNECTION_OPTION = f"[{sql_options.GROUP}] connection"
+_DRIVERS = {
+    "sqlite": "",
+    "sqlite+pysqlite": "",
+    "mysql+pymysql": "pip install 'nova-nodb-scheduler[mysql]'",
+    "postgresql+psycopg": "pip install 'nova-nodb-scheduler[postgresql]'",
+}
+_CHOICES = (
+    "set sqlite:////path/of/a/file, mysql+pymysql://user:password@host/database or "
+    "postgresql+psycopg://user:password@host/database"
+)
+_WRITER = "nodb_writer"
+#: Migrations copy tables; a server that is down is still noticed at connect.
+MIGRATION_TIMEOUT_SECONDS = 3600.0
+
+
+def parse(connection: str) -> sa.URL:
+    """Read the configured URL and check that this driver can serve it. No I/O.
+
+    :raises ConfigurationError: it cannot
+    """
+    try:
+        url = sa.make_url(connection)
+    except (sa_exc.ArgumentError, ValueError, AttributeError, TypeError) as error:
+        # Not the value itself: it may hold a password.
+        raise errors.ConfigurationError(
+            _CONNECTION_OPTION, "(not a database URL)", _CHOICES
+        ) from error
+    shown = url.render_as_string(hide_password=True)
+    if url.drivername not in _DRIVERS:
+        raise errors.ConfigurationError(_CONNECTION_OPTION, shown, _CHOICES)
+    if url.drivername.startswith("sqlite"):
+        in_memory = not url.database or ":memory:" in url.database
+        if in_memory or url.query.get("mode") == "memory":
+            raise errors.ConfigurationError(
+                _CONNECTION_OPTION,
+                shown,
+                "an SQLite database in memory is seen by one process only; name a file "
+                "(sqlite:////path/of/a/file), or set [nodb_scheduler] synchronizer = memory "
+                "for a test",
+            )
+    elif not url.database:
+        raise errors.ConfigurationError(
+            _CONNECTION_OPTION, shown, f"the name of the database is missing; {_CHOICES}"
+        )
+    try:
+        url.get_dialect().import_dbapi()
+    except ImportError as error:
+        raise errors.ConfigurationError(
+            _CONNECTION_OPTION, shown, f"{error}; {_DRIVERS[url.drivername]}"
+        ) from error
+    return url
+
+
+def create(options: sql_options.SQLOptions) -> sa.Engine:
+    """Make an engine; connects at first use only.
+
+    :raises ConfigurationError: the connection cannot be served
+    """
+    url = parse(options.connection)
+    engine: sa.Engine = oslo_engines.create_engine(url, max_retries=0, **options.engine)
+    # Half for each exchange: a call that finds its pooled connection dead and
+    # makes a new one still ends within timeout_seconds.
+    io_timeout_seconds = options.timeout_seconds / 2
+    if engine.dialect.name == "sqlite":
+        _prepare_sqlite(engine, options.timeout_seconds)
+    elif engine.dialect.name == "mysql":
+        _prepare_mysql(engine, io_timeout_seconds, options.timeout_seconds)
+    else:
+        _prepare_postgresql(engine, io_timeout_seconds, options.timeout_seconds)
+    return engine
+
+
+def create_for_migration(options: sql_options.SQLOptions) -> sa.Engine:
+    """Make an engine whose statements may take as long as a migration does."""
+    return create(attrs.evolve(options, timeout_seconds=MIGRATION_TIMEOUT_SECONDS))
+
+
+def as_writer(connection: sa.Connection) -> sa.Connection:
+    """Make the next transaction of a connection a writer's: BEGIN IMMEDIATE in SQLite.
+
+    A deferred transaction that turns writer fails at once if another wrote
+    since its first read: no time-out helps (27,840 lock errors in one run).
+    """
+    if connection.dialect.name == "sqlite":
+        connection.info[_WRITER] = True
+        # oslo.db's mark of a transaction in progress: it leaves BEGIN to us,
+        # and takes the mark away at the end.
+        connection.info["in_transaction"] = True
+    return connection
+
+
+def _prepare_sqlite(engine: sa.Engine, timeout_seconds: float) -> None:
+    @sa.event.listens_for(engine, "do_connect")
+    def set_busy_timeout(_dialect: Any, _record: Any, _args: Any, parameters: Any) -> None:
+        parameters.setdefault("timeout", timeout_seconds)
+
+    @sa.event.listens_for(engine, "connect")
+    def set_journal(connection: Any, _record: Any) -> None:
+        # Readers never wait for the writer in WAL. NORMAL syncs at
+        # checkpoints: a power cut may take the last commits back, which
+        # readers notice as a head behind their cursor; a crash takes nothing.
+        connection.execute("PRAGMA journal_mode = WAL")
+        if connection.execute("PRAGMA synchronous").fetchone()[0]:
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin_immediate(connection: sa.Connection) -> None:
+        if connection.info.pop(_WRITER, False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _prepare_mysql(engine: sa.Engine, io_timeout_seconds: float, timeout_seconds: float) -> None:
+    @sa.event.listens_for(engine, "do_connect")
+    def set_timeouts(_dialect: Any, _record: Any, _args: Any, parameters: Any) -> None:
+        for name in ("connect_timeout", "read_timeout", "write_timeout"):
+            parameters.setdefault(name, io_timeout_seconds)
+
+    @sa.event.listens_for(engine, "connect")
+    def set_session(connection: Any, _record: Any) -> None:
+        lock_wait_seconds = max(1, math.floor(io_timeout_seconds) - 1)
+        with connection.cursor() as cursor:
+            # REPEATABLE READ would lock gaps, and show writers a past they
+            # must not decide on.
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            # In local time the clock would repeat an hour every autumn.
+            cursor.execute(
+                "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s",
+                (lock_wait_seconds,),
+            )
+            # A writer that is paused in its transaction stops all others; the
+            # server ends it. MySQL has no such variable and must wait for TCP.
+            with contextlib.suppress(engine.dialect.loaded_dbapi.Error):
+                cursor.execute(
+                    "SET SESSION idle_transaction_timeout = %s", (math.ceil(timeout_seconds),)
+                )
+
+
+def _prepare_postgresql(
+    engine: sa.Engine, io_timeout_seconds: float, timeout_seconds: float
+) -> None:
+    from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import deadline
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> Any:
+        # libpq takes whole seconds and makes 2 out of 1.
+        parameters.setdefault("connect_timeout", max(2, math.floor(io_timeout_seconds)))
+        return deadline.connect(io_timeout_seconds, *args, **parameters)
+
+    @sa.event.listens_for(engine, "connect")
+    def set_session(connection: Any, _record: Any) -> None:
+        # Somewhat below the client's own, so that the server says why.
+        server_ms = round(io_timeout_seconds * 800)
+        settings = {
+            "default_transaction_isolation": "read committed",
+            "lock_timeout": f"{server_ms}ms",
+            "statement_timeout": f"{server_ms}ms",
+            "idle_in_transaction_session_timeout": f"{round(timeout_seconds * 1000)}ms",
+        }
+        with connection.cursor() as cursor:
+            for name, value in settings.items():
+                cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
+        connection.commit()

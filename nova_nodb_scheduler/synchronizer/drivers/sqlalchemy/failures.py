@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's edge: what SQLAlchemy, oslo.db and the clients raise, translated once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
+from oslo_db import exception as db_exc
+
+from nova_nodb_scheduler import errors
+
+#: What may come out of an engine made by oslo.db.
+DATABASE_ERRORS: tuple[type[Exception], ...] = (db_exc.DBError, sa_exc.SQLAlchemyError)
+
+#: Written into an error by the engines when a row or the file stays locked:
+#: SQLite's SQLITE_BUSY and PostgreSQL's lock_timeout. oslo.db has no class for
+#: them; MariaDB's 1205 and 1213 come as DBDeadlock.
+_CONTENTION_TEXTS = ("database is locked", "due to lock timeout", "could not serialize access")
+_TABLE_MISSING_TEXTS = ("no such table", "1146", "does not exist")
+
+
+def backend_name(url: sa.URL) -> str:
+    """Name the database in messages, without credentials."""
+    if url.host is None:
+        return f"sqlalchemy at {url.drivername}:{url.database}"
+    return f"sqlalchemy at {url.drivername}:{url.host}:{url.port or ''}/{url.database}"
+
+
+def is_contention(error: BaseException) -> bool:
+    """Tell whether a transaction was rolled back for another's sake: repeat it."""
+    if isinstance(error, db_exc.DBDeadlock | db_exc.DBDuplicateEntry):
+        return True
+    if not isinstance(error, DATABASE_ERRORS):
+        return False
+    text = str(error)
+    return any(phrase in text for phrase in _CONTENTION_TEXTS)
+
+
+def reason(error: BaseException) -> str:
+    """Return what the client said, in one line, without the statement's parameters."""
+    inner: BaseException = error
+    for attribute in ("inner_exception", "orig"):
+        inner = getattr(inner, attribute, None) or inner
+    text = " ".join(str(inner).split())[:300]
+    if "nodb_" in text and any(phrase in text for phrase in _TABLE_MISSING_TEXTS):
+        text += "; run 'nova-nodb-manage db sync'"
+    return f"{type(inner).__name__}: {text}"
+
+
+@contextlib.contextmanager
+def translated(backend: str) -> Iterator[None]:
+    """Turn database errors into :class:`BackendUnavailable`."""
+    try:
+        yield
+    except DATABASE_ERRORS as error:
+        raise errors.BackendUnavailable(backend, reason(error)) from error

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping house: collecting tombstones, starting over, counting, telling the time."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    database,
+    epochs,
+    schema,
+    statements,
+)
+
+#: Rows one transaction may delete: it holds all writers up.
+ROWS_PER_TRANSACTION = 500
+#: How long the difference between the two clocks is taken for constant.
+_CLOCK_CACHE_SECONDS = 1.0
+#: The round trip makes the difference uncertain by so much at the most.
+_CLOCK_JITTER_SECONDS = 0.5
+
+_RECORD = schema.record
+_SEQUENCE = schema.sequence
+
+
+class Clock:
+    """The database's clock, asked once a second; safe for several threads."""
+
+    def __init__(self, opened: database.Database) -> None:
+        self._database = opened
+        self._lock = threading.Lock()
+        self._offset = 0.0
+        self._asked_at = float("-inf")
+        self._last = float("-inf")
+
+    def now_seconds(self) -> float:
+        """See the contract."""
+        started = time.monotonic()
+        if started - self._asked_at > _CLOCK_CACHE_SECONDS:
+            with self._database.reader() as connection:
+                connection.connection  # noqa: B018, connecting is not part of the round trip
+                started = time.monotonic()
+                remote = statements.clock(connection)
+            ended = time.monotonic()
+            with self._lock:
+                self._offset, self._asked_at = remote - (started + ended) / 2, ended
+        with self._lock:
+            now = self._offset + time.monotonic()
+            if 0 < self._last - now < _CLOCK_JITTER_SECONDS:
+                now = self._last
+            self._last = now
+            return now
+
+
+class Housekeeper:
+    """Looks after one open database."""
+
+    def __init__(self, opened: database.Database, epoch_keeper: epochs.Epochs) -> None:
+        self._database = opened
+        self._epochs = epoch_keeper
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        """See the contract; at most ROWS_PER_TRANSACTION tombstones per call."""
+        self._epochs.current()
+        return self._database.repeat(lambda: self._collect(keep_seconds))
+
+    def _collect(self, keep_seconds: float) -> contract.Collected:
+        with self._database.writer() as connection:
+            row = statements.lock(connection)
+            if row is None:
+                return contract.Collected(0, 0, 0)
+            query = (
+                sa.select(_RECORD.c.namespace, _RECORD.c.record_key, _RECORD.c.version)
+                .where(_RECORD.c.deleted_at <= statements.clock_of(connection) - keep_seconds)
+                .order_by(_RECORD.c.deleted_at)
+                .limit(ROWS_PER_TRANSACTION)
+            )
+            found = connection.execute(query).all()
+            if not found:
+                return contract.Collected(0, 0, row.floor)
+            floor = max(row.floor, *(version for _, _, version in found))
+            # The floor in the same transaction: no reader sees the tombstones
+            # gone and an old floor.
+            connection.execute(
+                _SEQUENCE.update().where(_SEQUENCE.c.id == schema.SEQUENCE_ID).values(floor=floor)
+            )
+            keys = [records.RecordKey(namespace, name) for namespace, name, _ in found]
+            connection.execute(_RECORD.delete().where(statements.by_keys(keys)))
+        return contract.Collected(len(found), 0, floor)
+
+    def reset(self) -> None:
+        """See the contract.
+
+        Records go in bounded transactions, the last of which begins the epoch:
+        if this is interrupted, the readers' sweep finds what is missing, and
+        repeating it completes it.
+        """
+        self._epochs.current()
+        while not self._database.repeat(self._reset_some):
+            pass
+
+    def _reset_some(self) -> bool:
+        with self._database.writer() as connection:
+            row = statements.lock(connection)
+            query = sa.select(_RECORD.c.namespace, _RECORD.c.record_key).order_by(_RECORD.c.version)
+            found = connection.execute(query.limit(ROWS_PER_TRANSACTION)).all()
+            keys = [records.RecordKey(namespace, name) for namespace, name in found]
+            connection.execute(_RECORD.delete().where(statements.by_keys(keys)))
+            if len(found) == ROWS_PER_TRANSACTION or row is None:
+                return row is None
+            connection.execute(
+                _SEQUENCE.update()
+                .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+                .values(epoch=str(uuid.uuid4()), version=0, floor=0)
+            )
+        return True
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        """See the contract; reads every row, so it is for people, not for loops."""
+        with self._database.reader() as connection:
+            per_namespace = statements.counts(connection)
+        row = self._epochs.current()
+        result: dict[str, int | float | str] = {
+            "backend": self._database.name,
+            "epoch": row.epoch,
+            "head": row.version,
+            "floor": row.floor,
+        }
+        for total in ("records", "tombstones", "payload_bytes"):
+            result[total] = sum(int(counted[total] or 0) for counted in per_namespace)
+        for counted in per_namespace:
+            for total in ("records", "tombstones"):
+                result[f"{total}.{counted['namespace']}"] = int(counted[total])
+        return result

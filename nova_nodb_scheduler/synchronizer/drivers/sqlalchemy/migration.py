@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Migrations of the SQL driver's schema: what `nova-nodb-manage db` calls.
+
+Two branches, as OpenStack's services have them. *expand* adds, and may run
+while older services do; *contract* removes, and may run when no older one is
+left. Revisions are named after their branch, so that a release can tell the
+branch of a revision it has never heard of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command, config, script
+from alembic.runtime import migration as alembic_migration
+from oslo_log import log as logging
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures, schema
+
+LOG = logging.getLogger(__name__)
+
+#: In the order they are carried out.
+BRANCHES = ("expand", "contract")
+_DIRECTORY = pathlib.Path(__file__).parent / "alembic"
+#: Number of PostgreSQL's advisory lock: "nodb" in ASCII.
+_LOCK_NUMBER = 0x6E6F6462
+_LOCK_NAME = "nodb_migration"
+_LOCK_SECONDS = 600
+
+
+def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | None]:
+    """Migrate to this release's schema; nothing to do is fine, and so are two at once.
+
+    Takes as long as the database does: use
+    :func:`.engines.create_for_migration`.
+
+    :param branch: only this one; contract needs expand to be complete
+    :returns: the version reached, see :func:`version`
+    :raises ValueError: no such branch
+    :raises SchemaMismatch: contract was asked for before expand
+    :raises BackendUnavailable: the database did not answer, or refused
+    """
+    if branch is not None and branch not in BRANCHES:
+        raise ValueError(f"branch {branch!r} is none of {', '.join(BRANCHES)}")
+    backend = failures.backend_name(engine.url)
+    with failures.translated(backend), _exclusive(engine) as connection:
+        present = _present(connection)
+        if branch == "contract" and "expand" in _pending(present):
+            raise errors.SchemaMismatch(
+                backend, _shown(present.get("expand")), f"{heads()['expand']} before contracting"
+            )
+        for name in BRANCHES:
+            if branch in (None, name) and name in _pending(present):
+                _upgrade(connection, name)
+        reached = _present(connection)
+    LOG.info("Schema of %(backend)s is at %(version)s", {"backend": backend, "version": reached})
+    return {name: reached.get(name) for name in BRANCHES}
+
+
+def version(engine: sa.Engine) -> Mapping[str, str | None]:
+    """Return the revision per branch that a database is at, None before its first.
+
+    :raises BackendUnavailable: the database did not answer
+    """
+    with failures.translated(failures.backend_name(engine.url)), engine.connect() as connection:
+        present = _present(connection)
+    return {name: present.get(name) for name in BRANCHES}
+
+
+def heads() -> Mapping[str, str]:
+    """Return the revision per branch that this release leads to."""
+    found = script.ScriptDirectory.from_config(_config()).get_heads()
+    return {_branch_of(revision): revision for revision in found}
+
+
+def pending(engine: sa.Engine) -> list[str]:
+    """Return the branches that :func:`sync` would work on.
+
+    :raises BackendUnavailable: the database did not answer
+    """
+    with failures.translated(failures.backend_name(engine.url)), engine.connect() as connection:
+        return _pending(_present(connection))
+
+
+def check(engine: sa.Engine) -> list[str]:
+    """Return what is wrong with a database's schema, a sentence each; empty if it fits.
+
+    :raises BackendUnavailable: the database did not answer
+    """
+    present = version(engine)
+    wanted = heads()
+    findings = []
+    for name in _pending({key: value for key, value in present.items() if value}):
+        findings.append(
+            f"{name}: at {_shown(present[name])}, {wanted[name]} is pending: run "
+            "'nova-nodb-manage db sync'"
+        )
+    known = _known()
+    for name, revision in present.items():
+        if revision is not None and revision not in known:
+            findings.append(f"{name}: {revision} is of a newer release than this one")
+    return findings
+
+
+def require(engine: sa.Engine) -> None:
+    """Make sure that this release can work with a database.
+
+    A newer release's expansion is none of our business; its contraction is.
+
+    :raises SchemaMismatch: it cannot
+    """
+    present = version(engine)
+    wanted = heads()
+    known = _known()
+    for name in BRANCHES:
+        revision = present[name]
+        newer = revision is not None and revision not in known
+        # Contractions that are pending hurt nobody: they only remove.
+        wrong = newer if name == "contract" else (revision != wanted[name] and not newer)
+        if wrong:
+            raise errors.SchemaMismatch(
+                failures.backend_name(engine.url), _shown(revision), wanted[name]
+            )
+
+
+def offline_sql(dialect: str, branch: str | None = None) -> str:
+    """Return the SQL of the migrations, for a database administrator to run.
+
+    :param dialect: sqlite, mysql or postgresql
+    """
+    output = io.StringIO()
+    settings = _config(output)
+    settings.set_main_option("sqlalchemy.url", f"{dialect}://")
+    for name in BRANCHES if branch is None else (branch,):
+        command.upgrade(settings, f"{name}@head", sql=True)
+    return output.getvalue()
+
+
+def _config(output: io.StringIO | None = None) -> config.Config:
+    settings = config.Config(output_buffer=output) if output else config.Config()
+    settings.set_main_option("script_location", str(_DIRECTORY).replace("%", "%%"))
+    settings.set_main_option("path_separator", "newline")
+    locations = "\n".join(str(_DIRECTORY / "versions" / name) for name in BRANCHES)
+    settings.set_main_option("version_locations", locations.replace("%", "%%"))
+    return settings
+
+
+def _branch_of(revision: str) -> str:
+    return revision.partition("_")[0]
+
+
+def _known() -> set[str]:
+    scripts = script.ScriptDirectory.from_config(_config())
+    return {found.revision for found in scripts.walk_revisions()}
+
+
+def _present(connection: sa.Connection) -> dict[str, str]:
+    context = alembic_migration.MigrationContext.configure(
+        connection, opts={"version_table": schema.VERSION_TABLE}
+    )
+    return {_branch_of(revision): revision for revision in context.get_current_heads()}
+
+
+def _pending(present: Mapping[str, str]) -> list[str]:
+    known = _known()
+    result = []
+    for name, wanted in heads().items():
+        revision = present.get(name)
+        if revision != wanted and (revision is None or revision in known):
+            result.append(name)
+    return sorted(result, key=BRANCHES.index)
+
+
+def _shown(revision: str | None) -> str:
+    return revision or "none"
+
+
+def _upgrade(connection: sa.Connection, branch: str) -> None:
+    settings = _config()
+    settings.attributes["connection"] = connection
+    command.upgrade(settings, f"{branch}@head")
+
+
+@contextlib.contextmanager
+def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Lend a connection in a transaction, one migration at a time."""
+    with engine.connect() as connection:
+        # In SQLite the writer's BEGIN IMMEDIATE is the lock.
+        with engines.as_writer(connection).begin():
+            dialect = connection.dialect.name
+            if dialect == "postgresql":
+                _run(connection, "SELECT pg_advisory_xact_lock(:number)", number=_LOCK_NUMBER)
+            elif dialect == "mysql":
+                # DDL commits by itself there: a lock of the session.
+                lock = {"name": _LOCK_NAME, "wait": _LOCK_SECONDS}
+                _run(connection, "SELECT GET_LOCK(:name, :wait)", **lock)
+            try:
+                yield connection
+            finally:
+                if dialect == "mysql" and not connection.invalidated:
+                    _run(connection, "SELECT RELEASE_LOCK(:name)", name=_LOCK_NAME)
+
+
+def _run(connection: sa.Connection, statement: str, **parameters: Any) -> None:
+    connection.execute(sa.text(statement), parameters)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the SQL driver: the frozen value, and how oslo.config fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from oslo_config import cfg
+from oslo_db import options as oslo_db_options
+
+from nova_nodb_scheduler import errors
+
+GROUP = "nodb_sqlalchemy"
+
+#: oslo.db's options that reach the engine. Its others (replicas, retries of
+#: enginefacade) would be read by nobody here, so they are not registered.
+_ENGINE_OPTIONS = (
+    "connection_debug",
+    "connection_parameters",
+    "connection_recycle_time",
+    "connection_trace",
+    "max_overflow",
+    "max_pool_size",
+    "mysql_sql_mode",
+    "mysql_wsrep_sync_wait",
+    "pool_timeout",
+    "sqlite_synchronous",
+)
+
+
+@attrs.frozen
+class SQLOptions:
+    """How the SQL driver is configured.
+
+    :param connection: SQLAlchemy URL
+    :param poll_interval_seconds: pause between two looks at the sequence
+    :param timeout_seconds: bound of one call
+    :param max_payload_bytes: largest payload accepted
+    :param auto_upgrade: let ``open()`` migrate the schema of a server too
+    :param engine: keyword arguments for oslo.db's ``create_engine``
+    """
+
+    connection: str
+    poll_interval_seconds: float = 0.1
+    timeout_seconds: float = 5.0
+    max_payload_bytes: int = 1 << 20
+    auto_upgrade: bool = False
+    engine: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:///$state_path/nodb.sqlite",
+        secret=True,
+        help="""
+The database that carries host states between services, as an SQLAlchemy URL.
+
+The default, an SQLite file, needs no server, but every service that runs the
+plugin must then be on this one machine. For several machines name a MariaDB /
+MySQL (``mysql+pymysql://user:password@host/nodb?charset=utf8mb4``) or
+PostgreSQL (``postgresql+psycopg://user:password@host/nodb``) database of its
+own and run ``nova-nodb-manage db sync``. TLS is set as everywhere with oslo.db,
+for example ``&ssl_ca=/etc/ssl/ca.pem`` (MariaDB) or
+``?sslmode=verify-full&sslrootcert=/etc/ssl/ca.pem`` (PostgreSQL).
+
+Point all writers at one Galera node (a proxy with a single active server):
+writes through several nodes work, but conflict on every commit.
+""",
+    ),
+    cfg.FloatOpt(
+        "poll_interval_seconds",
+        default=0.1,
+        min=0.01,
+        max=1.0,
+        help="""
+Pause between two looks at the database for changes, in seconds.
+
+Each scheduler worker reads one row by primary key per interval: 10 statements
+per second by default. It is the mean delay, times one half, that the feed adds
+to every change; raise it to spare the database, lower it for fresher states.
+""",
+    ),
+    cfg.FloatOpt(
+        "timeout_seconds",
+        default=5.0,
+        min=1.0,
+        max=60.0,
+        help="""
+How long one call to the database may take, in seconds.
+
+Each exchange with the server is given half of it, so that finding a dead
+connection and making a new one fits in. It is also the time after which the
+server ends the transaction of a client that went silent, and with it its hold
+on all other writers. Raise it where commits stall for seconds.
+""",
+    ),
+    cfg.IntOpt(
+        "max_payload_bytes",
+        default=1 << 20,
+        min=1 << 16,
+        max=1 << 26,
+        help="""
+Largest record that is accepted, in bytes.
+
+A host's state is some kilobytes. With MariaDB / MySQL its ``max_allowed_packet``
+must be more than twice as large; the service says so at start otherwise.
+""",
+    ),
+    cfg.BoolOpt(
+        "auto_upgrade",
+        default=False,
+        help="""
+Migrate the schema when a service starts.
+
+Off, a MariaDB or PostgreSQL database is migrated by ``nova-nodb-manage db sync``
+only, as with every OpenStack service. An SQLite file is always created and
+migrated at start.
+""",
+    ),
+    *(option for option in oslo_db_options.database_opts if option.name in _ENGINE_OPTIONS),
+]
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the driver's options; may be repeated."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def read(conf: cfg.ConfigOpts) -> SQLOptions:
+    """Read the driver's options, registering them first where need be.
+
+    :raises ConfigurationError: the connection refers to an option that is unknown
+    """
+    register(conf)
+    group = conf[GROUP]
+    try:
+        connection = group.connection
+    except cfg.TemplateSubstitutionError as error:
+        raise errors.ConfigurationError(
+            f"[{GROUP}] connection",
+            "sqlite:///$state_path/nodb.sqlite",
+            f"{error}; name the file in full",
+        ) from error
+    return SQLOptions(
+        connection=connection,
+        poll_interval_seconds=group.poll_interval_seconds,
+        timeout_seconds=group.timeout_seconds,
+        max_payload_bytes=group.max_payload_bytes,
+        auto_upgrade=group.auto_upgrade,
+        engine={name: group[name] for name in _ENGINE_OPTIONS},
+    )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading: the feed, snapshots, single records, and waiting for a change.
+
+Every reader asks for records FIRST and for the sequence's row SECOND, without
+a transaction around them. If the second still shows the reader's epoch and a
+floor not above its cursor, the first was of that epoch and complete too:
+neither ever goes back. The other way round a collection or a new epoch could
+slip in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+import sqlalchemy as sa
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    database,
+    epochs,
+    schema,
+    statements,
+)
+
+PAGE_RECORDS = 1000
+KEYS_PER_STATEMENT = 500
+#: A wait keeps one transaction open (see :meth:`Reader.wait`), not for longer.
+_MAX_HOLD_SECONDS = 1.0
+
+_RECORD = schema.record
+
+
+class Reader:
+    """Reads from one open database."""
+
+    def __init__(
+        self,
+        opened: database.Database,
+        epoch_keeper: epochs.Epochs,
+        poll_interval_seconds: float,
+    ) -> None:
+        self._database = opened
+        self._epochs = epoch_keeper
+        self._poll_interval_seconds = poll_interval_seconds
+
+    def head(self) -> records.Cursor:
+        """See the contract."""
+        row = self._epochs.current()
+        return records.Cursor(row.epoch, row.version)
+
+    def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
+        """See the contract; two statements."""
+        query = (
+            statements.select_records()
+            .where(_RECORD.c.version > cursor.version)
+            .order_by(_RECORD.c.version)
+            .limit(limit)
+        )
+        with self._database.reader() as connection:
+            changed = statements.to_records(connection.execute(query))
+            row = statements.peek(connection)
+        if not self._epochs.is_sound(row):
+            row = self._epochs.current()
+        assert row is not None
+        if row.epoch != cursor.epoch:
+            return records.ResyncNeeded(
+                records.ResyncReason.EPOCH_CHANGED, f"{cursor.epoch} is now {row.epoch}"
+            )
+        if row.version < cursor.version:
+            return records.ResyncNeeded(
+                records.ResyncReason.HEAD_BEHIND_CURSOR,
+                f"version {row.version} is behind {cursor.version}",
+            )
+        if cursor.version < row.floor:
+            return records.ResyncNeeded(
+                records.ResyncReason.HISTORY_TRUNCATED,
+                f"version {cursor.version} is below the floor {row.floor}",
+            )
+        if not changed:
+            return records.Changes((), cursor)
+        last = changed[-1].version
+        more = len(changed) >= limit and last < row.version
+        return records.Changes(tuple(changed), records.Cursor(cursor.epoch, last), more)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """See the contract; one statement per poll interval.
+
+        The statements share a transaction for up to a second, which saves a
+        BEGIN and a ROLLBACK each: at READ COMMITTED every statement sees the
+        present, and holds neither a snapshot nor a row afterwards. SQLite
+        would go on showing the first one's, so there each has its own.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            with self._database.reader() as connection:
+                release = time.monotonic() + _MAX_HOLD_SECONDS
+                while time.monotonic() < release:
+                    if self._has_news(connection, cursor):
+                        return True
+                    if self._database.is_sqlite:
+                        connection.rollback()
+                    left_seconds = deadline - time.monotonic()
+                    if left_seconds <= 0:
+                        return False
+                    time.sleep(min(self._poll_interval_seconds, left_seconds))
+
+    @staticmethod
+    def _has_news(connection: sa.Connection, cursor: records.Cursor) -> bool:
+        row = statements.peek(connection)
+        return (
+            row is None
+            or row.records_missing
+            or (row.epoch, row.version) != (cursor.epoch, cursor.version)
+        )
+
+    def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
+        """See the contract."""
+        ordered = list(keys)
+        found: dict[records.RecordKey, records.Record] = {}
+        with self._database.reader() as connection:
+            for start in range(0, len(ordered), KEYS_PER_STATEMENT):
+                part = ordered[start : start + KEYS_PER_STATEMENT]
+                query = statements.select_records().where(statements.by_keys(part))
+                for record in statements.to_records(connection.execute(query)):
+                    found[record.key] = record
+                connection.rollback()
+        return found
+
+    def snapshot(self, namespaces: Collection[str] | None) -> contract.SnapshotPages:
+        """See the contract; pages by key, each a short transaction of its own."""
+        cursor = self.head()
+        return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
+
+    def _pages(
+        self, epoch: str, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        wanted = None if namespaces is None else sorted(set(namespaces))
+        namespace = self._next_namespace("", wanted)
+        while namespace is not None:
+            last_key = ""
+            while True:
+                page = self._page(epoch, namespace, last_key)
+                if page:
+                    yield page
+                if len(page) < PAGE_RECORDS:
+                    break
+                last_key = page[-1].key.key
+            namespace = self._next_namespace(namespace, wanted)
+
+    def _next_namespace(self, after: str, wanted: list[str] | None) -> str | None:
+        if wanted is not None:
+            return next((name for name in wanted if name > after), None)
+        # One look-up by primary key; DISTINCT would read the whole index.
+        query = sa.select(sa.func.min(_RECORD.c.namespace, type_=_RECORD.c.namespace.type)).where(
+            _RECORD.c.namespace > after
+        )
+        with self._database.reader() as connection:
+            found: str | None = connection.execute(query).scalar_one()
+        return found
+
+    def _page(self, epoch: str, namespace: str, after: str) -> list[records.Record]:
+        query = (
+            statements.select_records()
+            .where(_RECORD.c.namespace == namespace, _RECORD.c.record_key > after)
+            .where(_RECORD.c.deleted_at.is_(None))
+            .order_by(_RECORD.c.record_key)
+            .limit(PAGE_RECORDS)
+        )
+        with self._database.reader() as connection:
+            page = statements.to_records(connection.execute(query))
+            row = statements.peek(connection)
+        if row is None or row.epoch != epoch or row.records_missing:
+            raise contract.SnapshotInterrupted
+        return page

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statements of the protocol, in the three dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import sqlalchemy as sa
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
+
+_RECORD = schema.record
+_SEQUENCE = schema.sequence
+
+#: The database's clock as seconds since 1970. MySQL sessions run in UTC.
+CLOCKS = {
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+    "mysql": "UNIX_TIMESTAMP(NOW(6))",
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)",
+}
+
+
+@attrs.frozen
+class SequenceRow:
+    """The row of ``nodb_sequence``.
+
+    :param newest: highest version any record has, 0 where there is none;
+        read by :func:`peek` only
+    """
+
+    epoch: str
+    version: int
+    floor: int
+    newest: int | None = None
+
+    @property
+    def records_missing(self) -> bool:
+        """True if somebody emptied the records behind our back.
+
+        The record that got the last version is there, or it was a tombstone
+        and collected: then the floor is not below it.
+        """
+        return self.newest is not None and self.version > max(self.newest, self.floor)
+
+
+def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
+    """Return the database's clock as an expression."""
+    return sa.literal_column(CLOCKS[connection.dialect.name], sa.Double())
+
+
+def clock(connection: sa.Connection) -> float:
+    """Read the database's clock."""
+    statement = sa.select(clock_of(connection))
+    return float(connection.execute(statement).scalar_one())
+
+
+def peek(connection: sa.Connection) -> SequenceRow | None:
+    """Read the sequence, without a lock."""
+    newest = sa.select(sa.func.max(_RECORD.c.version)).scalar_subquery()
+    statement = sa.select(
+        _SEQUENCE.c.epoch, _SEQUENCE.c.version, _SEQUENCE.c.floor, sa.func.coalesce(newest, 0)
+    ).where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else SequenceRow(row[0], row[1], row[2], row[3])
+
+
+def lock(connection: sa.Connection) -> SequenceRow | None:
+    """Lock the sequence, and with it all other writers out, until the transaction ends.
+
+    ``newest`` is not read here: after a wait for the lock PostgreSQL would
+    take the row as it is now, but a subquery as of before the wait.
+    """
+    statement = (
+        sa.select(_SEQUENCE.c.epoch, _SEQUENCE.c.version, _SEQUENCE.c.floor)
+        .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+        .with_for_update()
+    )
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else SequenceRow(row[0], row[1], row[2])
+
+
+def advance(connection: sa.Connection, version: int) -> bool:
+    """Move the locked sequence on; False if the records it names are gone."""
+    last_is_there = sa.exists().where(_RECORD.c.version == _SEQUENCE.c.version)
+    statement = (
+        _SEQUENCE.update()
+        .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+        .where(sa.or_(_SEQUENCE.c.version <= _SEQUENCE.c.floor, last_is_there))
+        .values(version=version)
+    )
+    return connection.execute(statement).rowcount == 1
+
+
+def by_keys(keys: Collection[records.RecordKey]) -> sa.ColumnElement[bool]:
+    """Return a condition every optimizer turns into look-ups by primary key.
+
+    MariaDB scans the table for ``(namespace, record_key) IN (...)``.
+    """
+    by_namespace: dict[str, list[str]] = {}
+    for key in keys:
+        by_namespace.setdefault(key.namespace, []).append(key.key)
+    return sa.or_(
+        sa.false(),
+        *(
+            sa.and_(_RECORD.c.namespace == namespace, _RECORD.c.record_key.in_(names))
+            for namespace, names in by_namespace.items()
+        ),
+    )
+
+
+def standing(
+    connection: sa.Connection, keys: Collection[records.RecordKey]
+) -> dict[records.RecordKey, records.Record]:
+    """Read records without their payloads: enough to decide on."""
+    statement = sa.select(
+        _RECORD.c.namespace, _RECORD.c.record_key, _RECORD.c.version, _RECORD.c.deleted_at
+    ).where(by_keys(keys))
+    return {
+        (key := records.RecordKey(namespace, name)): records.Record(
+            key, version, version, b"", deleted_at is not None
+        )
+        for namespace, name, version, deleted_at in connection.execute(statement)
+    }
+
+
+def select_records() -> sa.Select[Any]:
+    """Return a query for whole records: feed its rows to :func:`to_records`."""
+    return sa.select(
+        _RECORD.c.namespace,
+        _RECORD.c.record_key,
+        _RECORD.c.version,
+        _RECORD.c.deleted_at,
+        _RECORD.c.payload,
+    )
+
+
+def to_records(rows: Iterable[Sequence[Any]]) -> list[records.Record]:
+    """Turn rows of :func:`select_records` into records."""
+    return [
+        records.Record(
+            records.RecordKey(namespace, name),
+            version,
+            version,
+            bytes(payload),
+            deleted_at is not None,
+        )
+        for namespace, name, version, deleted_at, payload in rows
+    ]
+
+
+def upsert(connection: sa.Connection, rows: Collection[records.Record]) -> None:
+    """Write records, inserting or replacing, by one statement.
+
+    The text is made by hand, of constants and placeholders only: compiling a
+    multi-row insert in SQLAlchemy took longer than the database needs for it.
+    """
+    dialect = connection.dialect.name
+    mark = "?" if dialect == "sqlite" else "%s"
+    live = f"({mark},{mark},{mark},NULL,{mark})"
+    tombstone = f"({mark},{mark},{mark},{CLOCKS[dialect]},{mark})"
+    values = ",".join(tombstone if row.deleted else live for row in rows)
+    parameters: list[Any] = []
+    for row in rows:
+        names: tuple[Any, Any] = (row.key.namespace, row.key.key)
+        if dialect == "mysql":
+            names = (row.key.namespace.encode(), row.key.key.encode())
+        parameters += (*names, row.version, row.payload)
+    columns = ("version", "deleted_at", "payload")
+    if dialect == "mysql":
+        conflict = " ON DUPLICATE KEY UPDATE "
+        assignments = ",".join(f"{column}=VALUES({column})" for column in columns)
+    else:
+        conflict = " ON CONFLICT (namespace, record_key) DO UPDATE SET "
+        assignments = ",".join(f"{column}=excluded.{column}" for column in columns)
+    text = (
+        "INSERT INTO nodb_record (namespace, record_key, version, deleted_at, payload) VALUES "
+        + values
+        + conflict
+        + assignments
+    )
+    connection.exec_driver_sql(text, tuple(parameters))
+
+
+def counts(connection: sa.Connection) -> list[Mapping[str, Any]]:
+    """Count records, tombstones and bytes per namespace; reads every row."""
+    is_live = sa.case((_RECORD.c.deleted_at.is_(None), 1), else_=0)
+    statement = sa.select(
+        _RECORD.c.namespace,
+        sa.func.sum(is_live).label("records"),
+        sa.func.sum(1 - is_live).label("tombstones"),
+        sa.func.sum(sa.func.length(_RECORD.c.payload)).label("payload_bytes"),
+    ).group_by(_RECORD.c.namespace)
+    return [dict(row._mapping) for row in connection.execute(statement)]
