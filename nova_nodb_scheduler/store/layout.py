@@ -82,12 +82,12 @@ class Layout:
         for path in index.paths:
             value = namespaces.value_at(state, path)
             if value is None:
-                return None
+                continue  # the other values are looked at all the same
             try:
                 texts.append(to_text(value))
             except ValueError as error:
                 raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
-        return tuple(texts)
+        return tuple(texts) if len(texts) == len(index.paths) else None
 
 
 def to_text(value: object) -> str:

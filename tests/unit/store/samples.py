@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A namespace with every kind of column, and changes to its records."""
+
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.wire import codec
+
+V1 = namespaces.SchemaVersion(1, 0)
+Kind = namespaces.Kind
+
+POOLS = namespaces.Namespace(
+    name="pools",
+    owner="cinder",
+    schema=V1,
+    columns=(
+        namespaces.Column("free_gb", Kind.INT, ("pool", "free_gb")),
+        namespaces.Column("ratio", Kind.FLOAT, ("ratio",), 1.5),
+        namespaces.Column("thin", Kind.BOOL, ("thin",), False),
+        namespaces.Column("backend", Kind.CATEGORY, ("backend",), ""),
+        namespaces.Column("tags", Kind.BITS, ("tags",), ()),
+    ),
+    indexes=(
+        namespaces.Index("backend", (("backend",),)),
+        namespaces.Index("backend_zone", (("backend",), ("zone",))),
+    ),
+)
+
+SHELVES = namespaces.Namespace("shelves", "cinder", V1)
+
+
+def store(*declared):
+    return host_state_store.HostStateStore(declared or (POOLS, SHELVES), codec.decode_state)
+
+
+def change(key, revision, state=None, *, version=None, namespace="pools"):
+    """A live record of that state, or a tombstone where there is none."""
+    return records.Change(
+        records.Record(
+            records.RecordKey(namespace, key),
+            revision,
+            revision if version is None else version,
+            b"" if state is None else codec.encode(state, V1),
+            deleted=state is None,
+        ),
+        state,
+    )
