@@ -21,6 +21,9 @@ _INT64_GREATEST = 2**63 - 1
 #: Texts at the paths of an index, or None where one of them is absent.
 IndexValues = tuple[str, ...] | None
 
+#: Position of its parent among a layout's parents, its name there, whole path.
+_Field = tuple[int, str, namespaces.Path]
+
 
 @attrs.frozen
 class Row:
@@ -38,8 +41,8 @@ class Row:
 class Layout:
     """A namespace's declaration, checked and made ready for use.
 
-    :raises ConfigurationError: names occur twice, or a default does not fit
-        its column
+    :raises ConfigurationError: names occur twice, a path is empty, or a
+        default does not fit its column
     """
 
     def __init__(self, namespace: namespaces.Namespace) -> None:
@@ -50,19 +53,35 @@ class Layout:
         self.index_positions = _positions(
             namespace, "index", (index.name for index in namespace.indexes)
         )
+        paths = [column.path for column in namespace.columns]
+        paths += [path for index in namespace.indexes for path in index.paths]
+        if () in paths or any(not index.paths for index in namespace.indexes):
+            raise errors.ConfigurationError(
+                f"namespace {namespace.name}, path", (), "name at least one field of the state"
+            )
+        #: Most fields of a state share a parent, which is looked up once.
+        self._parents = tuple(dict.fromkeys(path[:-1] for path in paths))
         self._columns = tuple(
-            (column.path, _CONVERTERS[column.kind], _default(namespace, column))
+            (self._field(column.path), _CONVERTERS[column.kind], _default(namespace, column))
             for column in namespace.columns
         )
+        self._indexes = tuple(
+            tuple(self._field(path) for path in index.paths) for index in namespace.indexes
+        )
+
+    def _field(self, path: namespaces.Path) -> _Field:
+        return self._parents.index(path[:-1]), path[-1], path
 
     def row(self, key: records.RecordKey, state: Mapping[str, Any]) -> Row:
         """Convert a state.
 
         :raises InvalidRecord: a value cannot be what its column holds
         """
+        found = [namespaces.value_at(state, path) for path in self._parents]
+        parents = [each if isinstance(each, Mapping) else {} for each in found]
         cells = []
-        for path, convert, default in self._columns:
-            value = namespaces.value_at(state, path)
+        for (parent, name, path), convert, default in self._columns:
+            value = parents[parent].get(name)
             if value is None:
                 cells.append(default)
                 continue
@@ -72,22 +91,23 @@ class Layout:
                 raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
         return Row(
             tuple(cells),
-            tuple(self._index_values(key, state, index) for index in self.namespace.indexes),
+            tuple(_index_values(key, parents, fields) for fields in self._indexes),
         )
 
-    def _index_values(
-        self, key: records.RecordKey, state: Mapping[str, Any], index: namespaces.Index
-    ) -> IndexValues:
-        texts = []
-        for path in index.paths:
-            value = namespaces.value_at(state, path)
-            if value is None:
-                continue  # the other values are looked at all the same
-            try:
-                texts.append(to_text(value))
-            except ValueError as error:
-                raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
-        return tuple(texts) if len(texts) == len(index.paths) else None
+
+def _index_values(
+    key: records.RecordKey, parents: list[Mapping[str, Any]], fields: tuple[_Field, ...]
+) -> IndexValues:
+    texts = []
+    for parent, name, path in fields:
+        value = parents[parent].get(name)
+        if value is None:
+            continue  # the other values are looked at all the same
+        try:
+            texts.append(to_text(value))
+        except ValueError as error:
+            raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
+    return tuple(texts) if len(texts) == len(fields) else None
 
 
 def to_text(value: object) -> str:
@@ -107,7 +127,9 @@ def to_int64(value: object) -> int:
 
     :raises ValueError: anything else
     """
-    if isinstance(value, float):
+    if type(value) is int:
+        number = value
+    elif isinstance(value, float):
         if not value.is_integer():
             raise ValueError(f"{value!r} is no whole number")
         number = int(value)

@@ -229,6 +229,8 @@ class Table:
 
 
 def _checked(record: records.Record, field: str, value: object) -> int:
+    if type(value) is int and 0 < value <= 2**62:
+        return value  # nearly always
     try:
         number = layout.to_int64(value)
     except ValueError as error:

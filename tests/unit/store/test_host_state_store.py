@@ -191,12 +191,16 @@ class TestRefusals(testtools.TestCase):
     def test_declarations_that_cannot_work_are_refused(self):
         column = namespaces.Column("n", samples.Kind.INT, ("n",))
         index = namespaces.Index("i", (("n",),))
+        no_path = namespaces.Column("n", samples.Kind.INT, ())
+        no_paths = namespaces.Index("i", ())
         bad_default = namespaces.Column("n", samples.Kind.INT, ("n",), "many")
         for declared in (
             (samples.POOLS, samples.POOLS),
             (namespaces.Namespace("x", "o", samples.V1, (column, column)),),
             (namespaces.Namespace("x", "o", samples.V1, (), (index, index)),),
             (namespaces.Namespace("x", "o", samples.V1, (bad_default,)),),
+            (namespaces.Namespace("x", "o", samples.V1, (no_path,)),),
+            (namespaces.Namespace("x", "o", samples.V1, (), (no_paths,)),),
         ):
             self.assertRaises(errors.ConfigurationError, samples.store, *declared)
 
