@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -31,7 +31,9 @@ from nova_nodb_scheduler.synchronizer import (
     intake,
     meter,
     quarantine,
+    rebuild,
     replication,
+    step_thread,
 )
 from nova_nodb_scheduler.wire import codec
 
@@ -86,7 +88,6 @@ class Replicator:
             raise ValueError(f"namespace {schedulers.name!r} must be declared")
         self._synchronizer = synchronizer
         self._store = store
-        self._declared = tuple(namespace.name for namespace in declared)
         self._identity = identity
         self._options = options or replication.ReplicatorOptions()
         self._clock = clock
@@ -94,6 +95,9 @@ class Replicator:
         self._meter = meter
         self.quarantine = quarantine.Quarantine(self._options.quarantine_limit)
         self._intake = intake.Intake(store, declared, self.quarantine, decode)
+        self._rebuild = rebuild.Rebuild(
+            synchronizer, store, declared, self._intake, self.quarantine
+        )
         self._canary = canary.Canary(
             synchronizer,
             schedulers,
@@ -119,11 +123,6 @@ class Replicator:
 
         self._state = State.STARTING
         self._opened = False
-        self._epoch = ""
-        self._store_is_suspect = False
-        self._pages: Iterator[Sequence[records.Record]] | None = None
-        self._pages_cursor = records.Cursor("", 0)
-        self._seen: dict[str, set[str]] | None = None
         self._cursor: records.Cursor | None = None
         self._cursor_moved = threading.Condition()
         self._fetched_at: float | None = None
@@ -131,13 +130,12 @@ class Replicator:
         self._attempts = 0
         self._collect_at = 0.0
         self._resyncs: Counter[str] = Counter()
-        self._snapshots = 0
         self._applied = 0
         self._failures = 0
         self._detail = ""
-
-        self._thread: threading.Thread | None = None
-        self._stop_event = threading.Event()
+        self._thread = step_thread.StepThread(
+            f"nodb-replicator-{identity}", self._turn, self._fail, meter.replicator_running
+        )
 
     # -- what others ask ------------------------------------------------------
 
@@ -159,23 +157,23 @@ class Replicator:
         now = self._clock()
         cursor = self._cursor
         return replication.ReplicatorStatus(
-            state=State.DEAD if self._thread_is_lost() else self._state,
+            state=State.DEAD if self._thread.lost else self._state,
             identity=self._identity,
             driver=self._synchronizer.name,
-            epoch=self._epoch,
+            epoch=self._rebuild.epoch,
             cursor_version=None if cursor is None else cursor.version,
             lag_seconds=self._canary.lag_seconds(),
             proof_age_seconds=_age(now, self._canary.proved_at),
             fetch_age_seconds=_age(now, self._fetched_at),
             resyncs=dict(self._resyncs),
-            snapshots=self._snapshots,
+            snapshots=self._rebuild.count,
             applied=self._applied,
             quarantined=len(self.quarantine),
             anti_entropy=self._anti_entropy.found,
             sweeps=self._anti_entropy.sweeps,
             failures=self._failures,
             detail=self._detail,
-            thread_alive=None if self._thread is None else self._thread.is_alive(),
+            thread_alive=self._thread.alive,
         )
 
     def alive(self, bound_seconds: float) -> bool:
@@ -229,73 +227,43 @@ class Replicator:
             raise
 
     def _read_page(self, now: float) -> StepOutcome:
-        pages = self._pages if self._pages is not None else self._begin_snapshot()
-        page = next(pages, None)
+        if not self._rebuild.in_progress:
+            self._rebuild.begin()
+            for _listener, on_reset in self._listeners:
+                on_reset()
+        taken = self._rebuild.read_page()
         self._answered(now, State.SNAPSHOT)
-        if page is None:
-            self._end_snapshot()
-            return StepOutcome.SNAPSHOT
-        if self._seen is not None:
-            for record in page:
-                if record.key.namespace in self._seen:
-                    self._seen[record.key.namespace].add(record.key.key)
-        taken = self._intake.take(page)
-        self._count(len(taken.applied))
-        self._tell(taken.readable)
+        if isinstance(taken, records.Cursor):
+            self._begin_to_follow(taken)
+        else:
+            self._count(len(taken.applied))
+            self._tell(taken.readable)
         return StepOutcome.SNAPSHOT
 
-    def _begin_snapshot(self) -> Iterator[Sequence[records.Record]]:
-        snapshot = self._synchronizer.snapshot()
-        self._state = State.SNAPSHOT
-        self.quarantine.clear()
-        if snapshot.cursor.epoch != self._epoch or self._store_is_suspect:
-            # Revisions begin anew with an epoch: nothing in the store can be
-            # compared with what comes.
-            self._store.begin_epoch()
-            self._epoch = snapshot.cursor.epoch
-            self._store_is_suspect = False
-            self._seen = None
-        else:
-            self._seen = {name: set() for name in self._declared}
-        for _listener, on_reset in self._listeners:
-            on_reset()
-        self._pages, self._pages_cursor = snapshot.pages, snapshot.cursor
-        return self._pages
-
-    def _end_snapshot(self) -> None:
-        """Drop what the snapshot did not hold, and follow from its cursor.
-
-        Nothing is remembered of what is dropped: should a page have missed a
-        live record, a sweep brings it back as it was.
-        """
-        if self._seen is not None:
-            for name, keys in self._seen.items():
-                self._store.retain(name, keys, self._pages_cursor.version)
-        self._pages = self._seen = None
-        self._snapshots += 1
+    def _begin_to_follow(self, cursor: records.Cursor) -> None:
         self._state = State.FOLLOWING
         self._anti_entropy.restart()
         self._collect_at = self._clock() + self._options.collect_interval_seconds
         self._meter.quarantine_size(len(self.quarantine))
         LOG.info(
-            "Snapshot %(number)d of epoch %(epoch)s is applied; following from version "
-            "%(version)d (%(aside)d unreadable records)",
+            "Snapshot %(number)d from %(name)s is applied; following epoch %(epoch)s from "
+            "version %(version)d (%(aside)d unreadable records)",
             {
-                "number": self._snapshots,
-                "epoch": self._epoch,
-                "version": self._pages_cursor.version,
+                "number": self._rebuild.count,
+                "name": self._synchronizer.name,
+                "epoch": cursor.epoch,
+                "version": cursor.version,
                 "aside": len(self.quarantine),
             },
         )
-        self._move_cursor(self._pages_cursor)
+        self._move_cursor(cursor)
 
     def _follow(self, cursor: records.Cursor, now: float) -> StepOutcome:
         self._canary.send_if_due()
         changes = self._synchronizer.fetch(cursor, self._options.batch_limit)
         if isinstance(changes, records.ResyncNeeded):
-            # Writes that the store holds were lost without a new epoch: later
-            # ones may carry revisions it would take for known.
-            self._store_is_suspect |= changes.reason is records.ResyncReason.HEAD_BEHIND_CURSOR
+            if changes.reason is records.ResyncReason.HEAD_BEHIND_CURSOR:
+                self._rebuild.distrust_store()
             return self._resync(changes.reason.value, changes.detail)
         self._answered(now, State.FOLLOWING)
         if changes.records:
@@ -326,7 +294,7 @@ class Replicator:
                 {"found": ", ".join(f"{n} {finding.value}" for finding, n in found.items())},
             )
         if found[anti_entropy.Finding.DIVERGED]:
-            self._store_is_suspect = True
+            self._rebuild.distrust_store()
             return self._resync(replication.DIVERGED)
         if self._clock() >= self._collect_at:
             self._collect_at = self._clock() + self._options.collect_interval_seconds
@@ -374,7 +342,7 @@ class Replicator:
         self._meter.resynced(reason)
         self._canary.reset()
         self._anti_entropy.restart()
-        self._pages = self._seen = None
+        self._rebuild.abandon()
         self._move_cursor(None)
         return StepOutcome.RESYNC
 
@@ -397,7 +365,7 @@ class Replicator:
         if not self._attempts:
             LOG.warning("%(error)s", {"error": error})
         self._state, self._detail = State.DISCONNECTED, str(error)
-        self._pages = self._seen = None
+        self._rebuild.abandon()
         self._anti_entropy.restart()
         self._back_off()
         return StepOutcome.DISCONNECTED
@@ -412,7 +380,7 @@ class Replicator:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "epoch": self._epoch,
+            "epoch": self._rebuild.epoch,
             "cursor_version": self._cursor.version if self._cursor is not None else 0,
             "lag_seconds": self._canary.flight_seconds,
             "applied": self._applied,
@@ -428,15 +396,6 @@ class Replicator:
 
         :raises RuntimeError: it runs already
         """
-        if self._thread is not None and self._thread.is_alive():
-            raise RuntimeError("the replicator runs already")
-        self._stop_event = threading.Event()
-        self._thread = threading.Thread(
-            target=self.run,
-            args=(self._stop_event,),
-            name=f"nodb-replicator-{self._identity}",
-            daemon=True,
-        )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> bool:
@@ -446,13 +405,9 @@ class Replicator:
 
         :returns: False if the thread did not end in time
         """
-        thread, self._thread = self._thread, None
-        if thread is None:
+        if self._thread.alive is None:
             return True
-        self._stop_event.set()
-        thread.join(timeout_seconds)
-        if thread.is_alive():
-            LOG.error("Thread %(name)s did not end in time", {"name": thread.name})
+        if not self._thread.stop(timeout_seconds):
             return False
         try:
             self._canary.retire()
@@ -461,22 +416,13 @@ class Replicator:
         return True
 
     def run(self, stop_event: threading.Event) -> None:
-        """Step until told to stop; one thread at a time."""
-        self._meter.replicator_running(True)
-        try:
-            while not stop_event.is_set():
-                try:
-                    outcome = self.step()
-                    if not outcome.work_is_waiting:
-                        self._wait(outcome, stop_event)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the feed must go on
-                    self._fail(error)
-        except BaseException:
-            self._state = State.DEAD
-            LOG.critical("The replicator's thread ends: its store stays as it is", exc_info=True)
-            raise
-        finally:
-            self._meter.replicator_running(False)
+        """Step until told to stop, in the calling thread."""
+        self._thread.run(stop_event)
+
+    def _turn(self, stop_event: threading.Event) -> None:
+        outcome = self.step()
+        if not outcome.work_is_waiting:
+            self._wait(outcome, stop_event)
 
     def _wait(self, outcome: StepOutcome, stop_event: threading.Event) -> None:
         """Wait for a change, or until something is due."""
@@ -495,15 +441,10 @@ class Replicator:
             self._disconnect(error)
 
     def _fail(self, error: Exception) -> None:
-        LOG.error("The replicator failed, and begins again", exc_info=error)
         self._failures += 1
         self._meter.replicator_failed()
         self._state, self._detail = State.DEAD, f"{type(error).__name__}: {error}"
         self._back_off()
-
-    def _thread_is_lost(self) -> bool:
-        thread = self._thread
-        return thread is not None and not thread.is_alive() and not self._stop_event.is_set()
 
 
 def _age(now: float, then: float | None) -> float | None:

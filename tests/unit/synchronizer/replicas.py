@@ -58,7 +58,7 @@ class Replica:
     def pools(self) -> dict[str, int]:
         """What the store holds, as key -> free."""
         view = self.store.snapshot().namespace(POOLS.name)
-        return {key: stored.state["free"] for key in view.keys() if (stored := view.get(key))}
+        return {key: stored.state["free"] for key in view.row_keys() if (stored := view.get(key))}
 
     @property
     def status(self) -> replication.ReplicatorStatus:

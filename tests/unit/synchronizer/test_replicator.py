@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replicator keeps its store equal to the back end, and says when it cannot."""
 
+import itertools
 import threading
 import time
 
@@ -81,8 +82,8 @@ class TestFollowing(testtools.TestCase):
         for name in one.store.snapshot().namespaces():
             mine, its = (each.store.snapshot().namespace(name) for each in (one, two))
             self.assertEqual(
-                {key: mine.get(key).revision for key in mine.keys()},
-                {key: its.get(key).revision for key in its.keys()},
+                {key: mine.get(key).revision for key in mine.row_keys()},
+                {key: its.get(key).revision for key in its.row_keys()},
             )
         self.assertEqual({"one", "two"}, set(two.store.snapshot().namespace("schedulers").keys()))
 
@@ -306,7 +307,7 @@ class TestDisconnected(testtools.TestCase):
             if replica.replicator.step() is StepOutcome.DISCONNECTED:
                 attempts_at.append(self.world.clock.now)
             self.world.clock.pass_seconds(0.1)
-        pauses = [round(b - a) for a, b in zip(attempts_at, attempts_at[1:], strict=False)]
+        pauses = [round(b - a) for a, b in itertools.pairwise(attempts_at)]
         self.assertEqual([1, 2, 4, 8, 8, 8, 8, 8, 8], pauses)
 
     def test_a_snapshot_cut_in_the_middle_begins_again_and_drops_what_went(self):

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read everything a back end holds into a store, a page at a time.
+
+The cursor is taken before the first page (by the driver), the pages are read
+while others write, and what no page held is dropped at the end: it was deleted
+before its page was read. What is written behind the cursor the feed brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract, intake, quarantine
+
+
+@attrs.define
+class _Reading:
+    """A snapshot that is being read.
+
+    :param seen: keys by namespace; None where the store began empty, so that
+        nothing can be left over
+    """
+
+    cursor: records.Cursor
+    pages: Iterator[Sequence[records.Record]]
+    seen: dict[str, set[str]] | None
+
+
+class Rebuild:
+    """One snapshot after the other; used by the replicator's thread alone."""
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        declared: Sequence[namespaces.Namespace],
+        intake: intake.Intake,
+        quarantine: quarantine.Quarantine,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._store = store
+        self._declared = tuple(namespace.name for namespace in declared)
+        self._intake = intake
+        self._quarantine = quarantine
+        self._reading: _Reading | None = None
+        self._store_is_suspect = False
+        #: Epoch of what the store holds; empty before the first snapshot.
+        self.epoch = ""
+        #: Snapshots that reached their end.
+        self.count = 0
+
+    @property
+    def in_progress(self) -> bool:
+        return self._reading is not None
+
+    def distrust_store(self) -> None:
+        """Let the next snapshot begin with an empty store, in the same epoch too.
+
+        For the store may hold writes that the back end lost: later writes
+        would carry revisions that the store takes for known.
+        """
+        self._store_is_suspect = True
+
+    def abandon(self) -> None:
+        """Drop the snapshot that is being read, if any; its pages stay in the store."""
+        self._reading = None
+
+    def begin(self) -> None:
+        """Take the cursor, and empty the store unless it can be compared.
+
+        :raises BackendUnavailable: nothing was changed
+        """
+        snapshot = self._synchronizer.snapshot()
+        self._quarantine.clear()
+        seen = None
+        if snapshot.cursor.epoch != self.epoch or self._store_is_suspect:
+            # Revisions begin anew with an epoch.
+            self._store.begin_epoch()
+            self.epoch = snapshot.cursor.epoch
+            self._store_is_suspect = False
+        else:
+            seen = {name: set[str]() for name in self._declared}
+        self._reading = _Reading(snapshot.cursor, snapshot.pages, seen)
+
+    def read_page(self) -> intake.Taken | records.Cursor:
+        """Bring one page into the store.
+
+        :returns: what came of it; or, behind the last page, the cursor from
+            which the feed is to be followed
+        :raises BackendUnavailable: to be abandoned by the caller
+        :raises SnapshotInterrupted: the same
+        """
+        reading = self._reading
+        if reading is None:
+            raise RuntimeError("no snapshot was begun")
+        page = next(reading.pages, None)
+        if page is None:
+            return self._end(reading)
+        if reading.seen is not None:
+            for record in page:
+                if record.key.namespace in reading.seen:
+                    reading.seen[record.key.namespace].add(record.key.key)
+        return self._intake.take(page)
+
+    def _end(self, reading: _Reading) -> records.Cursor:
+        for name, keys in (reading.seen or {}).items():
+            # Nothing is remembered of what is dropped: should a page have
+            # missed a live record, a sweep brings it back as it was.
+            self._store.retain(name, keys, reading.cursor.version)
+        self._reading = None
+        self.count += 1
+        return reading.cursor

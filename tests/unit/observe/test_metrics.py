@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is counted can be scraped, from each worker of a service."""
+
+import os
+import socket
+import urllib.request
+
+import prometheus_client
+import testtools
+
+from nova_nodb_scheduler.observe import exporter, metrics
+from nova_nodb_scheduler.synchronizer import meter, replicator
+from tests.unit.synchronizer import replicas
+
+
+def value(registry, name, **labels):
+    return registry.get_sample_value(name, labels)
+
+
+class TestMetrics(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.registry = prometheus_client.CollectorRegistry()
+        self.metrics = metrics.Metrics(self.registry)
+
+    def test_fallbacks_are_counted_by_reason_and_cell(self):
+        self.metrics.fell_back("cold cell", "c1")
+        self.metrics.fell_back("cold cell", "c1")
+        self.metrics.fell_back("dead feed", "c2")
+        name = "nodb_fallbacks_total"
+        self.assertEqual(2, value(self.registry, name, reason="cold cell", cell="c1"))
+        self.assertEqual(1, value(self.registry, name, reason="dead feed", cell="c2"))
+
+    def test_schedules_are_timed_by_outcome(self):
+        self.metrics.scheduled(0.03, "selected")
+        self.assertEqual(
+            0.03, value(self.registry, "nodb_schedule_seconds_sum", outcome="selected")
+        )
+        self.assertEqual(
+            0,
+            value(self.registry, "nodb_schedule_seconds_bucket", outcome="selected", le="0.025"),
+        )
+
+    def test_reporters_are_measured(self):
+        self.metrics.reporter_queue(12, 3.5)
+        self.metrics.reporter_flushed(0.2, published=10, failed=2)
+        self.assertEqual(12, value(self.registry, "nodb_reporter_queue_records"))
+        self.assertEqual(3.5, value(self.registry, "nodb_reporter_oldest_seconds"))
+        self.assertEqual(10, value(self.registry, "nodb_reporter_published_records_total"))
+        self.assertEqual(2, value(self.registry, "nodb_reporter_failed_records_total"))
+        self.assertEqual(1, value(self.registry, "nodb_reporter_flush_seconds_count"))
+
+    def test_records_of_the_store_are_read_when_scraped(self):
+        counts = {"compute_nodes": 1}
+        self.metrics.watch_store(lambda: counts)
+        counts["compute_nodes"] = 7
+        counts["services"] = 2
+        self.assertEqual(7, value(self.registry, "nodb_store_records", namespace="compute_nodes"))
+        self.assertEqual(2, value(self.registry, "nodb_store_records", namespace="services"))
+
+    def test_two_registries_of_one_process_do_not_meet(self):
+        other = metrics.Metrics(prometheus_client.CollectorRegistry())
+        other.resynced("silence")
+        self.assertIsNone(value(self.registry, "nodb_resyncs_total", reason="silence"))
+        self.assertEqual(1, value(other.registry, "nodb_resyncs_total", reason="silence"))
+
+    def test_a_replicator_is_measured(self):
+        measured: meter.Meter = self.metrics
+        world = replicas.World()
+        replica = world.replica()
+        followed = replicator.Replicator(
+            replica.driver,
+            replica.store,
+            replicas.DECLARED,
+            identity="one",
+            clock=world.clock,
+            meter=measured,
+        )
+        world.put("a", 1)
+        world.put_bytes("bad", b"\x00")
+        for _ in range(5):
+            followed.step()
+        world.hub.begin_epoch()
+        followed.step()
+        self.assertEqual(2, value(self.registry, "nodb_applied_changes_total"))  # and its beat
+        self.assertEqual(1, value(self.registry, "nodb_quarantined_records"))
+        self.assertEqual(1, value(self.registry, "nodb_feed_lag_seconds_count"))
+        self.assertEqual(1, value(self.registry, "nodb_resyncs_total", reason="epoch changed"))
+
+    def test_a_replicators_thread_is_seen_to_run_and_to_end(self):
+        world = replicas.World()
+        replica = world.replica()
+        followed = replicator.Replicator(
+            replica.driver, replica.store, replicas.DECLARED, identity="one", meter=self.metrics
+        )
+        followed.start()
+        self.assertTrue(followed.wait_until(1, 10))
+        self.assertEqual(1, value(self.registry, "nodb_replicator_running"))
+        self.assertTrue(followed.stop())
+        self.assertEqual(0, value(self.registry, "nodb_replicator_running"))
+
+
+class TestExporter(testtools.TestCase):
+    def _exporter(self, port=0, ports=1):
+        registry = prometheus_client.CollectorRegistry()
+        self.metrics = metrics.Metrics(registry)
+        made = exporter.Exporter(registry, "127.0.0.1", port, ports)
+        self.addCleanup(made.stop)
+        return made
+
+    def _scrape(self, address):
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=10) as got:
+            return got.read().decode()
+
+    def test_it_serves_what_was_counted(self):
+        served = self._exporter()
+        self.assertIsNone(served.address)
+        served.start()
+        served.start()
+        self.metrics.fell_back("cold cell", "c1")
+        self.assertIn(
+            'nodb_fallbacks_total{cell="c1",reason="cold cell"} 1.0', self._scrape(served.address)
+        )
+        address = served.address
+        served.stop()
+        served.stop()
+        self.assertRaises(OSError, self._scrape, address)
+
+    def test_the_second_worker_takes_the_next_free_port(self):
+        first = self._exporter()
+        first.start()
+        port = first.address[1]
+        second = self._exporter(port, ports=20)
+        second.start()
+        self.assertGreater(second.address[1], port)
+        self.assertIn("nodb_applied_changes", self._scrape(second.address))
+
+    def test_without_a_free_port_it_says_so(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            refused = self._exporter(taken.getsockname()[1])
+            self.assertRaises(OSError, refused.start)
+            self.assertIsNone(refused.address)
+
+    def test_it_works_in_a_forked_worker(self):
+        served = self._exporter()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                served.start()
+                self.metrics.fell_back("cold cell", "c1")
+                os.write(writing, b"1" if "c1" in self._scrape(served.address) else b"0")
+            finally:
+                os._exit(0)
+        os.close(writing)
+        self.addCleanup(os.close, reading)
+        self.assertEqual(b"1", os.read(reading, 1))
+        os.waitpid(pid, 0)
