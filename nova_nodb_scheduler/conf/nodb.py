@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the group ``[nodb_scheduler]`` and the two that switch it on."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = "nodb_scheduler"
+
+#: Nova dropped these options; the plugin registers them again.
+ACTIVATION_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "scheduler_driver",
+        default="filter_scheduler",
+        help="""
+The scheduler that nova-scheduler runs: an entry point of the group
+``nova.scheduler.driver``, or ``filter_scheduler`` for Nova's own.
+
+``nodb_scheduler`` places servers from host states held in memory. Only
+nova-scheduler looks at this option; conductors and APIs report states
+whenever the plugin is loaded, whatever its value. An unknown name stops
+the service at start.
+
+Related options:
+
+* ``[oslo_messaging_notifications] driver`` must hold ``nodb_scheduler``,
+  which is what makes Nova's processes load the plugin.
+""",
+    ),
+    cfg.StrOpt(
+        "scheduler_host_manager",
+        default="nodb_host_manager",
+        help="""
+The host manager of the nodb scheduler: an entry point of the group
+``nova.scheduler.host_manager``. It has no effect on Nova's own scheduler.
+""",
+    ),
+]
+
+GENERAL_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "synchronizer",
+        default="sqlalchemy",
+        help="""
+How host states travel from the processes that write them to the schedulers:
+an entry point of the group ``nova_nodb_scheduler.synchronizer``.
+
+``sqlalchemy`` keeps them in a database of their own, ``memcached`` in one
+memcached server (nothing survives its restart: schedulers take Nova's own
+path until the reporters have published again), ``memory`` inside one process
+(for tests). All control-plane services must have the same value.
+""",
+    ),
+    cfg.StrOpt(
+        "cell_uuid",
+        help="""
+The cell whose database ``[database] connection`` names. Needed only by
+conductors that have no API database; the others look it up in the cell
+mappings. A conductor that can do neither refuses to start.
+""",
+    ),
+]
+
+REPORTER_OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "flush_interval_seconds",
+        default=0.05,
+        min=0.005,
+        max=5,
+        help="""
+How long a reporter gathers changed rows before it publishes them together.
+Lower it for fresher states, raise it for fewer statements on the back end.
+""",
+    ),
+    cfg.FloatOpt(
+        "heartbeat_flush_interval_seconds",
+        default=1.0,
+        min=0.05,
+        max=10,
+        help="""
+How long a reporter gathers heartbeats of compute services before it publishes
+them in one batch. It delays the moment at which a dead service that came back
+is seen alive; service_down_time should be at least ten times as long.
+""",
+    ),
+    cfg.IntOpt(
+        "max_dirty_records",
+        default=200_000,
+        min=100,
+        help="""
+How many changed records a reporter remembers while the back end is down. It
+keeps names only, about 200 bytes each. Beyond it the reporter forgets them
+all, has its cells swept when the back end is back, and the cells take Nova's
+own path until then.
+""",
+    ),
+    cfg.FloatOpt(
+        "beat_interval_seconds",
+        default=2.0,
+        min=0.2,
+        max=30,
+        help="""
+How often reporters and schedulers say that they are alive, on the back end.
+""",
+    ),
+    cfg.FloatOpt(
+        "exit_flush_seconds",
+        default=5.0,
+        min=0,
+        max=60,
+        help="""
+How long a process that ends (nova-manage above all) waits for its last changes
+to be published. What could not be published is found by the next sweep.
+""",
+    ),
+    cfg.FloatOpt(
+        "sweep_interval_seconds",
+        default=600.0,
+        min=1,
+        help="""
+How often one conductor of each cell compares the cell's tables with the
+synchronizer and reports what was missed (rows written by a service without the
+plugin, or in raw SQL). A sweep runs at once when there is reason for it: a
+reporter died, or heartbeats arrived that nobody reported.
+""",
+    ),
+    cfg.IntOpt(
+        "sweep_page_rows",
+        default=500,
+        min=1,
+        max=10_000,
+        help="Rows that a sweep reads at a time.",
+    ),
+    cfg.FloatOpt(
+        "sweep_pause_seconds",
+        default=0.05,
+        min=0,
+        max=10,
+        help="Pause of a sweep between two pages, to spare the cell's database.",
+    ),
+]
+
+FRESHNESS_OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "feed_bound_seconds",
+        default=10.0,
+        min=0.5,
+        help="""
+How long a scheduler trusts its feed without proof. Each scheduler writes a
+canary and expects it back; when none came back for this long, every cell takes
+Nova's own path until the feed is proved again.
+""",
+    ),
+    cfg.FloatOpt(
+        "reporter_bound_seconds",
+        default=15.0,
+        min=1,
+        help="""
+How long a reporter may be silent before the states of its cells are no longer
+trusted. Several times beat_interval_seconds.
+""",
+    ),
+    cfg.BoolOpt(
+        "fallback",
+        default=True,
+        help="""
+Whether a cell whose states are not proved takes Nova's own path (reads of the
+cell database). Without it such a cell is left out of scheduling, as Nova
+leaves out a cell whose database is down. For tests that must not pass by
+falling back.
+""",
+    ),
+]
+
+RPC_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "rpc_topic",
+        default="nodb_scheduler",
+        help="Topic of the plugin's own RPC API, apart from nova-scheduler's.",
+    ),
+    cfg.IntOpt(
+        "rpc_max_records_per_update",
+        default=1000,
+        min=1,
+        help="Most records that one update_host_states call may carry.",
+    ),
+    cfg.IntOpt(
+        "rpc_max_update_bytes",
+        default=8 * 1024 * 1024,
+        min=1024,
+        help="Most bytes of encoded states that one update_host_states call may carry.",
+    ),
+    cfg.FloatOpt(
+        "rpc_max_updates_per_second",
+        default=50.0,
+        min=0.1,
+        help="Most update_host_states calls that one scheduler worker takes a second.",
+    ),
+    cfg.IntOpt(
+        "rpc_page_size",
+        default=500,
+        min=1,
+        max=10_000,
+        help="Most host states in one page of get_host_states.",
+    ),
+]
+
+OBSERVE_OPTS: list[cfg.Opt] = [
+    cfg.HostAddressOpt(
+        "metrics_host",
+        default="127.0.0.1",
+        help="Address on which Prometheus metrics are served, with metrics_port.",
+    ),
+    cfg.PortOpt(
+        "metrics_port",
+        help="""
+Port on which each process serves Prometheus metrics; unset, none is served.
+Of several workers on one host each takes the next free port.
+""",
+    ),
+]
+
+NODB_OPTS: list[cfg.Opt] = [
+    *GENERAL_OPTS,
+    *REPORTER_OPTS,
+    *FRESHNESS_OPTS,
+    *RPC_OPTS,
+    *OBSERVE_OPTS,
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options; idempotent."""
+    conf.register_opts(ACTIVATION_OPTS)
+    conf.register_opts(NODB_OPTS, group=GROUP)

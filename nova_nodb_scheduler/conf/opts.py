@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All options of the project, for the sample file and the documentation."""
+
+from __future__ import annotations
+
+import itertools
+
+import stevedore
+from oslo_config import cfg
+
+from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.synchronizer import loader
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return (group, options), the drivers' own groups included."""
+    drivers = stevedore.ExtensionManager(loader.NAMESPACE)
+    own = (extension.plugin.list_opts() for extension in drivers)
+    return [
+        ("DEFAULT", nodb.ACTIVATION_OPTS),
+        (nodb.GROUP, nodb.NODB_OPTS),
+        *itertools.chain.from_iterable(own),
+    ]

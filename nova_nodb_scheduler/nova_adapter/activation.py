@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches the plugin on inside an unmodified Nova service, by nova.conf alone.
+
+``[oslo_messaging_notifications] driver`` is the one option through which Nova
+loads foreign code in every control-plane process after the configuration is
+parsed and before the service is created. The driver here notifies nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from typing import Any
+
+import nova.service
+from oslo_messaging.notify import notifier
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter import assembly, reporting
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+
+LOG = logging.getLogger(__name__)
+
+#: Our entry point in ``oslo.messaging.notify.drivers``.
+DRIVER_NAME = "nodb_scheduler"
+
+CONDUCTOR_MANAGER = "nova_nodb_scheduler.nova_adapter.conductor.ConductorManager"
+
+
+def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
+    """Put the plugin into this process; idempotent for one configuration, no I/O.
+
+    :param role: who this process is for its reporter; found by the name of
+        the program where it is not given
+    :raises ConfigurationError: an option names something unknown
+    :raises UnsupportedRelease: this Nova was not tested with the plugin
+    """
+    try:
+        plugin = assembly.get()
+        if plugin.conf is conf:
+            return plugin
+    except errors.ConfigurationError:
+        LOG.debug("Activating nova_nodb_scheduler.")
+    plugin = assembly.Plugin(conf)
+    plugin.check()
+    # Imported late: Nova's objects need a parsed configuration.
+    from nova_nodb_scheduler.nova_adapter import objects
+
+    objects.register()
+    assembly.install(plugin)
+    role = role or role_of(sys.argv[0])
+    if role != "compute":
+        reporting.install(
+            plugin.reporter(
+                role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"
+            ),
+            plugin.scopes,
+        )
+    nova.service.SERVICE_MANAGERS["nova-conductor"] = CONDUCTOR_MANAGER
+    if plugin.replaces_scheduler():
+        cls = plugin.scheduler_class()
+        nova.service.SERVICE_MANAGERS["nova-scheduler"] = f"{cls.__module__}.{cls.__qualname__}"
+    return plugin
+
+
+def role_of(program: str) -> str:
+    """Return what a program is by its name; a WSGI server is the API."""
+    name = os.path.basename(program)
+    for role in ("scheduler", "conductor", "manage", "compute"):
+        if name in (f"nova-{role}", f"nova-nodb-{role}"):
+            return role
+    return "api"
+
+
+def _without_us(is_enabled: Any) -> Any:
+    @functools.wraps(is_enabled)
+    def enabled(self: Any) -> bool:
+        names = self._driver_mgr.names()
+        if DRIVER_NAME not in names:
+            return bool(is_enabled(self))
+        # 'noop' and nothing else means that Nova builds no payloads at all:
+        # our presence must not change that.
+        return [name for name in names if name != DRIVER_NAME] != ["noop"]
+
+    enabled._nodb = True  # type: ignore[attr-defined]
+    return enabled
+
+
+def keep_notifications() -> None:
+    """Have Nova decide about notifications as if our driver were not there; idempotent."""
+    if not hasattr(notifier.Notifier.is_enabled, "_nodb"):
+        notifier.Notifier.is_enabled = _without_us(notifier.Notifier.is_enabled)
+
+
+class ActivationDriver(notifier.Driver):  # type: ignore[misc]
+    """The notification driver whose construction activates the plugin.
+
+    Nova constructs it once or twice per process, in ``rpc.init``. A mistake
+    in the configuration ends the process: stevedore would turn an exception
+    into one line on stderr, and the service would run stock in silence.
+    """
+
+    def __init__(self, conf: Any, topics: Any, transport: Any) -> None:
+        super().__init__(conf, topics, transport)
+        keep_notifications()
+        try:
+            activate(conf)
+        except errors.UnsupportedRelease as error:
+            # An upgrade of Nova must not stop it: stock, and loudly.
+            _shout(f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}")
+        except errors.NodbError as error:
+            raise SystemExit(f"nova_nodb_scheduler refuses to start: {error}") from error
+
+    def notify(self, ctxt: Any, msg: Any, priority: Any, retry: Any) -> None:
+        """Forward nothing: other drivers of the same option do that."""
+
+
+def _shout(text: str) -> None:
+    # Logging is not set up at this moment; the line must be seen all the same.
+    LOG.error("%(text)s", {"text": text})
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the plugin together from Nova's configuration: the one place that reads it.
+
+Both ways of switching on (the line in nova.conf, the explicit commands) come
+here. Nothing does I/O before something is started.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from stevedore import driver as stevedore_driver
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
+from nova_nodb_scheduler.nova_adapter import publishing, releases
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
+from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import declarations
+from nova_nodb_scheduler.synchronizer import contract, loader, replication
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+LOG = logging.getLogger(__name__)
+
+SCHEDULER_DRIVERS = "nova.scheduler.driver"
+HOST_MANAGERS = "nova.scheduler.host_manager"
+
+#: Value of ``scheduler_driver`` that means Nova's own scheduler.
+STOCK = "filter_scheduler"
+
+
+def plugin_version() -> str:
+    """Return this package's version."""
+    return importlib.metadata.version("nova-nodb-scheduler")
+
+
+def entry_points(group: str) -> list[str]:
+    """Return the names in an entry point group, sorted."""
+    return sorted(importlib.metadata.entry_points(group=group).names)
+
+
+class Plugin:
+    """The plugin in one process, for one configuration.
+
+    :param conf: Nova's configuration, parsed
+    """
+
+    def __init__(self, conf: Any) -> None:
+        nodb.register_opts(conf)
+        self.conf = conf
+        self.options = conf[nodb.GROUP]
+        self.scopes = scopes_module.Scopes(conf)
+        self.declared = declarations.load_namespaces()
+
+    # -- checks without I/O -----------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse what cannot work, by name.
+
+        :raises UnsupportedRelease: this Nova was not tested
+        :raises ConfigurationError: an option names something unknown
+        """
+        releases.check()
+        choices = [STOCK, *entry_points(SCHEDULER_DRIVERS)]
+        _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
+        _choice(
+            "[DEFAULT] scheduler_host_manager",
+            self.conf.scheduler_host_manager,
+            entry_points(HOST_MANAGERS),
+        )
+        loader.load_class(self.options.synchronizer)
+        if self.conf.servicegroup_driver != "db":
+            raise errors.ConfigurationError(
+                "[DEFAULT] servicegroup_driver",
+                self.conf.servicegroup_driver,
+                "the plugin learns from heartbeats which services live, and only the driver "
+                "'db' writes them. Set it to db on all services, or remove the plugin's lines",
+            )
+
+    def check_scheduler(self) -> None:
+        """Refuse to run the scheduler with what cannot work; see :meth:`check`."""
+        self.check()
+        self.make_synchronizer()
+
+    def replaces_scheduler(self) -> bool:
+        """Tell whether nova-scheduler shall run one of the plugin's schedulers."""
+        return bool(self.conf.scheduler_driver != STOCK)
+
+    def scheduler_class(self) -> type[Any]:
+        """Load the class that ``scheduler_driver`` names."""
+        return _load(SCHEDULER_DRIVERS, self.conf.scheduler_driver)
+
+    def host_manager_class(self) -> type[Any]:
+        """Load the class that ``scheduler_host_manager`` names."""
+        return _load(HOST_MANAGERS, self.conf.scheduler_host_manager)
+
+    # -- parts --------------------------------------------------------------------
+
+    def make_synchronizer(self) -> contract.Synchronizer:
+        """Return a new driver instance, not opened."""
+        return loader.load(self.options.synchronizer, self.conf)
+
+    def publisher(
+        self, synchronizer: contract.Synchronizer, owner: str
+    ) -> publisher_module.Publisher:
+        """Return a publisher for the namespaces of one owner."""
+        by_name = {namespace.name: namespace for namespace in self.declared}
+        return publisher_module.Publisher(synchronizer, by_name, owner)
+
+    def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:
+        """Return what publishes rows of Nova's tables."""
+        return publishing.RowPublisher(self.publisher(synchronizer, namespaces.NOVA), self.scopes)
+
+    def reporter(
+        self,
+        role: str,
+        cell: Callable[[], str],
+        guards: Callable[[], tuple[str, ...]] = tuple,
+        *,
+        beats: bool = True,
+    ) -> reporter_module.Reporter:
+        """Return a reporter that starts with its first mark.
+
+        :param cell: the cell it writes, or ``*``; asked in its thread
+        """
+        synchronizer = self.make_synchronizer()
+        name = f"{role}:{self.conf.host}:{uuid.uuid4()}"
+
+        def identify() -> reporter_module.Identity:
+            return reporter_module.Identity(
+                reporter_id=name,
+                role=role,
+                host=str(self.conf.host),
+                pid=os.getpid(),
+                cell=cell(),
+                guards=guards(),
+                plugin_version=plugin_version(),
+                nova_version=releases.nova_version(),
+            )
+
+        options = self.options
+        return reporter_module.Reporter(
+            synchronizer,
+            self.row_publisher(synchronizer),
+            self.publisher(synchronizer, namespaces.NODB),
+            identify,
+            reporter_module.ReporterOptions(
+                flush_interval_seconds=options.flush_interval_seconds,
+                heartbeat_flush_interval_seconds=options.heartbeat_flush_interval_seconds,
+                beat_interval_seconds=options.beat_interval_seconds,
+                exit_flush_seconds=options.exit_flush_seconds,
+                max_dirty_records=options.max_dirty_records,
+            ),
+            beats=beats,
+        )
+
+    def sweeper(self, synchronizer: contract.Synchronizer) -> sweeper_module.Sweeper:
+        """Return what walks a scope's tables."""
+        return sweeper_module.Sweeper(
+            synchronizer,
+            self.row_publisher(synchronizer),
+            self.publisher(synchronizer, namespaces.NODB),
+            self.scopes,
+            self.options.sweep_page_rows,
+            self.options.sweep_pause_seconds,
+        )
+
+    def sweep_duty(self) -> sweep_duty_module.SweepDuty:
+        """Return a conductor's duty to sweep its cell, and the API's tables where it can."""
+        synchronizer = self.make_synchronizer()
+        options = self.options
+
+        def scopes() -> list[str]:
+            own = [self.scopes.own_cell()]
+            return [*own, scopes_module.API] if self.scopes.has_api_database() else own
+
+        return sweep_duty_module.SweepDuty(
+            synchronizer,
+            self.sweeper(synchronizer),
+            self.publisher(synchronizer, namespaces.NODB),
+            scopes,
+            f"{self.conf.host}:{os.getpid()}:{uuid.uuid4()}",
+            sweep_duty_module.SweepOptions(
+                interval_seconds=options.sweep_interval_seconds,
+                least_pause_seconds=min(10.0, options.sweep_interval_seconds),
+                reporter_bound_seconds=options.reporter_bound_seconds,
+                check_seconds=options.beat_interval_seconds,
+            ),
+        )
+
+    def scheduler(
+        self,
+        cells: Callable[[], list[str]],
+        make_server: Callable[[runtime_module.SchedulerRuntime], Any] | None = None,
+    ) -> runtime_module.SchedulerRuntime:
+        """Return a scheduler worker's runtime, not started."""
+        options = self.options
+        address = None
+        if options.metrics_port:
+            address = (str(options.metrics_host), int(options.metrics_port))
+        return runtime_module.SchedulerRuntime(
+            self.make_synchronizer,
+            self.declared,
+            cells,
+            runtime_module.WorkerFacts(
+                host=str(self.conf.host),
+                plugin_version=plugin_version(),
+                nova_version=releases.nova_version(),
+            ),
+            proof_module.ProofOptions(
+                feed_bound_seconds=options.feed_bound_seconds,
+                reporter_bound_seconds=options.reporter_bound_seconds,
+                unreported_grace_seconds=3 * options.heartbeat_flush_interval_seconds,
+            ),
+            replication.ReplicatorOptions(
+                canary_interval_seconds=options.beat_interval_seconds,
+                silence_seconds=options.feed_bound_seconds,
+            ),
+            make_server=make_server,
+            metrics_address=address,
+        )
+
+
+def _choice(option: str, value: str, choices: list[str]) -> None:
+    if value not in choices:
+        raise errors.ConfigurationError(option, value, f"choose one of {', '.join(choices)}")
+
+
+def _load(group: str, name: str) -> type[Any]:
+    loaded: type[Any] = stevedore_driver.DriverManager(group, name).driver
+    return loaded
+
+
+_plugin: Plugin | None = None
+
+
+def get() -> Plugin:
+    """Return this process's plugin.
+
+    :raises ConfigurationError: the plugin was not activated
+    """
+    if _plugin is None:
+        raise errors.ConfigurationError(
+            "[oslo_messaging_notifications] driver",
+            "",
+            "add nodb_scheduler to it: nova-scheduler was told to run the plugin's "
+            "scheduler without loading the plugin",
+        )
+    return _plugin
+
+
+def install(plugin: Plugin | None) -> None:
+    """Make a plugin this process's own; None takes it away."""
+    global _plugin
+    _plugin = plugin

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's ConductorManager with the duties of a cell's reporter.
+
+The reporter must say from the start that it lives, not from its first write:
+schedulers trust a cell only while one of its conductors says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import nova.conductor.manager
+
+from nova_nodb_scheduler.nova_adapter import assembly, reporting
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
+
+LOG = logging.getLogger(__name__)
+
+
+class ConductorManager(nova.conductor.manager.ConductorManager):  # type: ignore[misc]
+    """Conducts as Nova's does, and reports. Constructor as Nova's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._nodb_reporter: reporter_module.Reporter | None = None
+        self._nodb_duty: sweep_duty_module.SweepDuty | None = None
+
+    def init_host(self, service_ref: Any) -> None:
+        """Start to report; called in each worker.
+
+        :raises ConfigurationError: this conductor cannot tell which cell it serves
+        """
+        super().init_host(service_ref)
+        plugin = assembly.get()
+        plugin.scopes.own_cell()
+        reporter = plugin.reporter(
+            "conductor", plugin.scopes.own_cell, lambda: (plugin.scopes.own_cell(),)
+        )
+        duty = plugin.sweep_duty()
+        reporter.on_lost = duty.ask
+        self._nodb_reporter, self._nodb_duty = reporter, duty
+        reporting.install(reporter, plugin.scopes)
+        reporter.ensure_started()
+        duty.start()
+
+    def cleanup_host(self) -> None:
+        """Publish what is left and stop; idempotent."""
+        self._nodb_stop()
+        super().cleanup_host()
+
+    def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """Publish what is left and stop, after Nova has finished its requests."""
+        inherited = getattr(super(), "graceful_shutdown", None)
+        try:
+            if inherited is not None:
+                inherited(*args, **kwargs)
+        finally:
+            self._nodb_stop()
+
+    def _nodb_stop(self) -> None:
+        duty, self._nodb_duty = self._nodb_duty, None
+        reporter, self._nodb_reporter = self._nodb_reporter, None
+        if duty is not None:
+            duty.stop()
+        if reporter is not None:
+            reporter.stop()

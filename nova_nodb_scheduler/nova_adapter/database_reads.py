@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers the database reads of Nova's request filters from memory.
+
+They are module functions of Nova without a seam, so they are replaced, in
+nova-scheduler only, by functions that ask the current request's view and
+otherwise call Nova's own. The lowest function that still sees the request's
+thread is taken, so that everything above stays Nova's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova import objects
+from nova.objects import aggregate as nova_aggregate
+from nova.objects import service as nova_service
+
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter import views
+
+Row = Mapping[str, Any]
+
+_by_metadata = nova_aggregate._get_by_metadata_from_db
+_non_matching = nova_aggregate._get_non_matching_by_metadata_keys_from_db
+_by_host = nova_aggregate._get_by_host_from_db
+_minimum_version = nova_service.get_minimum_version_all_cells
+
+
+def _row(aggregate: Any, metadata: Mapping[str, str]) -> Row:
+    return {
+        "id": aggregate.id,
+        "uuid": aggregate.uuid,
+        "name": aggregate.name,
+        "hosts": list(aggregate.hosts),
+        "metadetails": dict(metadata),
+        "created_at": aggregate.created_at,
+        "updated_at": aggregate.updated_at,
+    }
+
+
+def _matching(view: views.RequestView, wanted: Callable[[str, str], bool]) -> list[Row]:
+    """Return aggregates with a wanted metadata item.
+
+    Nova's joins load only the items that matched; a filter that looks at the
+    metadata of what it gets must see the same.
+    """
+    found = []
+    for aggregate in view.reads.aggregates():
+        items = {k: v for k, v in aggregate.metadata.items() if wanted(k, v)}
+        if items:
+            found.append(_row(aggregate, items))
+    return found
+
+
+def _view() -> views.RequestView | None:
+    view = views.current()
+    return view if view is not None and view.serves(scopes_module.API) else None
+
+
+@functools.wraps(_by_metadata)
+def get_by_metadata(context: Any, key: str | None = None, value: str | None = None) -> list[Any]:
+    """Answer AggregateList.get_by_metadata and get_by_metadata_key."""
+    view = _view()
+    if view is None:
+        return list(_by_metadata(context, key=key, value=value))
+    assert key is not None or value is not None  # as Nova's own
+    return _matching(
+        view, lambda k, v: (key is None or k == key) and (value is None or v == value)
+    )
+
+
+@functools.wraps(_non_matching)
+def get_non_matching(
+    context: Any, ignored_keys: list[str], key_prefix: str, value: str
+) -> list[Any]:
+    """Answer AggregateList.get_non_matching_by_metadata_keys."""
+    view = _view()
+    if view is None or not key_prefix:
+        return list(_non_matching(context, ignored_keys, key_prefix, value))
+    return _matching(
+        view, lambda k, v: v == value and k.startswith(key_prefix) and k not in ignored_keys
+    )
+
+
+@functools.wraps(_by_host)
+def get_by_host(context: Any, host: str, key: str | None = None) -> list[Any]:
+    """Answer AggregateList.get_by_host."""
+    view = _view()
+    if view is None:
+        return list(_by_host(context, host, key=key))
+    found = view.reads.aggregates_of_host(host)
+    return [_row(agg, agg.metadata) for agg in found if not key or key in agg.metadata]
+
+
+@functools.wraps(_minimum_version)
+def get_minimum_version_all_cells(
+    context: Any, binaries: list[str], require_all: bool = False
+) -> int:
+    """Answer from memory where every cell, cell0 too, is proved."""
+    view = views.current()
+    cells = _all_cells(view) if view is not None else []
+    if (
+        view is None
+        or not all(binary.startswith("nova-") for binary in binaries)
+        or not all([view.serves(cell) for cell in cells])
+    ):
+        return int(_minimum_version(context, binaries, require_all=require_all))
+    versions = [
+        version
+        for cell in cells
+        for version in view.reads.minimum_service_versions(cell, binaries).values()
+        if version
+    ]
+    return min(versions, default=0)
+
+
+def _all_cells(view: views.RequestView) -> list[str]:
+    return sorted({*view.cells, objects.CellMapping.CELL0_UUID})
+
+
+#: (module, name, Nova's own, ours)
+_REPLACED = (
+    (nova_aggregate, "_get_by_metadata_from_db", _by_metadata, get_by_metadata),
+    (
+        nova_aggregate,
+        "_get_non_matching_by_metadata_keys_from_db",
+        _non_matching,
+        get_non_matching,
+    ),
+    (nova_aggregate, "_get_by_host_from_db", _by_host, get_by_host),
+    (
+        nova_service,
+        "get_minimum_version_all_cells",
+        _minimum_version,
+        get_minimum_version_all_cells,
+    ),
+)
+
+
+def install() -> None:
+    """Put the functions in the place of Nova's own; idempotent.
+
+    What somebody else replaced (a test, another plugin) is left alone.
+    """
+    for module, name, own, ours in _REPLACED:
+        if getattr(module, name) is own:
+            setattr(module, name, ours)

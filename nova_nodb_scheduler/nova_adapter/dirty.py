@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of records that were changed in Nova's database and not yet published.
+
+Values are not queued: two conductors may handle one host's saves, and a queued
+value could overwrite a newer one. What is kept is the record's name; its row
+is read when it is published. Names that are marked again while they wait
+stand once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+
+@attrs.frozen
+class Dirty:
+    """A record that waits to be published.
+
+    :param scope: uuid of the cell whose database holds the row, or ``api``
+    :param since_seconds: when it was first marked, by a monotonic clock
+    """
+
+    key: records.RecordKey
+    scope: str
+    since_seconds: float
+
+
+@attrs.define
+class Heartbeat:
+    """Heartbeats of one service that wait to be published together.
+
+    :param seen: how many a reporter saw
+    :param report_count: highest count among them
+    :param last_seen_up: ISO 8601 text in UTC, of the latest of them
+    """
+
+    service: str
+    scope: str
+    seen: int
+    report_count: int
+    last_seen_up: str | None
+
+
+class DirtyRecords:
+    """A bounded set of dirty names and heartbeats; every call returns at once.
+
+    :param limit: most names that are kept; beyond it all are forgotten and
+        their scopes are remembered as lost, to be swept
+    """
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._names: dict[records.RecordKey, Dirty] = {}
+        self._in_flight: dict[records.RecordKey, Dirty] = {}
+        self._beats: dict[str, Heartbeat] = {}
+        self._lost: set[str] = set()
+        #: Set when there is something to do; the flushing thread waits on it.
+        self.wake = threading.Event()
+
+    def mark(self, scope: str, keys: Collection[records.RecordKey]) -> None:
+        """Note that rows were written. Any thread."""
+        now = self._clock()
+        with self._lock:
+            for key in keys:
+                self._names.setdefault(key, Dirty(key, scope, now))
+            if len(self._names) > self._limit:
+                self._lost.update(dirty.scope for dirty in self._names.values())
+                self._names.clear()
+        self.wake.set()
+
+    def beat(self, scope: str, service: str, report_count: int, last_seen_up: str | None) -> None:
+        """Note a heartbeat of a service. Any thread."""
+        with self._lock:
+            beat = self._beats.get(service)
+            if beat is None:
+                beat = self._beats[service] = Heartbeat(service, scope, 0, 0, None)
+            beat.seen += 1
+            if report_count >= beat.report_count:
+                beat.report_count = report_count
+                beat.last_seen_up = last_seen_up or beat.last_seen_up
+
+    def take(self, limit: int) -> list[Dirty]:
+        """Take the names that waited longest; end with :meth:`done`."""
+        with self._lock:
+            batch = [self._names.pop(key) for key in list(self._names)[:limit]]
+            self._in_flight.update((dirty.key, dirty) for dirty in batch)
+            if not self._names:
+                self.wake.clear()
+        return batch
+
+    def done(self, batch: Collection[Dirty], failed: Collection[records.RecordKey] = ()) -> None:
+        """Give a batch back: the failed ones wait again, with their old age."""
+        with self._lock:
+            for dirty in batch:
+                self._in_flight.pop(dirty.key, None)
+                if dirty.key in failed:
+                    self._names[dirty.key] = dirty
+
+    def take_beats(self) -> list[Heartbeat]:
+        """Take all waiting heartbeats."""
+        with self._lock:
+            beats = list(self._beats.values())
+            self._beats.clear()
+        return beats
+
+    def return_beats(self, beats: Collection[Heartbeat]) -> None:
+        """Give heartbeats back that could not be published."""
+        with self._lock:
+            for beat in beats:
+                newer = self._beats.get(beat.service)
+                if newer is None:
+                    self._beats[beat.service] = beat
+                    continue
+                newer.seen += beat.seen
+                if beat.report_count > newer.report_count:
+                    newer.report_count = beat.report_count
+                    newer.last_seen_up = beat.last_seen_up
+
+    def take_lost(self) -> set[str]:
+        """Take the scopes whose names were forgotten for want of room."""
+        with self._lock:
+            lost, self._lost = self._lost, set()
+        return lost
+
+    def lose(self, scopes: Collection[str]) -> None:
+        """Note scopes whose changes are no longer known by name."""
+        with self._lock:
+            self._lost.update(scopes)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._names) + len(self._in_flight)
+
+    def beats_waiting(self) -> int:
+        """Count the services with heartbeats not yet published."""
+        with self._lock:
+            return len(self._beats)
+
+    def ages_seconds(self) -> dict[str, float]:
+        """Return per scope how long its oldest name has waited."""
+        now = self._clock()
+        ages: dict[str, float] = {}
+        with self._lock:
+            for dirty in (*self._names.values(), *self._in_flight.values()):
+                age = now - dirty.since_seconds
+                ages[dirty.scope] = max(age, ages.get(dirty.scope, 0.0))
+            for scope in self._lost:
+                ages[scope] = float("inf")
+        return ages

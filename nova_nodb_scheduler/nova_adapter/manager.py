@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's SchedulerManager, choosing among host states held in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import nova.scheduler.host_manager
+import nova.scheduler.manager
+import oslo_messaging as messaging
+from nova import exception as nova_exception
+
+from nova_nodb_scheduler.nova_adapter import assembly, database_reads, views
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def _host_manager_class(cls: type[Any]) -> Iterator[None]:
+    """Have Nova's constructor build another host manager.
+
+    It names the class through its module, and building Nova's own first would
+    read every compute node and instance.
+    """
+    module = nova.scheduler.host_manager
+    own = module.HostManager
+    module.HostManager = cls
+    try:
+        yield
+    finally:
+        module.HostManager = own
+
+
+class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore[misc]
+    """The nodb scheduler. Constructor as Nova's; nothing runs before init_host."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        plugin = assembly.get()
+        plugin.check_scheduler()
+        with _host_manager_class(plugin.host_manager_class()):
+            super().__init__(*args, **kwargs)
+        database_reads.install()
+        self.nodb = plugin.scheduler(lambda: sorted(self.host_manager.cells))
+
+    # -- life: threads start in the worker, after the fork ---------------------
+
+    def init_host(self, service_ref: Any) -> None:
+        """Start the feed of host states; called in each worker."""
+        super().init_host(service_ref)
+        self.nodb.start()
+
+    def cleanup_host(self) -> None:
+        """Stop what init_host started; idempotent."""
+        self.nodb.stop()
+        super().cleanup_host()
+
+    def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """Stop what init_host started, after Nova has finished its requests."""
+        inherited = getattr(super(), "graceful_shutdown", None)
+        try:
+            if inherited is not None:
+                inherited(*args, **kwargs)
+        finally:
+            self.nodb.stop()
+
+    # -- requests ---------------------------------------------------------------
+
+    @messaging.expected_exceptions(nova_exception.NoValidHost)
+    def select_destinations(self, context: Any, *args: Any, **kwargs: Any) -> Any:
+        """Choose hosts as Nova does, from memory where it is proved current.
+
+        NoValidHost is said only on proved state: if a cell lost its proof
+        meanwhile, or Placement offered a host that the store does not know,
+        the request is decided once more, by Nova's own reads.
+        """
+        started = time.monotonic()
+        view = self.nodb.views.open()
+        # Nova changes the request as it goes; a second decision needs the first one's.
+        untouched = {
+            name: value.obj_clone() if name == "spec_obj" and value is not None else value
+            for name, value in kwargs.items()
+        }
+        outcome = "error"
+        try:
+            try:
+                with views.working_on(view):
+                    chosen = self._select(context, args, kwargs)
+            except nova_exception.NoValidHost:
+                if not self._in_doubt(view):
+                    outcome = "no_valid_host"
+                    raise
+                retry = self.nodb.views.open(stock=True)
+                try:
+                    with views.working_on(retry):
+                        chosen = self._select(context, args, untouched)
+                except nova_exception.NoValidHost:
+                    outcome = "no_valid_host"
+                    raise
+            outcome = "selected"
+            return chosen
+        finally:
+            self.nodb.scheduled(time.monotonic() - started, outcome)
+
+    def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
+        # Nova's own method is wrapped for its RPC server; what it wraps
+        # raises NoValidHost as it is.
+        own = nova.scheduler.manager.SchedulerManager.select_destinations
+        try:
+            return own(self, context, *args, **kwargs)
+        except messaging.ExpectedException as wrapped:
+            raise wrapped.exc_info[1] from None
+
+    def _get_all_host_states(
+        self, context: Any, spec_obj: Any, provider_summaries: Any
+    ) -> Any:
+        view = views.current()
+        if view is not None and provider_summaries:
+            roots = {
+                summary.get("root_provider_uuid", uuid)
+                for uuid, summary in provider_summaries.items()
+            }
+            view.unknown_candidates = not all(map(view.reads.knows_node, roots))
+        return super()._get_all_host_states(context, spec_obj, provider_summaries)
+
+    def _in_doubt(self, view: views.RequestView) -> bool:
+        if view.unknown_candidates:
+            for scope in sorted(view.served):
+                view.miss(scope, proof_module.Reason.UNKNOWN_HOST)
+            return True
+        if self.nodb.views.still_proved(view):
+            return False
+        for scope in sorted(view.served):
+            view.miss(scope, proof_module.Reason.FEED)
+        return True

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says for which cells the states in memory are proved to be current.
+
+Freshness is the age of the feed and of the reporters' path, never that of a
+record: an idle host is silent for days. Whatever cannot be proved is named,
+and its cell takes Nova's own path.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import quarantine as quarantine_module
+
+#: Namespaces without which a cell cannot be judged or scheduled.
+_NEEDED = (
+    namespaces.COMPUTE_NODES.name,
+    namespaces.SERVICES.name,
+    namespaces.SERVICE_LIVENESS.name,
+    namespaces.INSTANCES.name,
+    namespaces.REPORTERS.name,
+    namespaces.CELLS.name,
+)
+
+
+class Reason(enum.Enum):
+    """Why a scope's states are not proved."""
+
+    FEED = "feed not proved"
+    COLD = "never swept in this epoch"
+    NO_REPORTER = "no reporter"
+    SILENT_REPORTER = "reporter silent"
+    BEHIND = "reporter behind"
+    UNREPORTED = "heartbeats nobody reported"
+    QUARANTINE = "unreadable records"
+    #: Found while states are turned into Nova's objects, not by the judge.
+    UNKNOWN_VERSION = "unknown object version"
+    UNKNOWN_HOST = "candidate not in the store"
+
+
+@attrs.frozen
+class Proof:
+    """A judgement about a snapshot.
+
+    :param missing: scopes that are not proved, and why; all others are
+    """
+
+    missing: Mapping[str, Reason]
+
+    def holds(self, scope: str) -> bool:
+        return scope not in self.missing
+
+
+@attrs.frozen
+class ProofOptions:
+    """Bounds; see the options of the same names.
+
+    :param unreported_grace_seconds: how long a heartbeat may look unreported,
+        because two reporters' batches crossed
+    """
+
+    feed_bound_seconds: float
+    reporter_bound_seconds: float
+    unreported_grace_seconds: float
+
+
+class Judge:
+    """Judges cells by what the plugin's own namespaces say. Any thread.
+
+    :param feed_alive: whether the feed was proved within some seconds
+    :param epoch: the replicator's current epoch
+    :param backend_now_seconds: the back end's clock, without I/O
+    """
+
+    def __init__(
+        self,
+        feed_alive: Callable[[float], bool],
+        epoch: Callable[[], str],
+        quarantine: quarantine_module.Quarantine,
+        backend_now_seconds: Callable[[], float],
+        options: ProofOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._feed_alive = feed_alive
+        self._epoch = epoch
+        self._quarantine = quarantine
+        self._backend_now_seconds = backend_now_seconds
+        self._options = options
+        self._clock = clock
+        self._unreported_since: dict[str, float] = {}
+
+    def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> Proof:
+        """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
+        if not self._feed_alive(self._options.feed_bound_seconds):
+            return Proof(dict.fromkeys(scopes, Reason.FEED))
+        missing = {}
+        beats = self._beats(snapshot)
+        unreported = unreported_by_cell(snapshot)
+        for scope in scopes:
+            reason = self._missing(snapshot, scope, beats, unreported)
+            if reason is not None:
+                missing[scope] = reason
+        return Proof(missing)
+
+    def _missing(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        scope: str,
+        beats: Collection[Mapping[str, Any]],
+        unreported: Mapping[str, int],
+    ) -> Reason | None:
+        if self._unreadable(snapshot, scope):
+            return Reason.QUARANTINE
+        swept = snapshot.namespace(namespaces.CELLS.name).get(scope)
+        if swept is None or swept.state.get("epoch") != self._epoch():
+            return Reason.COLD
+        reason = self._path(scope, beats)
+        if reason is not None or scope == scopes_module.API:
+            return reason
+        excess = unreported.get(scope, 0) - int(swept.state["unreported"])
+        return Reason.UNREPORTED if self._lasts(scope, excess) else None
+
+    def _path(self, scope: str, beats: Collection[Mapping[str, Any]]) -> Reason | None:
+        """Judge the reporters that write a scope."""
+        now = self._backend_now_seconds()
+        bound = self._options.reporter_bound_seconds
+        alive = 0
+        for beat in beats:
+            silence = now - float(beat["beat_at"])
+            behind = float(beat["behind_seconds"].get(scope, 0.0))
+            if behind > 0 and behind + silence > bound:
+                return Reason.BEHIND
+            if beat.get("cell") not in (scope, reporter_module.EVERY_CELL):
+                continue
+            if silence > bound:
+                return Reason.SILENT_REPORTER
+            alive += scope in beat["guards"]
+        # Nobody guards the API database's tables: nova-api may be silent for days.
+        return None if alive or scope == scopes_module.API else Reason.NO_REPORTER
+
+    def _lasts(self, scope: str, excess: int) -> bool:
+        if excess <= 0:
+            self._unreported_since.pop(scope, None)
+            return False
+        since = self._unreported_since.setdefault(scope, self._clock())
+        return self._clock() - since > self._options.unreported_grace_seconds
+
+    def _unreadable(self, snapshot: snapshot_module.Snapshot, scope: str) -> bool:
+        for name in _NEEDED:
+            if self._quarantine.overflowed(name):
+                return True
+            view = snapshot.namespace(name)
+            for key in self._quarantine.keys(name):
+                known = view.get(key)
+                # Whose it is, only its last readable state tells.
+                if known is None or known.state.get("cell") in (scope, None):
+                    return True
+        return False
+
+    @staticmethod
+    def _beats(snapshot: snapshot_module.Snapshot) -> list[Mapping[str, Any]]:
+        view = snapshot.namespace(namespaces.REPORTERS.name)
+        found = (view.get(key) for key in view.keys())
+        return [record.state for record in found if record is not None]
+
+
+def unreported_by_cell(snapshot: snapshot_module.Snapshot) -> dict[str, int]:
+    """Sum the unreported heartbeats of each cell over its services."""
+    view = snapshot.namespace(namespaces.SERVICE_LIVENESS.name)
+    if not len(view):
+        return {}
+    codes = view.column("cell")
+    missed = np.maximum(view.column("unreported"), 0)
+    sums = np.bincount(codes, weights=missed, minlength=int(codes.max()) + 1)
+    vocabulary = view.vocabulary("cell")
+    return {vocabulary.text(code): int(total) for code, total in enumerate(sums) if total}

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns dirty names and heartbeats into records on the back end.
+
+One batch is one read of the back end, one SELECT per table and database, and
+one write of the back end, whatever the number of records.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+from nova import exception as nova_exception
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import dirty as dirty_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter import tables
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Published:
+    """What became of a batch.
+
+    :param failed: names that stay dirty: their database or the back end
+        refused them this time
+    :param written: records written or deleted
+    :param version: highest version written, 0 if none
+    """
+
+    failed: frozenset[records.RecordKey]
+    written: int
+    version: int
+
+
+class RowPublisher:
+    """Publishes rows of Nova's tables by name; any thread may call it."""
+
+    def __init__(
+        self, publisher: publisher_module.Publisher, scopes: scopes_module.Scopes
+    ) -> None:
+        self._publisher = publisher
+        self._scopes = scopes
+
+    def publish(self, batch: Collection[dirty_module.Dirty]) -> Published:
+        """Read the rows of a batch and bring their records up to date.
+
+        :raises BackendUnavailable: all of the batch stays dirty
+        """
+        scope_of = {dirty.key: dirty.scope for dirty in batch}
+        rows = _Rows(self._scopes, scope_of)
+        report = self._publisher.publish(
+            {key: rows.compute(key) for key in scope_of}, refresh=rows.refresh
+        )
+        return Published(
+            failed=report.failed | rows.unreadable,
+            written=report.published + report.deleted,
+            version=report.version,
+        )
+
+    def publish_heartbeats(self, beats: Collection[dirty_module.Heartbeat]) -> int:
+        """Merge heartbeats into the services' liveness; all share their statements.
+
+        :returns: highest version written
+        :raises BackendUnavailable: none is known to be published
+        """
+        updates = {
+            records.RecordKey(namespaces.SERVICE_LIVENESS.name, beat.service): merge_heartbeat(
+                beat
+            )
+            for beat in beats
+        }
+        return self._publisher.publish(updates).version
+
+
+class _Rows:
+    """The rows of one batch, read anew in each round."""
+
+    def __init__(
+        self, scopes: scopes_module.Scopes, scope_of: Mapping[records.RecordKey, str]
+    ) -> None:
+        self._scopes = scopes
+        self._scope_of = scope_of
+        self._states: dict[records.RecordKey, tables.State] = {}
+        self.unreadable: frozenset[records.RecordKey] = frozenset()
+
+    def refresh(self, keys: Collection[records.RecordKey]) -> None:
+        groups: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+        for key in keys:
+            groups[self._scope_of[key], key.namespace].append(key.key)
+            self._states.pop(key, None)
+        for (scope, namespace), names in sorted(groups.items()):
+            self._read(scope, namespace, names)
+
+    def _read(self, scope: str, namespace: str, names: list[str]) -> None:
+        wanted = [records.RecordKey(namespace, name) for name in names]
+        try:
+            context = self._scopes.context_for(scope)
+            found = tables.BY_NAMESPACE[namespace].read(context, scope, names)
+        except nova_exception.CellMappingNotFound:
+            # The cell was unmapped: none of its rows counts any more.
+            found = {}
+        except Exception as error:
+            # One database that is down must not hold up the others' rows.
+            LOG.warning(
+                "Cannot read %(count)d rows of %(namespace)s in %(scope)s, will try again: "
+                "%(error)s",
+                {"count": len(names), "namespace": namespace, "scope": scope, "error": error},
+            )
+            self.unreadable |= frozenset(wanted)
+            return
+        self.unreadable -= frozenset(wanted)
+        for key in wanted:
+            if key.key in found:
+                self._states[key] = found[key.key]
+
+    def compute(self, key: records.RecordKey) -> publisher_module.Compute:
+        def state(
+            current: Mapping[str, Any] | None,
+        ) -> Mapping[str, Any] | publisher_module.Outcome:
+            if key in self.unreadable:
+                return publisher_module.UNCHANGED
+            wanted = self._states.get(key)
+            if wanted is None:
+                elsewhere = current is not None and self._belongs_elsewhere(key, current)
+                return publisher_module.UNCHANGED if elsewhere else publisher_module.DELETE
+            if key.namespace == namespaces.SERVICE_LIVENESS.name:
+                return swept_liveness(wanted, current)
+            return wanted
+
+        return state
+
+    def _belongs_elsewhere(self, key: records.RecordKey, current: Mapping[str, Any]) -> bool:
+        # A record of a cell's table is deleted only on that cell's own word.
+        # (A host mapping's cell is what it says, not where it is stored.)
+        scope = self._scope_of[key]
+        return scope != scopes_module.API and current.get("cell") != scope
+
+
+def swept_liveness(
+    row: Mapping[str, Any], current: Mapping[str, Any] | None
+) -> Mapping[str, Any] | publisher_module.Outcome:
+    """Bring liveness up to a row that a sweep read.
+
+    A heartbeat may be in a reporter's queue at this moment: counts that differ
+    by one are left to it, otherwise it would be taken for an unreported one.
+    """
+    count = int(row["report_count"])
+    seen_up = row["last_seen_up"]
+    if current is None:
+        return {
+            "cell": row["cell"],
+            "report_count": count,
+            "base": count,
+            "seen": 0,
+            "unreported": 0,
+            "last_seen_up": seen_up,
+        }
+    if count <= int(current["report_count"]) + 1:
+        return publisher_module.UNCHANGED
+    return _with_count(current, count, 0, seen_up)
+
+
+def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
+    """Return the update that adds a reporter's heartbeats to a service's liveness.
+
+    nova-compute counts its heartbeats; ``seen`` counts those that reporters
+    saw. What is missing went through a conductor without the plugin (or was
+    lost with a conductor that died): ``unreported``, the sign that other
+    writes may have been missed, too. It may be negative for a moment, when
+    two conductors' batches cross.
+    """
+
+    def update(current: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if current is None:
+            return {
+                "cell": beat.scope,
+                "report_count": beat.report_count,
+                "base": beat.report_count - beat.seen,
+                "seen": beat.seen,
+                "unreported": 0,
+                "last_seen_up": beat.last_seen_up,
+            }
+        return _with_count(current, beat.report_count, beat.seen, beat.last_seen_up)
+
+    return update
+
+
+def _with_count(
+    current: Mapping[str, Any], report_count: int, seen: int, last_seen_up: str | None
+) -> dict[str, Any]:
+    count = max(int(current["report_count"]), report_count)
+    total = int(current["seen"]) + seen
+    latest = max(str(current["last_seen_up"] or ""), last_seen_up or "") or None
+    return {
+        **current,
+        "report_count": count,
+        "seen": total,
+        "unreported": count - int(current["base"]) - total,
+        "last_seen_up": latest,
+    }

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports what a process writes into Nova's database to the synchronizer.
+
+One per process, with one thread that starts with the first mark in the
+process that made it (a WSGI server may load the application before it forks).
+Nova's threads only add names to a set under a lock that is never held during
+I/O: they never wait for the back end, and an error here never reaches them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import dirty as dirty_module
+from nova_nodb_scheduler.nova_adapter import publishing
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+LOG = logging.getLogger(__name__)
+
+#: Scope of a reporter that writes into every cell: nova-api, nova-manage.
+EVERY_CELL = "*"
+
+
+@attrs.frozen
+class ReporterOptions:
+    """Timing and bounds; the meaning is that of the options of the same names."""
+
+    flush_interval_seconds: float
+    heartbeat_flush_interval_seconds: float
+    beat_interval_seconds: float
+    exit_flush_seconds: float
+    max_dirty_records: int
+    batch_records: int = 500
+
+
+@attrs.frozen
+class Identity:
+    """Who a reporter is, for operators and for the schedulers' proofs.
+
+    :param cell: uuid of the one cell it writes, or ``*``
+    :param guards: cells whose compute services write through it: conductors
+        have their own cell here, the others nothing
+    :param role: ``conductor``, ``api``, ``manage`` or ``scheduler``
+    """
+
+    reporter_id: str
+    role: str
+    host: str
+    pid: int
+    cell: str
+    guards: tuple[str, ...]
+    plugin_version: str
+    nova_version: str
+
+
+@attrs.frozen
+class ReporterStatus:
+    """A reporter at a moment, for status and metrics."""
+
+    queued: int
+    oldest_seconds: float
+    published: int
+    failed_flushes: int
+    version: int
+    last_error: str | None
+    running: bool
+
+
+class Reporter:
+    """Gathers dirty names and publishes them in batches.
+
+    :param synchronizer: opened by the flushing thread, in the process that flushes
+    :param identify: builds the identity, once, in the flushing thread
+    :param beats: False for short-lived processes, which only flush at exit
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        rows: publishing.RowPublisher,
+        beat_publisher: publisher_module.Publisher,
+        identify: Callable[[], Identity],
+        options: ReporterOptions,
+        *,
+        beats: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._rows = rows
+        self._beat_publisher = beat_publisher
+        self._identify = identify
+        self._options = options
+        self._beats = beats
+        self._clock = clock
+        self._dirty = dirty_module.DirtyRecords(options.max_dirty_records, clock)
+        self._start_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid: int | None = None
+        self._identity: Identity | None = None
+        self._opened = False
+        self._last_beat = self._last_heartbeats = float("-inf")
+        self._published = self._failed_flushes = self._version = self._beat_number = 0
+        self._last_error: str | None = None
+        #: Called with scopes whose tables must be compared with the store.
+        self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
+
+    # -- Nova's threads ---------------------------------------------------
+
+    def mark(self, scope: str, namespace: str, keys: Collection[str]) -> None:
+        """Note that rows were written. Never blocks, never raises."""
+        self._dirty.mark(scope, [records.RecordKey(namespace, key) for key in keys])
+        self.ensure_started()
+
+    def heartbeat(
+        self, scope: str, service: str, report_count: int, last_seen_up: str | None
+    ) -> None:
+        """Note a heartbeat of a compute service. Never blocks, never raises."""
+        self._dirty.beat(scope, service, report_count, last_seen_up)
+        self.ensure_started()
+
+    def lose(self, scopes: Collection[str]) -> None:
+        """Note that rows were written whose names are not known: sweep these scopes."""
+        self._dirty.lose(scopes)
+        self.ensure_started()
+
+    def ensure_started(self) -> None:
+        """Start the flushing thread if this process has none yet; cheap otherwise."""
+        if self._pid == os.getpid():
+            return
+        with self._start_lock:
+            if self._pid == os.getpid():
+                return
+            self._pid = os.getpid()
+            self._stop = threading.Event()
+            self._opened = False
+            self._thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
+
+    # -- life -------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Flush what can be flushed within the bound and leave; idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._pid != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        deadline = self._clock() + self._options.exit_flush_seconds
+        self._stop.set()
+        self._dirty.wake.set()
+        thread.join(self._options.exit_flush_seconds)
+        self._pid = None
+        left = len(self._dirty)
+        if thread.is_alive() or left:
+            LOG.warning(
+                "%(left)d changed records could not be published within %(seconds).1f s; "
+                "the next sweep of their cells will find them, or run 'nova-nodb-manage import'.",
+                {"left": left, "seconds": self._options.exit_flush_seconds},
+            )
+        elif self._clock() < deadline:
+            LOG.debug("The reporter published everything and left.")
+
+    def flush(self) -> int:
+        """Publish all that is dirty now; returns the highest version written so far.
+
+        :raises BackendUnavailable: what was not published stays dirty
+        """
+        with self._flush_lock:
+            self._open()
+            self._flush_records()
+            self._flush_heartbeats(force=True)
+        return self._version
+
+    def status(self) -> ReporterStatus:
+        """Return what operators see of this reporter."""
+        thread = self._thread
+        return ReporterStatus(
+            queued=len(self._dirty),
+            oldest_seconds=max(self._dirty.ages_seconds().values(), default=0.0),
+            published=self._published,
+            failed_flushes=self._failed_flushes,
+            version=self._version,
+            last_error=self._last_error,
+            running=thread is not None and thread.is_alive(),
+        )
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who this reporter is; None before its thread ran."""
+        return self._identity
+
+    # -- the flushing thread ----------------------------------------------
+
+    def _run(self) -> None:
+        pause = self._options.flush_interval_seconds
+        while not self._stop.is_set():
+            self._dirty.wake.wait(self._until_next_duty())
+            if self._stop.wait(self._options.flush_interval_seconds):
+                break
+            try:
+                self._turn()
+                pause = self._options.flush_interval_seconds
+            except errors.NodbError as error:
+                pause = self._trouble(error, pause)
+            except Exception as error:
+                LOG.exception("The reporter failed; it keeps its records and tries again.")
+                pause = self._trouble(error, pause, logged=True)
+        self._leave()
+
+    def _until_next_duty(self) -> float:
+        next_beat = self._last_beat + self._options.beat_interval_seconds
+        next_heartbeats = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
+        due = min(next_beat, next_heartbeats)
+        return max(0.0, min(due - self._clock(), self._options.beat_interval_seconds))
+
+    def _turn(self) -> None:
+        with self._flush_lock:
+            self._open()
+            failed = self._flush_records()
+            self._flush_heartbeats(force=False)
+            self._send_beat()
+        lost = self._dirty.take_lost()
+        if lost:
+            self.on_lost(lost)
+        if failed:
+            # Rows of a database that is down: the rest went on, they wait.
+            self._stop.wait(min(1.0, self._options.beat_interval_seconds))
+        if self._last_error is not None:
+            LOG.info("The synchronizer back end is back; nothing was lost.")
+            self._last_error = None
+
+    def _trouble(self, error: Exception, pause: float, *, logged: bool = False) -> float:
+        self._failed_flushes += 1
+        if self._last_error is None and not logged:
+            LOG.warning(
+                "Cannot publish host states, schedulers will read the databases themselves "
+                "until it works again: %(error)s",
+                {"error": error},
+            )
+        self._last_error = str(error)
+        self._stop.wait(pause)
+        return min(pause * 2 + 0.05, 2.0)
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._synchronizer.open()
+            self._identity = self._identify()
+            self._opened = True
+
+    def _flush_records(self) -> frozenset[records.RecordKey]:
+        failed: frozenset[records.RecordKey] = frozenset()
+        for _ in range(1 + len(self._dirty) // self._options.batch_records):
+            batch = self._dirty.take(self._options.batch_records)
+            if not batch:
+                break
+            stays = frozenset(dirty.key for dirty in batch)
+            try:
+                published = self._rows.publish(batch)
+                stays = published.failed
+            finally:
+                self._dirty.done(batch, stays)
+            failed |= published.failed
+            self._published += published.written
+            self._version = max(self._version, published.version)
+        return failed
+
+    def _flush_heartbeats(self, *, force: bool) -> None:
+        now = self._clock()
+        due = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
+        if not force and now < due:
+            return
+        self._last_heartbeats = now
+        beats = self._dirty.take_beats()
+        if not beats:
+            return
+        try:
+            version = self._rows.publish_heartbeats(beats)
+        except BaseException:
+            self._dirty.return_beats(beats)
+            raise
+        self._version = max(self._version, version)
+
+    def _send_beat(self) -> None:
+        now = self._clock()
+        if not self._beats or now < self._last_beat + self._options.beat_interval_seconds:
+            return
+        identity = self._identity
+        assert identity is not None  # set by _open
+        self._beat_number += 1
+        ages = self._dirty.ages_seconds()
+        state: Mapping[str, Any] = {
+            "cell": identity.cell,
+            "guards": list(identity.guards),
+            "binary": identity.role,
+            "host": identity.host,
+            "pid": identity.pid,
+            "plugin": identity.plugin_version,
+            "nova": identity.nova_version,
+            "beat": self._beat_number,
+            "beat_at": self._synchronizer.now_seconds(),
+            "queued": len(self._dirty),
+            # JSON has no infinity: a scope that lost names is as old as can be.
+            "behind_seconds": {scope: min(age, 1e9) for scope, age in ages.items()},
+            "published": self._published,
+            "failed_flushes": self._failed_flushes,
+        }
+        key = records.RecordKey(namespaces.REPORTERS.name, identity.reporter_id)
+        self._beat_publisher.publish({key: lambda current: state})
+        self._last_beat = now
+
+    def _leave(self) -> None:
+        try:
+            with self._flush_lock:
+                if len(self._dirty) or self._dirty.beats_waiting() or self._opened:
+                    self._open()
+                    self._flush_records()
+                    self._flush_heartbeats(force=True)
+                if self._beats and self._identity is not None and not len(self._dirty):
+                    key = records.RecordKey(
+                        namespaces.REPORTERS.name, self._identity.reporter_id
+                    )
+                    self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
+        except errors.NodbError as error:
+            LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where Nova's objects hand over their changes: the process's reporter, if any.
+
+Objects are classes of a registry and cannot be handed a reporter; this module
+holds the one of this process. It is installed once by the assembly.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+
+LOG = logging.getLogger(__name__)
+
+_reporter: reporter_module.Reporter | None = None
+_scopes: scopes_module.Scopes | None = None
+_complained = False
+
+
+def install(reporter: reporter_module.Reporter | None, scopes: scopes_module.Scopes | None) -> None:
+    """Make a reporter the process's own; None takes it away."""
+    global _reporter, _scopes, _complained
+    _reporter, _scopes, _complained = reporter, scopes, False
+
+
+def cell_of(context: Any) -> str | None:
+    """Return the cell a context's rows belong to; None where nothing is reported."""
+    global _complained
+    if _scopes is None:
+        return None
+    try:
+        return _scopes.of_context(context)
+    except errors.ConfigurationError as error:
+        if not _complained:
+            _complained = True
+            LOG.error("Changes of this process are not reported: %(error)s", {"error": error})
+        return None
+
+
+def mark(context: Any, namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of a cell's database were written."""
+    cell = cell_of(context)
+    if cell is not None:
+        mark_in(cell, namespace, keys)
+
+
+def mark_in(cell: str, namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of a known cell's database were written."""
+    if _reporter is not None:
+        _reporter.mark(cell, namespace, keys)
+
+
+def mark_api(namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of the API database were written."""
+    if _reporter is not None:
+        _reporter.mark(scopes_module.API, namespace, keys)
+
+
+def heartbeat(
+    context: Any, service: str, report_count: int, last_seen_up: str | None
+) -> None:
+    """Note a heartbeat of a compute service."""
+    cell = cell_of(context)
+    if cell is not None and _reporter is not None:
+        _reporter.heartbeat(cell, service, report_count, last_seen_up)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler worker runs beside Nova: the feed, the proof, the RPC server."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import prometheus_client
+
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
+from nova_nodb_scheduler.nova_adapter import reads as reads_module
+from nova_nodb_scheduler.nova_adapter import views as views_module
+from nova_nodb_scheduler.observe import exporter as exporter_module
+from nova_nodb_scheduler.observe import metrics as metrics_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract, replication
+from nova_nodb_scheduler.synchronizer import replicator as replicator_module
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+
+class BackendClock:
+    """The back end's clock without I/O, from an offset taken now and then."""
+
+    def __init__(self, synchronizer: contract.Synchronizer) -> None:
+        self._synchronizer = synchronizer
+        self._offset_seconds = 0.0
+
+    def adjust(self) -> None:
+        """Take the offset anew.
+
+        :raises BackendUnavailable: the old offset stays
+        """
+        self._offset_seconds = self._synchronizer.now_seconds() - time.monotonic()
+
+    def now_seconds(self) -> float:
+        """Return the back end's time as last known."""
+        return time.monotonic() + self._offset_seconds
+
+
+@attrs.frozen
+class WorkerFacts:
+    """What a scheduler worker says of itself in its beat."""
+
+    host: str
+    plugin_version: str
+    nova_version: str
+
+
+class SchedulerRuntime:
+    """One worker's share of the plugin; made again with each start.
+
+    :param make_synchronizer: a new driver instance, not opened
+    :param cells: uuids of the cells the host manager knows
+    :param make_server: the RPC server over this runtime, started and stopped
+        with it; None for none
+    """
+
+    def __init__(
+        self,
+        make_synchronizer: Callable[[], contract.Synchronizer],
+        declared: tuple[namespaces_model.Namespace, ...],
+        cells: Callable[[], list[str]],
+        facts: WorkerFacts,
+        proof_options: proof_module.ProofOptions,
+        replicator_options: replication.ReplicatorOptions,
+        make_server: Callable[[SchedulerRuntime], Any] | None = None,
+        metrics_address: tuple[str, int] | None = None,
+    ) -> None:
+        self._make_synchronizer = make_synchronizer
+        self._declared = declared
+        self._facts = facts
+        self._replicator_options = replicator_options
+        self._make_server = make_server
+        self._metrics_address = metrics_address
+        self._lock = threading.Lock()
+        self._running = False
+        self._server: Any = None
+        self._exporter: exporter_module.Exporter | None = None
+        self._fallbacks: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._outcomes: collections.Counter[str] = collections.Counter()
+        self._latencies: collections.deque[float] = collections.deque(maxlen=1000)
+        self._explained: dict[str, str] = {}
+        self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
+        self.synchronizer = make_synchronizer()
+        self.store = host_state_store.HostStateStore(declared, codec.decode_state)
+        self.clock = BackendClock(self.synchronizer)
+        built = reads_module.BuiltObjects()
+        self.replicator = self._make_replicator()
+        self.replicator.subscribe(lambda changes: None, built.clear)
+        self.judge = proof_module.Judge(
+            self.replicator.alive,
+            lambda: self.replicator.status().epoch,
+            self.replicator.quarantine,
+            self.clock.now_seconds,
+            proof_options,
+        )
+        self.views = views_module.Views(self.store, self.judge, built, cells, self.fell_back)
+
+    def _make_replicator(self) -> replicator_module.Replicator:
+        return replicator_module.Replicator(
+            self.synchronizer,
+            self.store,
+            self._declared,
+            identity=f"{self._facts.host}:{os.getpid()}:{next(_numbers)}",
+            options=self._replicator_options,
+            beat=self._beat,
+            meter=self.metrics,
+        )
+
+    def _beat(self) -> Mapping[str, Any]:
+        self.clock.adjust()
+        return {
+            "host": self._facts.host,
+            "pid": os.getpid(),
+            "plugin": self._facts.plugin_version,
+            "nova": self._facts.nova_version,
+            "beat_at": self.clock.now_seconds(),
+            "fallbacks": self.fallbacks(),
+            "outcomes": dict(self._outcomes),
+        }
+
+    # -- life -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; once per object, in the worker process."""
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+        if self._metrics_address is not None:
+            host, port = self._metrics_address
+            self._exporter = exporter_module.Exporter(self.metrics.registry, host, port, 64)
+            self.metrics.watch_store(self.counts)
+            self._exporter.start()
+        self.replicator.start()
+        if self._make_server is not None:
+            self._server = self._make_server(self)
+            self._server.start()
+
+    def stop(self) -> None:
+        """Stop the threads and say goodbye; idempotent, from any thread."""
+        with self._lock:
+            if not self._running:
+                return
+            self._running = False
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+        self.replicator.stop()
+        self.synchronizer.close()
+        if self._exporter is not None:
+            self._exporter.stop()
+
+    # -- what it tells ----------------------------------------------------------
+
+    def fell_back(self, scope: str, reason: proof_module.Reason) -> None:
+        """Count a request that took Nova's own path for a scope; log the first of a kind."""
+        self._fallbacks[scope, reason.value] += 1
+        self.metrics.fell_back(reason.value, scope)
+        if self._explained.get(scope) != reason.value:
+            self._explained[scope] = reason.value
+            LOG.warning(
+                "Reading %(scope)s from its database, as stock Nova does: %(reason)s.",
+                {"scope": scope, "reason": reason.value},
+            )
+
+    def served(self, scopes: set[str]) -> None:
+        """Note scopes that were answered from memory; log the return of one."""
+        for scope in scopes & self._explained.keys():
+            del self._explained[scope]
+            LOG.info("%(scope)s is read from memory again.", {"scope": scope})
+
+    def scheduled(self, seconds: float, outcome: str) -> None:
+        """Record one select_destinations."""
+        self._outcomes[outcome] += 1
+        self._latencies.append(seconds)
+        self.metrics.scheduled(seconds, outcome)
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return the requests that left memory, by reason."""
+        totals: collections.Counter[str] = collections.Counter()
+        for (_scope, reason), count in list(self._fallbacks.items()):
+            totals[reason] += count
+        return dict(totals)
+
+    def fallbacks_by_cell(self) -> dict[str, dict[str, int]]:
+        """Return the requests that left memory, by scope and reason."""
+        found: dict[str, dict[str, int]] = {}
+        for (scope, reason), count in list(self._fallbacks.items()):
+            found.setdefault(scope, {})[reason] = count
+        return found
+
+    def outcomes(self) -> dict[str, int]:
+        """Return decisions by outcome."""
+        return dict(self._outcomes)
+
+    def latencies_seconds(self) -> list[float]:
+        """Return durations of the last 1,000 decisions, sorted."""
+        return sorted(self._latencies)
+
+    def counts(self) -> dict[str, float]:
+        """Return records in the store by namespace."""
+        snapshot = self.store.snapshot()
+        return {name: float(len(snapshot.namespace(name))) for name in snapshot.namespaces()}
+
+    def hosts_by_cell(self) -> dict[str, int]:
+        """Return compute nodes in the store by cell."""
+        view = self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)
+        if not len(view):
+            return {}
+        vocabulary = view.vocabulary("cell")
+        found = collections.Counter(view.column("cell").tolist())
+        return {vocabulary.text(code): count for code, count in found.items()}
+
+
+_numbers = itertools.count(1)

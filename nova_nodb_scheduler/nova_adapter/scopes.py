@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which database a record comes from: a cell's, or the API's."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.conf import nodb
+
+#: Scope of aggregates and host mappings, beside the cells' uuids.
+API = "api"
+
+
+class Scopes:
+    """Finds the cell of a context, and a context for a cell.
+
+    :param conf: Nova's configuration, with the plugin's options registered
+    """
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._mappings: dict[str, Any] = {}
+        self._own: str | None = conf[nodb.GROUP].cell_uuid
+
+    def has_api_database(self) -> bool:
+        """Tell whether this process may read the API database."""
+        return bool(self._conf.api_database.connection)
+
+    def own_cell(self) -> str:
+        """Return the uuid of the cell that ``[database] connection`` names.
+
+        Reads the cell mappings once.
+
+        :raises ConfigurationError: neither the option nor the mappings tell
+        """
+        if self._own is not None:
+            return self._own
+        connection = self._conf.database.connection
+        if self.has_api_database():
+            for mapping in objects.CellMappingList.get_all(nova_context.get_admin_context()):
+                if mapping.database_connection == connection:
+                    self._own = str(mapping.uuid)
+                    return self._own
+        raise errors.ConfigurationError(
+            f"[{nodb.GROUP}] cell_uuid",
+            None,
+            "this process cannot tell which cell its database belongs to. Set the "
+            "option to the uuid that 'nova-manage cell_v2 list_cells' shows for it",
+        )
+
+    def of_context(self, context: Any) -> str:
+        """Return the cell whose database Nova uses for a context."""
+        targeted = getattr(context, "db_connection", None) is not None
+        cell = getattr(context, "cell_uuid", None)
+        return str(cell) if targeted and cell else self.own_cell()
+
+    def context_for(self, scope: str) -> Any:
+        """Return an admin context for a cell's database or, untargeted, the API's.
+
+        :raises CellMappingNotFound: the cell was deleted
+        """
+        context = nova_context.get_admin_context()
+        if scope == API or scope == self._own:
+            return context
+        nova_context.set_target_cell(context, self.mapping(scope))
+        return context
+
+    def mapping(self, cell: str) -> Any:
+        """Return Nova's CellMapping of a cell, cached.
+
+        :raises CellMappingNotFound: there is no such cell
+        """
+        with self._lock:
+            mapping = self._mappings.get(cell)
+        if mapping is None:
+            mapping = objects.CellMapping.get_by_uuid(nova_context.get_admin_context(), cell)
+            with self._lock:
+                self._mappings[cell] = mapping
+        return mapping
+
+    def all_cells(self) -> list[str]:
+        """Return the uuids of all cells, cell0 included.
+
+        :raises CellMappingNotFound: never; a database error passes through
+        """
+        mappings = objects.CellMappingList.get_all(nova_context.get_admin_context())
+        with self._lock:
+            self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
+        return sorted(self._mappings)
+
+    def exists(self, cell: str) -> bool:
+        """Tell whether a cell is mapped."""
+        try:
+            self.mapping(cell)
+        except nova_exception.CellMappingNotFound:
+            return False
+        return True

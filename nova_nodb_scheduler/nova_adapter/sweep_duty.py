@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides when a conductor sweeps its cell, so that one does it for all.
+
+Schedulers do not trust a cell that was never swept in this epoch, one of
+whose reporters is silent, or whose compute services sent heartbeats that no
+reporter saw. The sweep is what restores the trust; this duty runs it when
+there is reason to, and at long intervals without any.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract, leases
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class SweepOptions:
+    """When to sweep.
+
+    :param interval_seconds: pause between two sweeps without a reason
+    :param least_pause_seconds: pause between two sweeps with a reason
+    :param reporter_bound_seconds: silence after which a reporter is given up
+    :param check_seconds: how often reasons are looked for
+    """
+
+    interval_seconds: float
+    least_pause_seconds: float
+    reporter_bound_seconds: float
+    check_seconds: float
+
+    @property
+    def lease_seconds(self) -> float:
+        return max(10.0, 5 * self.check_seconds)
+
+
+class SweepDuty:
+    """One named thread per conductor process; holds the leases of its scopes.
+
+    :param scopes: the scopes this process can read: its cell, and ``api``
+        where it has the API database
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        sweeper: sweeper_module.Sweeper,
+        node_publisher: publisher_module.Publisher,
+        scopes: Callable[[], Collection[str]],
+        holder: str,
+        options: SweepOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._sweeper = sweeper
+        self._publisher = node_publisher
+        self._scopes = scopes
+        self._holder = holder
+        self._options = options
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asked: set[str] = set()
+        self._leases: dict[str, leases.LeaseKeeper] = {}
+
+    def start(self) -> None:
+        """Start the thread; once per process."""
+        self._thread = threading.Thread(target=self._run, name="nodb-sweep", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """End the thread and release the leases; idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+            self._thread = None
+
+    def ask(self, scopes: Collection[str]) -> None:
+        """Have scopes swept soon: names of changed rows were lost."""
+        self._asked.update(scopes)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._options.check_seconds):
+            try:
+                self.turn()
+            except sweeper_module.SweepStopped:
+                break
+            except (errors.NodbError, sweeper_module.SweepIncomplete) as error:
+                LOG.warning("A sweep was given up, it is tried again: %(error)s",
+                            {"error": error})
+            except Exception:
+                LOG.exception("The sweep duty failed; it is tried again.")
+        for keeper in self._leases.values():
+            try:
+                keeper.release()
+            except errors.NodbError:
+                LOG.debug("A lease could not be released; it ends by itself.")
+
+    def turn(self) -> None:
+        """Look for reasons once, and sweep what has one.
+
+        :raises BackendUnavailable: nothing can be said; try again
+        """
+        for scope in sorted(self._scopes()):
+            if not isinstance(self._keeper(scope).acquire(), leases.Lease):
+                continue
+            reason = self._reason(scope)
+            if reason is not None:
+                self._sweep(scope, reason)
+            self._forget_dead(scope)
+
+    def _keeper(self, scope: str) -> leases.LeaseKeeper:
+        if scope not in self._leases:
+            self._leases[scope] = leases.LeaseKeeper(
+                self._synchronizer,
+                name=f"sweep/{scope}",
+                holder_id=self._holder,
+                ttl_seconds=self._options.lease_seconds,
+            )
+        return self._leases[scope]
+
+    def _sweep(self, scope: str, reason: str) -> None:
+        LOG.info("Sweeping %(scope)s: %(reason)s.", {"scope": scope, "reason": reason})
+        self._asked.discard(scope)
+        last_renewal = self._clock()
+
+        def renew(page: sweeper_module.Progress) -> None:
+            nonlocal last_renewal
+            if self._clock() - last_renewal > self._options.lease_seconds / 3:
+                self._keeper(scope).acquire()
+                last_renewal = self._clock()
+
+        try:
+            swept = self._sweeper.sweep(scope, self._stop, renew, by=self._holder)
+        except Exception:
+            self._asked.add(scope)
+            raise
+        LOG.info(
+            "Swept %(scope)s in %(seconds).1f s: %(rows)d rows, repaired %(repaired)s.",
+            {
+                "scope": scope,
+                "seconds": swept.seconds,
+                "rows": swept.rows,
+                "repaired": {name: n for name, n in swept.repaired.items() if n} or "nothing",
+            },
+        )
+
+    def _reason(self, scope: str) -> str | None:
+        """Say why a scope must be swept now, or None."""
+        key = records.RecordKey(namespaces.CELLS.name, scope)
+        record = self._synchronizer.read([key]).get(key)
+        if record is None or record.deleted:
+            return "it was never swept"
+        state = codec.decode(record.payload).state
+        if state.get("epoch") != self._synchronizer.head().epoch:
+            return "the back end began a new epoch"
+        age = self._synchronizer.now_seconds() - float(state["swept_from"])
+        if age > self._options.interval_seconds:
+            return "its time has come"
+        if age < self._options.least_pause_seconds:
+            return None
+        if scope in self._asked:
+            return "names of changed rows were lost"
+        if self._dead(float(state["swept_from"]), scope):
+            return "a reporter is silent"
+        if self._sweeper.unreported(scope) > int(state["unreported"]):
+            return "heartbeats arrived that no reporter saw"
+        return None
+
+    def _dead(self, swept_from: float, scope: str) -> list[str]:
+        """Name the silent reporters of a scope whose silence no sweep has covered."""
+        bound = self._options.reporter_bound_seconds
+        return [
+            name
+            for name, beat in self._reporters()
+            if _writes(beat, scope)
+            and self._silence_seconds(beat) > bound
+            and float(beat["beat_at"]) + bound > swept_from
+        ]
+
+    def _forget_dead(self, scope: str) -> None:
+        """Drop reporters that are silent and that all their scopes were swept for.
+
+        One that is alive and only cut off shows itself by heartbeats that
+        nobody reports; it registers again when it is back.
+        """
+        bound = self._options.reporter_bound_seconds
+        swept = {
+            key: float(state["swept_from"])
+            for key, state in self._states(namespaces.CELLS.name)
+        }
+        for name, beat in self._reporters():
+            covered = float(beat["beat_at"]) + bound
+            theirs = swept if beat.get("cell") == reporter_module.EVERY_CELL else {
+                beat.get("cell"): swept.get(str(beat.get("cell")), 0.0)
+            }
+            if self._silence_seconds(beat) > bound and all(
+                begun > covered for begun in theirs.values()
+            ):
+                key = records.RecordKey(namespaces.REPORTERS.name, name)
+                self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
+                LOG.warning(
+                    "Reporter %(name)s is silent; its cells were swept, it is forgotten.",
+                    {"name": name},
+                )
+
+    def _silence_seconds(self, beat: Mapping[str, Any]) -> float:
+        return self._synchronizer.now_seconds() - float(beat["beat_at"])
+
+    def _reporters(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return self._states(namespaces.REPORTERS.name)
+
+    def _states(self, namespace: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for page in self._synchronizer.snapshot([namespace]).pages:
+            for record in page:
+                yield record.key.key, codec.decode(record.payload).state
+
+
+def _writes(beat: Mapping[str, Any], scope: str) -> bool:
+    return beat.get("cell") in (scope, reporter_module.EVERY_CELL)
+
+
+def _delete_if(beat_at: float) -> publisher_module.Compute:
+    """Delete a reporter unless it has sent another beat meanwhile."""
+
+    def update(
+        current: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | publisher_module.Outcome:
+        if current is None or float(current["beat_at"]) > beat_at:
+            return publisher_module.UNCHANGED
+        return publisher_module.DELETE
+
+    return update

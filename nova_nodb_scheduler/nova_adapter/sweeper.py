@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the tables of a cell with the synchronizer, and repairs it.
+
+The same walk serves the import into an empty back end, the paced sweep that
+finds what no reporter saw, and the repair after a reporter died. It takes the
+reporters' own way (name, read the record, read the row, compare-and-set), so
+that it is safe beside live writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import dirty as dirty_module
+from nova_nodb_scheduler.nova_adapter import publishing, tables
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Progress:
+    """One page of a sweep, for a progress bar.
+
+    :param table: namespace that is walked
+    :param rows: rows looked at in it so far
+    :param repaired: records that were missing, stale or extra so far
+    """
+
+    table: str
+    rows: int
+    repaired: int
+
+
+@attrs.frozen
+class Swept:
+    """Result of one sweep.
+
+    :param repaired: records changed by the sweep, per namespace
+    :param rows: rows walked
+    """
+
+    scope: str
+    rows: int
+    repaired: dict[str, int]
+    seconds: float
+
+
+class SweepStopped(Exception):
+    """The process is ending; the sweep is not complete and counts for nothing."""
+
+
+class Sweeper:
+    """Walks one scope's tables.
+
+    :param node_publisher: writes namespace ``cells`` (owner ``nodb``)
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        rows: publishing.RowPublisher,
+        node_publisher: publisher_module.Publisher,
+        scopes: scopes_module.Scopes,
+        page_rows: int,
+        pause_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._rows = rows
+        self._node_publisher = node_publisher
+        self._scopes = scopes
+        self._page_rows = page_rows
+        self._pause_seconds = pause_seconds
+        self._clock = clock
+
+    def sweep(
+        self,
+        scope: str,
+        stop: threading.Event,
+        progress: Callable[[Progress], None] = lambda page: None,
+        *,
+        by: str,
+    ) -> Swept:
+        """Walk all tables of a scope, then say so in its record of namespace ``cells``.
+
+        What schedulers knew to be missing when the walk began (heartbeats
+        that nobody reported) is settled by it; what came later is not.
+
+        :param by: who sweeps, for operators
+        :raises SweepStopped: ``stop`` was set; a later sweep begins anew
+        :raises BackendUnavailable: the same
+        """
+        started = self._clock()
+        noted = self.unreported(scope)
+        began_at = self._synchronizer.now_seconds()
+        epoch = self._synchronizer.head().epoch
+        rows, repaired = 0, {}
+        for table in tables.tables_of(scope):
+            seen, changed = self._walk(scope, table, stop, progress)
+            rows += len(seen)
+            extra = self._drop_extra(scope, table, seen, stop)
+            repaired[table.namespace] = changed + extra
+        state = {
+            "cell": scope,
+            "epoch": epoch,
+            "swept_from": began_at,
+            "swept_until": self._synchronizer.now_seconds(),
+            "unreported": noted,
+            "rows": rows,
+            "repaired": repaired,
+            "by": by,
+        }
+        key = records.RecordKey(namespaces.CELLS.name, scope)
+        self._node_publisher.publish({key: lambda current: state})
+        return Swept(scope, rows, repaired, self._clock() - started)
+
+    def unreported(self, scope: str) -> int:
+        """Sum the heartbeats of a cell that no reporter saw."""
+        if scope == scopes_module.API:
+            return 0
+        return sum(
+            max(0, int(state["unreported"]))
+            for _, state in self._records(namespaces.SERVICE_LIVENESS)
+            if state.get("cell") == scope
+        )
+
+    def _walk(
+        self,
+        scope: str,
+        table: tables.Table,
+        stop: threading.Event,
+        progress: Callable[[Progress], None],
+    ) -> tuple[set[str], int]:
+        seen: set[str] = set()
+        after = changed = 0
+        while True:
+            context = self._scopes.context_for(scope)
+            after, keys = table.page(context, scope, after, self._page_rows)
+            if not keys:
+                return seen, changed
+            changed += self._publish(scope, table.namespace, keys)
+            seen.update(keys)
+            progress(Progress(table.namespace, len(seen), changed))
+            if stop.wait(self._pause_seconds):
+                raise SweepStopped
+
+    def _drop_extra(
+        self, scope: str, table: tables.Table, seen: set[str], stop: threading.Event
+    ) -> int:
+        """Look again at the records whose rows the walk did not meet: most have none."""
+        namespace = namespaces_by_name()[table.namespace]
+        any_cell = scope == scopes_module.API
+        keys = [
+            record.key.key
+            for record, state in self._records(namespace)
+            if record.key.key not in seen and (any_cell or state.get("cell") == scope)
+        ]
+        changed = 0
+        for first in range(0, len(keys), self._page_rows):
+            changed += self._publish(
+                scope, table.namespace, keys[first : first + self._page_rows]
+            )
+            if stop.wait(self._pause_seconds):
+                raise SweepStopped
+        return changed
+
+    def _publish(self, scope: str, namespace: str, keys: list[str]) -> int:
+        batch = [
+            dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys
+        ]
+        published = self._rows.publish(batch)
+        if published.failed:
+            raise SweepIncomplete(scope, namespace, len(published.failed))
+        return published.written
+
+    def _records(
+        self, namespace: namespaces_model.Namespace
+    ) -> Iterator[tuple[records.Record, dict[str, Any]]]:
+        for page in self._synchronizer.snapshot([namespace.name]).pages:
+            for record in page:
+                try:
+                    yield record, dict(codec.decode(record.payload).state)
+                except errors.UndecodableRecord:
+                    # It will be written anew if a row of that name exists.
+                    LOG.warning("Record %(key)s cannot be read.", {"key": record.key})
+
+
+class SweepIncomplete(Exception):
+    """Some rows could not be published: the sweep counts for nothing."""
+
+    def __init__(self, scope: str, namespace: str, count: int) -> None:
+        super().__init__(scope, namespace, count)
+        self.scope, self.namespace, self.count = scope, namespace, count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} records of {self.namespace} in {self.scope} could not be "
+            "published; the cell's database or the back end did not answer"
+        )
+
+
+def namespaces_by_name() -> dict[str, namespaces_model.Namespace]:
+    """Return the built-in namespaces by name."""
+    return {namespace.name: namespace for namespace in namespaces.BUILT_IN}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one request sees: one snapshot, one proof, from its beginning to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
+from nova_nodb_scheduler.nova_adapter import reads as reads_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.store import host_state_store
+
+FellBack = Callable[[str, proof_module.Reason], None]
+
+
+class RequestView:
+    """A request's view of the cloud, and where it had to leave memory.
+
+    :param cells: uuids of all cells but cell0, enabled or not
+    :param stock: True to take Nova's own path for every cell
+    """
+
+    def __init__(
+        self,
+        reads: reads_module.Reads,
+        proof: proof_module.Proof,
+        cells: tuple[str, ...],
+        fell_back: FellBack,
+        *,
+        stock: bool = False,
+    ) -> None:
+        self.reads = reads
+        self.proof = proof
+        self.cells = cells
+        self._fell_back = fell_back
+        self._stock = stock
+        #: Cell of each host among the candidates, once they are known.
+        self.cell_of_host: Mapping[str, str] = {}
+        #: True once Placement offered a host that the store does not know.
+        self.unknown_candidates = False
+        #: Scopes that were answered from memory.
+        self.served: set[str] = set()
+        #: Scopes that were not, and why.
+        self.missed: dict[str, proof_module.Reason] = {}
+
+    def serves(self, scope: str) -> bool:
+        """Tell whether a scope is answered from memory; note it either way."""
+        if self._stock or scope in self.missed:
+            return False
+        if not self.proof.holds(scope):
+            self.miss(scope, self.proof.missing[scope])
+            return False
+        self.served.add(scope)
+        return True
+
+    def miss(self, scope: str, reason: proof_module.Reason) -> None:
+        """Send a scope to Nova's own path for the rest of this request."""
+        self.served.discard(scope)
+        if scope not in self.missed:
+            self.missed[scope] = reason
+            self._fell_back(scope, reason)
+
+
+class Views:
+    """Opens views over a store; keeps the current request's per thread.
+
+    :param cells: uuids of the cells the scheduler knows
+    :param fell_back: told of each scope and request that left memory
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        judge: proof_module.Judge,
+        built: reads_module.BuiltObjects,
+        cells: Callable[[], list[str]],
+        fell_back: FellBack,
+    ) -> None:
+        self._store = store
+        self._judge = judge
+        self._built = built
+        self._cells = cells
+        self._fell_back = fell_back
+
+    def open(self, *, stock: bool = False) -> RequestView:
+        """Take a snapshot and judge it."""
+        snapshot = self._store.snapshot()
+        cells = tuple(self._cells())
+        scopes = [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
+        context: Any = nova_context.get_admin_context()
+        return RequestView(
+            reads_module.Reads(snapshot, self._built, context),
+            self._judge.judge(snapshot, scopes),
+            cells,
+            self._fell_back,
+            stock=stock,
+        )
+
+    def still_proved(self, view: RequestView) -> bool:
+        """Tell whether what a view answered from memory would be proved now, too."""
+        if not view.served:
+            return True
+        now = self._judge.judge(self._store.snapshot(), sorted(view.served))
+        return not now.missing
+
+
+_current = threading.local()
+
+
+def current() -> RequestView | None:
+    """Return the view of the request this thread works on, if any."""
+    return getattr(_current, "view", None)
+
+
+@contextlib.contextmanager
+def working_on(view: RequestView) -> Iterator[RequestView]:
+    """Make a view the current one of this thread."""
+    before = current()
+    _current.view = view
+    try:
+        yield view
+    finally:
+        _current.view = before
