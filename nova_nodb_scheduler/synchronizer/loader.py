@@ -34,9 +34,7 @@ def load_class(name: str) -> Any:
     if name not in available():
         raise errors.ConfigurationError(OPTION, name, f"set it to one of: {choices}.")
     try:
-        return driver.DriverManager(
-            NAMESPACE, name, on_load_failure_callback=_raise, warn_on_missing_entrypoint=False
-        ).driver
+        return driver.DriverManager(NAMESPACE, name, on_load_failure_callback=_raise).driver
     except ImportError as exc:
         module = (exc.name or "").partition(".")[0]
         missing = f"module {module!r}" if module else "a library"

@@ -193,7 +193,7 @@ class Publisher:
             LOG.warning(
                 "Of %(all)d records %(failed)d lost every one of %(rounds)d rounds and stay "
                 "queued, %(rejected)d cannot be written, %(undecodable)d had unreadable bytes "
-                "and were computed anew. For example %(example)s: %(reason)s.",
+                "and were computed anew. For example %(example)s: %(reason)s",
                 {
                     "all": len(updates),
                     "failed": len(report.failed),
@@ -201,7 +201,7 @@ class Publisher:
                     "rejected": len(report.rejected),
                     "undecodable": report.undecodable,
                     "example": example,
-                    "reason": report.rejected.get(example, "no further reason"),
+                    "reason": report.rejected.get(example, "see above"),
                 },
             )
         return report
