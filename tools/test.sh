@@ -34,7 +34,7 @@ RESULTS_KEPT=10
 # when|name|limit in seconds|what it does. `when`: fast, ci or all.
 STAGES="
 fast|lint|600|ruff, hacking, layers, types, shell, documentation sources
-fast|unit|900|tests/unit: no Nova, no server
+fast|unit|900|tests/unit: no server
 ci|property|900|tests/property: against plain models
 ci|conformance|900|tests/conformance: every driver against its real server
 ci|functional|1200|tests/functional: Nova in process, real back ends
@@ -159,6 +159,19 @@ placement_for() {
     esac
 }
 
+fill_environment() {
+    local base=$1
+    rm -rf "$VENV"
+    "$base" -m venv "$VENV" || return 1
+    "$VENV/bin/pip" install --upgrade pip bindep || return 1
+    "$VENV/bin/pip" install \
+        -r requirements.txt -r test-requirements.txt \
+        -r lint-requirements.txt -r doc/requirements.txt \
+        "nova==$NOVA_VERSION" "openstack-placement==$(placement_for "$NOVA_VERSION")" \
+        || return 1
+    touch "$VENV/.complete"
+}
+
 # One environment per set of requirements, shared by all clones: the project itself is
 # found through PYTHONPATH, never installed into it.
 make_environment() {
@@ -173,20 +186,12 @@ make_environment() {
     flock 9
     if [[ ! -e $VENV/.complete ]]; then
         say "making $VENV (some minutes, once)"
-        rm -rf "$VENV"
-        "$base" -m venv "$VENV" || return 1
-        "$VENV/bin/pip" install -q --upgrade pip || return 1
-        "$VENV/bin/pip" install -q bindep || return 1
-        system_packages || return 1
-        "$VENV/bin/pip" install -q \
-            -r requirements.txt -r test-requirements.txt \
-            -r lint-requirements.txt -r doc/requirements.txt \
-            "nova==$NOVA_VERSION" "openstack-placement==$(placement_for "$NOVA_VERSION")" \
-            || return 1
-        touch "$VENV/.complete"
-    else
-        system_packages || return 1
+        if ! fill_environment "$base" >"$RESULTS/environment.log" 2>&1; then
+            tail -n 40 "$RESULTS/environment.log" >&2
+            return 1
+        fi
     fi
+    system_packages || return 1
     flock -u 9
     export VIRTUAL_ENV=$VENV
     export PATH=$VENV/bin:$PATH
@@ -398,8 +403,22 @@ stage_docs() {
     check config-sample compare_sample
 }
 
+# From a copy: a build leaves directories behind, and takes up what an earlier one left.
+copy_tree() {
+    local copy=$RESULTS/packaging/tree
+    if git rev-parse --git-dir >/dev/null 2>&1; then
+        git clone -q "$ROOT" "$copy" || return 1
+        git ls-files -z --cached --others --exclude-standard \
+            | xargs -0 sh -c 'for f; do [ -e "$f" ] && cp --parents "$f" "$0"; done; :' "$copy"
+        git -C "$copy" add --all
+    else
+        mkdir -p "$copy" && cp -r . "$copy"
+    fi
+}
+
 build_wheel() {
-    python -m pip wheel -q --no-deps --wheel-dir "$RESULTS/packaging" .
+    copy_tree || return 1
+    python -m pip wheel -q --no-deps --wheel-dir "$RESULTS/packaging" "$RESULTS/packaging/tree"
 }
 
 # The wheel in an environment where this tree is out of sight.

@@ -5,6 +5,8 @@ import configparser
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 import testtools
@@ -29,6 +31,24 @@ def entry_points() -> dict[str, dict[str, str]]:
         pairs = (line.split("=", 1) for line in text.split("\n") if line.strip())
         groups[group] = {name.strip(): value.strip() for name, value in pairs}
     return groups
+# Imports all that must work where there is no Nova, in a process where there is none.
+WITHOUT_NOVA = """
+import importlib, pkgutil, sys
+
+class NoNova:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "nova":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoNova())
+import nova_nodb_scheduler
+for module in pkgutil.walk_packages(nova_nodb_scheduler.__path__, "nova_nodb_scheduler."):
+    adapter = (module.name + ".").startswith(("nova_nodb_scheduler.nova_adapter.",
+                                              "nova_nodb_scheduler.cmd."))
+    # alembic runs env.py, nobody imports it.
+    if not adapter and not module.name.endswith(".env"):
+        print(importlib.import_module(module.name).__name__)
+"""
 
 
 class EntryPointsTest(testtools.TestCase):
@@ -80,6 +100,17 @@ class LayersTest(testtools.TestCase):
         forbidden = self.contracts["forbidden"]
         self.assertEqual(["nova"], forbidden["forbidden_modules"])
         self.assertEqual(here - allowed, set(forbidden["source_modules"]))
+
+    def test_the_core_is_imported_where_there_is_no_nova(self) -> None:
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT_NOVA],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("nova_nodb_scheduler.store", result.stdout.split())
 
 
 class TreeTest(testtools.TestCase):

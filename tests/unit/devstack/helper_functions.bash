@@ -47,12 +47,29 @@ function database_connection_url {
     echo "$DATABASE_URL/$1?charset=utf8&plugin=dbcounter"
 }
 
-function define_plugin { called define_plugin "$@"; }
-function echo_summary { :; }
-function async_wait { called async_wait "$@"; }
-function install_package { called install_package "$@"; }
-function recreate_database { called recreate_database "$@"; }
-function setup_develop { called setup_develop "$@"; }
+function define_plugin {
+    called define_plugin "$@"
+}
+
+function echo_summary {
+    :
+}
+
+function async_wait {
+    called async_wait "$@"
+}
+
+function install_package {
+    called install_package "$@"
+}
+
+function recreate_database {
+    called recreate_database "$@"
+}
+
+function setup_develop {
+    called setup_develop "$@"
+}
 
 # Values of an option in one section, one a line.
 function ini_values {
