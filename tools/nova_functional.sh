@@ -14,6 +14,8 @@ usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
   --selection NAME  a list in tests/nova_suite/selections: $(cd "$suite/selections" && ls | sed 's/\.txt$//' | tr '\n' ' ')
   --file LIST       a list of modules, classes or tests, one a line
   --stock           without the plugin
+  --reporter        with Nova's own scheduler, and the reporters' word compared with
+                    Nova's tables at each of its decisions
   --record          file the outcome as the expected one (with --stock)
   --threading MODE  native or eventlet; default: as Nova's services run in that
                     release (native from 34 on)
@@ -26,13 +28,14 @@ EOF
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 suite=$root/tests/nova_suite
-nova='' list='' mode=plugin record=no threading='' venv='' concurrency=1 results=''
+nova='' list='' mode=scheduler record=no threading='' venv='' concurrency=1 results=''
 while [ $# -gt 0 ]; do
     case $1 in
         --nova) nova=$2; shift ;;
         --selection) list=$suite/selections/$2.txt; shift ;;
         --file) list=$(realpath "$2"); shift ;;
         --stock) mode=stock ;;
+        --reporter) mode=reporter ;;
         --record) record=yes ;;
         --threading) threading=$2; shift ;;
         --venv) venv=$2; shift ;;
@@ -67,8 +70,8 @@ installed=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.versi
 # Nova's state_path is the directory that holds the package; the API's paste file is
 # looked for below it.
 [ -e "$site/etc" ] || ln -s "$venv/etc" "$site/etc"
-if [ "$mode" = plugin ]; then
-    export NOVA_SUITE_PLUGIN=1
+if [ "$mode" != stock ]; then
+    export NOVA_SUITE_PLUGIN=$mode
     "$venv/bin/python" -c 'import importlib.metadata as m; m.version("nova-nodb-scheduler")' \
         2>/dev/null || "$venv/bin/pip" install --quiet --no-deps -e "$root"
 fi
@@ -91,7 +94,7 @@ started=$SECONDS
 echo "Nova $installed, $mode, $threading threads: $(( SECONDS - started )) s, lists in $results"
 tool=("$venv/bin/python" -m tests.nova_suite.results --results "$results")
 "${tool[@]}" file < "$results/stream.subunit"
-if [ "$mode" = plugin ]; then
+if [ "$mode" != stock ]; then
     "$venv/bin/python" -m tests.nova_suite.feed_report "$results"
 fi
 expected=$suite/expected/nova$nova

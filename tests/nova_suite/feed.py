@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait between two API calls until a scheduler's feed has caught up, and count it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+#: Far beyond what the feed needs (poll interval 10 ms): a wait that reaches it
+#: is a failure, and counted as one.
+WAIT_SECONDS = 10.0
+
+
+class FeedWaits:
+    """The waits of one test, and what else its scheduler has to account for."""
+
+    def __init__(self, test_id: str) -> None:
+        self._test_id = test_id
+        self._durations_seconds: list[float] = []
+        self._failed = 0
+        self.fallbacks: Counter[str] = Counter()
+        self._missed: Counter[str] = Counter()
+
+    def add_missed(self, missed: Mapping[str, int]) -> None:
+        """Note records that differ from Nova's tables after everything was published."""
+        self._missed.update(missed)
+
+    def wait(self, caught_up: Callable[[], bool]) -> None:
+        """Call something that blocks until the feed caught up; False is a failure."""
+        began = time.monotonic()
+        if not caught_up():
+            self._failed += 1
+        self._durations_seconds.append(time.monotonic() - began)
+
+    def file(self, results: pathlib.Path) -> None:
+        """Append one line for the report, to a file of this process."""
+        line = {
+            "test": self._test_id,
+            "waits": len(self._durations_seconds),
+            "seconds": round(sum(self._durations_seconds), 4),
+            "longest_seconds": round(max(self._durations_seconds, default=0.0), 4),
+            "failed": self._failed,
+            "fallbacks": dict(self.fallbacks),
+            "missed": dict(self._missed),
+        }
+        with (results / f"feed.{os.getpid()}.jsonl").open("a") as stream:
+            stream.write(json.dumps(line) + "\n")

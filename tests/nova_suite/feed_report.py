@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print what the tests of a run waited for the feed, and why any fell back.
+
+Ends with status 1 if a wait failed, a write was missed by the reporters, or a
+test fell back that ``expected/fallbacks.txt`` does not name.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tests.nova_suite import selection
+
+
+def _lines(results: pathlib.Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(results.glob("feed.*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
+
+
+def report(results: pathlib.Path) -> int:
+    """Print the totals and each test that is at fault; return 0 if none is."""
+    allowed = selection.read(selection.EXPECTED / "fallbacks.txt")
+    totals: collections.Counter[str] = collections.Counter()
+    longest_seconds = 0.0
+    at_fault = 0
+    for line in _lines(results):
+        totals["tests"] += 1
+        totals["waits"] += line["waits"]
+        totals["milliseconds"] += round(line["seconds"] * 1000)
+        longest_seconds = max(longest_seconds, line["longest_seconds"])
+        faults = {
+            "waits that failed": line["failed"],
+            "missed": line["missed"],
+            "fallbacks": {} if line["test"] in allowed else line["fallbacks"],
+        }
+        found = {name: value for name, value in faults.items() if value}
+        if found:
+            at_fault += 1
+            print(f"{line['test']}: {found}")
+    mean = totals["milliseconds"] / totals["waits"] if totals["waits"] else 0.0
+    print(
+        f"feed: {totals['tests']} tests, {totals['waits']} waits, mean {mean:.1f} ms, "
+        f"longest {longest_seconds * 1000:.0f} ms, {at_fault} tests at fault"
+    )
+    return 1 if at_fault or not totals["tests"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(report(pathlib.Path(sys.argv[1])))
