@@ -421,6 +421,15 @@ build_wheel() {
     python -m pip wheel -q --no-deps --wheel-dir "$RESULTS/packaging" "$RESULTS/packaging/tree"
 }
 
+# Every file of the package, data included, and nothing of the tests.
+compare_wheel() {
+    local out=$RESULTS/packaging
+    (cd "$out/tree" && find nova_nodb_scheduler -type f ! -name '*.pyc') | sort >"$out/in-tree"
+    python -m zipfile -l "$out"/*.whl | awk 'NR > 1 { print $1 }' \
+        | grep -v '^nova_nodb_scheduler-' | sort >"$out/in-wheel"
+    diff -u "$out/in-tree" "$out/in-wheel"
+}
+
 # The wheel in an environment where this tree is out of sight.
 install_wheel() {
     python -m venv --system-site-packages "$RESULTS/packaging/venv" || return 1
@@ -441,6 +450,7 @@ load_entry_points() {
 
 stage_packaging() {
     check wheel build_wheel
+    check wheel-contents compare_wheel
     check install install_wheel
     check entry-points load_entry_points
 }
