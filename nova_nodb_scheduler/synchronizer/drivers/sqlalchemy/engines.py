@@ -28,6 +28,8 @@ _CHOICES = (
     "postgresql+psycopg://user:password@host/database"
 )
 _WRITER = "nodb_writer"
+#: Where the options say nothing: what oslo.db's options default to.
+_ENGINE_DEFAULTS: dict[str, Any] = {"mysql_sql_mode": "TRADITIONAL"}
 #: Migrations copy tables; a server that is down is still noticed at connect.
 MIGRATION_TIMEOUT_SECONDS = 3600.0
 
@@ -76,7 +78,9 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
     :raises ConfigurationError: the connection cannot be served
     """
     url = parse(options.connection)
-    engine: sa.Engine = oslo_engines.create_engine(url, max_retries=0, **options.engine)
+    engine: sa.Engine = oslo_engines.create_engine(
+        url, max_retries=0, **_ENGINE_DEFAULTS | dict(options.engine)
+    )
     # Half for each exchange: a call that finds its pooled connection dead and
     # makes a new one still ends within timeout_seconds.
     io_timeout_seconds = options.timeout_seconds / 2

@@ -133,7 +133,7 @@ class Housekeeper:
             "head": row.version,
             "floor": row.floor,
         }
-        for total in ("records", "tombstones", "payload_bytes"):
+        for total in ("records", "tombstones", "bytes"):
             result[total] = sum(int(counted[total] or 0) for counted in per_namespace)
         for counted in per_namespace:
             for total in ("records", "tombstones"):

@@ -176,7 +176,8 @@ def upsert(connection: sa.Connection, rows: Collection[records.Record]) -> None:
         conflict = " ON CONFLICT (namespace, record_key) DO UPDATE SET "
         assignments = ",".join(f"{column}=excluded.{column}" for column in columns)
     text = (
-        "INSERT INTO nodb_record (namespace, record_key, version, deleted_at, payload) VALUES "
+        "INSERT INTO nodb_record "  # noqa: S608, there is no value in the text
+        "(namespace, record_key, version, deleted_at, payload) VALUES "
         + values
         + conflict
         + assignments
@@ -191,6 +192,6 @@ def counts(connection: sa.Connection) -> list[Mapping[str, Any]]:
         _RECORD.c.namespace,
         sa.func.sum(is_live).label("records"),
         sa.func.sum(1 - is_live).label("tombstones"),
-        sa.func.sum(sa.func.length(_RECORD.c.payload)).label("payload_bytes"),
+        sa.func.sum(sa.func.length(_RECORD.c.payload)).label("bytes"),
     ).group_by(_RECORD.c.namespace)
     return [dict(row._mapping) for row in connection.execute(statement)]
