@@ -72,6 +72,8 @@ class HeldClaim:
     :param writer: id of the scheduler that took it
     :param deadline_seconds: end of the lease by the back end's clock; None
         once confirmed
+    :param confirmed_by: a version by which it was confirmed; None while it is
+        pending, and between the confirm and the next reading
     :param extra: fields of newer minor versions, kept verbatim
     """
 
@@ -80,6 +82,7 @@ class HeldClaim:
     claim_id: str
     writer: str
     deadline_seconds: float | None = None
+    confirmed_by: int | None = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     def expired(self, now_seconds: float) -> bool:
@@ -88,13 +91,14 @@ class HeldClaim:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> HeldClaim:
-        known = {"resources", "state", "claim_id", "writer", "deadline_seconds"}
+        known = {name for name in attrs.fields_dict(cls) if name != "extra"}
         return cls(
             resources=dict(state["resources"]),
             state=ClaimState(state["state"]),
             claim_id=state["claim_id"],
             writer=state["writer"],
             deadline_seconds=state.get("deadline_seconds"),
+            confirmed_by=state.get("confirmed_by"),
             extra={name: value for name, value in state.items() if name not in known},
         )
 
@@ -106,7 +110,18 @@ class HeldClaim:
             "claim_id": self.claim_id,
             "writer": self.writer,
             "deadline_seconds": self.deadline_seconds,
+            "confirmed_by": self.confirmed_by,
         }
+
+    def as_read_at(self, version: int) -> HeldClaim:
+        """Return the claim with what its record's version says of its confirm.
+
+        The confirm itself cannot note its version, which is not known before
+        it is written; whoever reads the record next does.
+        """
+        if self.state is ClaimState.CONFIRMED and self.confirmed_by is None:
+            return attrs.evolve(self, confirmed_by=version)
+        return self
 
 
 @attrs.frozen
@@ -125,15 +140,18 @@ class ClaimRecord:
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
-    def from_state(cls, host: str, state: Mapping[str, Any] | None) -> ClaimRecord:
-        """Read a state; None, or an empty one, is a host without claims."""
+    def from_state(cls, host: str, state: Mapping[str, Any] | None, version: int) -> ClaimRecord:
+        """Read a state; None, or an empty one, is a host without claims.
+
+        :param version: of the record's last write
+        """
         if not state:
             return cls(host)
         settled = state.get("settled")
         return cls(
             host=host,
             claims={
-                consumer: HeldClaim.from_state(held)
+                consumer: HeldClaim.from_state(held).as_read_at(version)
                 for consumer, held in state.get("claims", {}).items()
             },
             settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,

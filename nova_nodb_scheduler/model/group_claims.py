@@ -44,6 +44,7 @@ class Member:
     claim_id: str
     writer: str
     deadline_seconds: float | None = None
+    confirmed_by: int | None = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     def expired(self, now_seconds: float) -> bool:
@@ -52,12 +53,13 @@ class Member:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Member:
-        known = {"state", "claim_id", "writer", "deadline_seconds"}
+        known = {name for name in attrs.fields_dict(cls) if name != "extra"}
         return cls(
             state=claims.ClaimState(state["state"]),
             claim_id=state["claim_id"],
             writer=state["writer"],
             deadline_seconds=state.get("deadline_seconds"),
+            confirmed_by=state.get("confirmed_by"),
             extra={name: value for name, value in state.items() if name not in known},
         )
 
@@ -68,7 +70,14 @@ class Member:
             "claim_id": self.claim_id,
             "writer": self.writer,
             "deadline_seconds": self.deadline_seconds,
+            "confirmed_by": self.confirmed_by,
         }
+
+    def as_read_at(self, version: int) -> Member:
+        """Return the member with what its record's version says of its confirm."""
+        if self.state is claims.ClaimState.CONFIRMED and self.confirmed_by is None:
+            return attrs.evolve(self, confirmed_by=version)
+        return self
 
 
 #: A place: consumer and host. A server that moves takes two.
@@ -89,7 +98,7 @@ class GroupRecord:
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
-    def from_state(cls, uuid: str, state: Mapping[str, Any] | None) -> GroupRecord:
+    def from_state(cls, uuid: str, state: Mapping[str, Any] | None, version: int) -> GroupRecord:
         """Read a state; None, or an empty one, is a group without members."""
         if not state:
             return cls(uuid)
@@ -97,7 +106,7 @@ class GroupRecord:
         return cls(
             uuid=uuid,
             members={
-                (consumer, host): Member.from_state(member)
+                (consumer, host): Member.from_state(member).as_read_at(version)
                 for consumer, hosts in state.get("members", {}).items()
                 for host, member in hosts.items()
             },

@@ -49,15 +49,13 @@ def take(
     if stale:
         return _refuse(model.Refused(claims[0], model.Reason.STALE_VIEW, stale))
     record = record.without(expired(record, taking.now_seconds))
-    before = record
     grants = []
     for claim in claims:
         answer, record = _take_one(record, claim, taking)
         if isinstance(answer, model.Refused):
             return _refuse(answer)
         grants.append(answer)
-    state = record.to_state() if record != before else None
-    return record_editor.Proposal(tuple(grants), state)
+    return record_editor.Proposal(tuple(grants), record.to_state())
 
 
 def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:
@@ -134,6 +132,17 @@ def confirmed(record: model.ClaimRecord, consumers: Collection[str]) -> tuple[st
     )
 
 
+def settled(
+    record: model.ClaimRecord, consumers: Collection[str], shown_version: int
+) -> tuple[str, ...]:
+    """Return which of some consumers an authority's record of a version settles, sorted."""
+    return tuple(
+        consumer
+        for consumer in confirmed(record, consumers)
+        if shown_version > (record.claims[consumer].confirmed_by or shown_version)
+    )
+
+
 def find(
     record: model.ClaimRecord, unknown: model.Unknown
 ) -> record_editor.Proposal[model.Granted | model.Gone]:
@@ -155,13 +164,15 @@ def _take_one(
     held = record.claims.get(claim.consumer)
     if held is not None and dict(held.resources) == dict(claim.resources):
         # The same claim again, or our own write of an unknown outcome.
+        # A confirmed one is written anew, too: whoever judged it by what was
+        # true before (its server may be gone since) loses, and judges again.
+        pending = held.state is model.ClaimState.PENDING
+        renewed = attrs.evolve(
+            held,
+            deadline_seconds=taking.deadline_seconds if pending else None,
+            confirmed_by=None,
+        )
         granted = model.Granted(claim, held.claim_id, held.state)
-        if (
-            held.state is model.ClaimState.CONFIRMED
-            or held.deadline_seconds == taking.deadline_seconds
-        ):
-            return granted, record
-        renewed = attrs.evolve(held, deadline_seconds=taking.deadline_seconds)
         return granted, record.with_claim(claim.consumer, renewed)
     if held is not None and held.state is model.ClaimState.CONFIRMED:
         return model.Refused(claim, model.Reason.HELD, str(dict(held.resources))), record

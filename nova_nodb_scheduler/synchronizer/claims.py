@@ -92,8 +92,8 @@ class ClaimLedger:
 
     def read(self, host: str) -> model.ClaimRecord:
         """Return a host's claims as they stand in the back end."""
-        state, _ = self._editor.read(key_of(host))
-        return model.ClaimRecord.from_state(host, state)
+        state, _, version = self._editor.read(key_of(host))
+        return model.ClaimRecord.from_state(host, state, version)
 
     def claim(
         self, claim: model.Claim, fits: Callable[[model.ClaimRecord], bool], view: records.Cursor
@@ -184,8 +184,8 @@ class ClaimLedger:
         claim, claim_id = taken.claim, taken.claim_id
         edited = self._editor.edit(
             key_of(claim.host),
-            lambda state: claim_rules.release(
-                model.ClaimRecord.from_state(claim.host, state), claim, claim_id
+            lambda state, version: claim_rules.release(
+                model.ClaimRecord.from_state(claim.host, state, version), claim, claim_id
             ),
         )
         self._after_step("released")
@@ -203,8 +203,8 @@ class ClaimLedger:
         claim = unknown.claim
         edited = self._editor.edit(
             key_of(claim.host),
-            lambda state: claim_rules.find(
-                model.ClaimRecord.from_state(claim.host, state), unknown
+            lambda state, version: claim_rules.find(
+                model.ClaimRecord.from_state(claim.host, state, version), unknown
             ),
         )
         answer = _answer(edited, claim, unknown.claim_id)
@@ -218,12 +218,21 @@ class ClaimLedger:
     ) -> tuple[str, ...]:
         """Drop confirmed claims whose consumers the authority's record shows.
 
+        Only if that record was written after the claim was confirmed. An
+        older one may show the consumer's former stay on the host: dropped for
+        that, a server that moved away and came back would be counted nowhere
+        once a record from in between is seen.
+
         :param consumers: shown there with (at least) the claimed resources
         :param shown_at: epoch and version of that record; views older than it
             are refused from now on
         :returns: consumers whose claims were dropped; the call may be repeated
         """
-        return self._drop(host, lambda record: claim_rules.confirmed(record, consumers), shown_at)
+        return self._drop(
+            host,
+            lambda record: claim_rules.settled(record, consumers, shown_at.version),
+            shown_at,
+        )
 
     def expire(self, host: str) -> tuple[str, ...]:
         """Drop pending claims past their lease; returns their consumers.
@@ -259,8 +268,8 @@ class ClaimLedger:
     ) -> tuple[records.RecordKey, record_editor.Propose[model.Granted | model.Gone]]:
         """Return the proposer of a confirm, with its key."""
         host = granted.claim.host
-        return key_of(host), lambda state: claim_rules.confirm(
-            model.ClaimRecord.from_state(host, state), granted
+        return key_of(host), lambda state, version: claim_rules.confirm(
+            model.ClaimRecord.from_state(host, state, version), granted
         )
 
     def not_claimable(self, claims: Sequence[model.Claim]) -> model.Refused | None:
@@ -338,9 +347,9 @@ class ClaimLedger:
         settled: records.Cursor | None = None,
     ) -> tuple[str, ...]:
         def propose(
-            state: record_editor.State | None,
+            state: record_editor.State | None, version: int
         ) -> record_editor.Proposal[tuple[str, ...]]:
-            record = model.ClaimRecord.from_state(host, state)
+            record = model.ClaimRecord.from_state(host, state, version)
             return claim_rules.drop(record, choose(record), settled)
 
         edited = self._editor.edit(key_of(host), propose)
@@ -354,9 +363,9 @@ def key_of(host: str) -> records.RecordKey:
 
 def _proposer(host: str, claims: Sequence[model.Claim], taking: claim_rules.Taking) -> _Keyed:
     def propose(
-        state: record_editor.State | None,
+        state: record_editor.State | None, version: int
     ) -> record_editor.Proposal[claim_rules.HostAnswer]:
-        return claim_rules.take(model.ClaimRecord.from_state(host, state), claims, taking)
+        return claim_rules.take(model.ClaimRecord.from_state(host, state, version), claims, taking)
 
     return key_of(host), propose
 

@@ -84,8 +84,8 @@ class GroupLedger:
 
     def read(self, group_uuid: str) -> model.GroupRecord:
         """Return a group's members as they stand in the back end."""
-        state, _ = self._editor.read(key_of(group_uuid))
-        return model.GroupRecord.from_state(group_uuid, state)
+        state, _, version = self._editor.read(key_of(group_uuid))
+        return model.GroupRecord.from_state(group_uuid, state, version)
 
     def claim(
         self,
@@ -176,12 +176,17 @@ class GroupLedger:
     ) -> tuple[model.Place, ...]:
         """Drop confirmed members that the authority's records show on those hosts.
 
-        :param shown_at: the newest of those records; views older than it are
-            refused from now on
+        Only those confirmed before the records were written, as with
+        :meth:`ledger.ClaimLedger.settle`.
+
+        :param places: those shown by one record of the authority; call again
+            for the next record
+        :param shown_at: epoch and version of that record; views older than it
+            are refused from now on
         """
         return self._drop(
             group_uuid,
-            lambda record: [place for place in group_rules.confirmed(record) if place in places],
+            lambda record: group_rules.settled(record, places, shown_at.version),
             shown_at,
         )
 
@@ -249,23 +254,23 @@ class GroupLedger:
         joining = group_rules.Joining(
             group, ids, self._writer, known, view, now_seconds, now_seconds + self._lease_seconds
         )
-        return lambda state: group_rules.join(
-            model.GroupRecord.from_state(group.uuid, state), wanted, joining
+        return lambda state, version: group_rules.join(
+            model.GroupRecord.from_state(group.uuid, state, version), wanted, joining
         )
 
     def _confirm_member(
         self, granted: model.GroupGranted
     ) -> tuple[records.RecordKey, record_editor.Propose[claims.Granted | claims.Gone]]:
-        return key_of(granted.group.uuid), lambda state: group_rules.confirm(
-            model.GroupRecord.from_state(granted.group.uuid, state), granted
+        return key_of(granted.group.uuid), lambda state, version: group_rules.confirm(
+            model.GroupRecord.from_state(granted.group.uuid, state, version), granted
         )
 
     def _leave(self, group_uuid: str, place: model.Place, member_id: str) -> None:
         try:
             self._editor.edit(
                 key_of(group_uuid),
-                lambda state: group_rules.leave(
-                    model.GroupRecord.from_state(group_uuid, state), place, member_id
+                lambda state, version: group_rules.leave(
+                    model.GroupRecord.from_state(group_uuid, state, version), place, member_id
                 ),
             )
         except errors.BackendUnavailable as exc:
@@ -284,9 +289,9 @@ class GroupLedger:
         settled: records.Cursor | None = None,
     ) -> tuple[model.Place, ...]:
         def propose(
-            state: record_editor.State | None,
+            state: record_editor.State | None, version: int
         ) -> record_editor.Proposal[tuple[model.Place, ...]]:
-            record = model.GroupRecord.from_state(group_uuid, state)
+            record = model.GroupRecord.from_state(group_uuid, state, version)
             return group_rules.drop(record, choose(record), settled)
 
         edited = self._editor.edit(key_of(group_uuid), propose)

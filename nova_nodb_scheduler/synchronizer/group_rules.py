@@ -58,8 +58,13 @@ def join(
                 claim_id=joining.ids[claim.consumer],
                 writer=joining.writer,
             )
-        if member.state is claims.ClaimState.PENDING:
-            member = attrs.evolve(member, deadline_seconds=joining.deadline_seconds)
+        # As a claim, a confirmed member is written anew too.
+        pending = member.state is claims.ClaimState.PENDING
+        member = attrs.evolve(
+            member,
+            deadline_seconds=joining.deadline_seconds if pending else None,
+            confirmed_by=None,
+        )
         record = record.with_member(place, member)
         member_ids.append(member.claim_id)
     return record_editor.Proposal(tuple(member_ids), record.to_state())
@@ -105,10 +110,12 @@ def confirm(
     if member is None or member.claim_id != granted.member_id:
         gone = claims.Gone(claim, granted.grant.claim_id)
         return record_editor.Proposal(gone, accepted=False)
+    if member.state is claims.ClaimState.CONFIRMED:
+        return record_editor.Proposal(granted.grant)
     replaced = [(claim.consumer, host) for host in claim.held_on if host != claim.host]
-    settled = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
-    after = record.without(replaced).with_member(place, settled)
-    return record_editor.Proposal(granted.grant, after.to_state() if after != record else None)
+    standing = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
+    after = record.without(replaced).with_member(place, standing)
+    return record_editor.Proposal(granted.grant, after.to_state())
 
 
 def leave(
@@ -144,4 +151,15 @@ def confirmed(record: model.GroupRecord) -> tuple[model.Place, ...]:
             for place, member in record.members.items()
             if member.state is claims.ClaimState.CONFIRMED
         )
+    )
+
+
+def settled(
+    record: model.GroupRecord, places: Collection[model.Place], shown_version: int
+) -> tuple[model.Place, ...]:
+    """Return which of some places records of the authority up to a version settle."""
+    return tuple(
+        place
+        for place in confirmed(record)
+        if place in places and shown_version > (record.members[place].confirmed_by or shown_version)
     )

@@ -95,7 +95,9 @@ class LeaseKeeper:
         :raises BackendUnavailable: nothing was written; it ends by itself
         """
 
-        def propose(state: record_editor.State | None) -> record_editor.Proposal[None]:
+        def propose(
+            state: record_editor.State | None, _version: int
+        ) -> record_editor.Proposal[None]:
             if state is None or state.get("holder") != self._holder_id:
                 return record_editor.Proposal(None)
             # Not a tombstone: the fencing token must go on growing.
@@ -108,7 +110,7 @@ class LeaseKeeper:
 
         :raises BackendUnavailable: not known
         """
-        state, revision = self._editor.read(self._key)
+        state, revision, _ = self._editor.read(self._key)
         return self._running(state, revision, self._synchronizer.now_seconds())
 
     def _extend(self, *, take: bool) -> Lease | NotHeld:
@@ -117,7 +119,7 @@ class LeaseKeeper:
         now_seconds = self._synchronizer.now_seconds()
 
         def propose(
-            state: record_editor.State | None,
+            state: record_editor.State | None, _version: int
         ) -> record_editor.Proposal[Lease | NotHeld]:
             running = self._running(state, 0, now_seconds)
             if running is not None and running.holder != self._holder_id:

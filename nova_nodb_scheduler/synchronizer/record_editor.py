@@ -65,9 +65,10 @@ class Edited(Generic[T]):
     revision: int
 
 
-#: From a decoded state (None: no live record) to a proposal. Called again
-#: each round with what was read then; must not change its argument.
-Propose = Callable[[State | None], Proposal[T]]
+#: From a decoded state (None: no live record) and the version of its last
+#: write (then 0) to a proposal. Called again each round with what was read
+#: then; must not change its argument.
+Propose = Callable[[State | None, int], Proposal[T]]
 
 
 def pause_briefly(round_number: int) -> None:
@@ -100,8 +101,8 @@ class RecordEditor:
         self._rounds = rounds
         self._pause = pause
 
-    def read(self, key: records.RecordKey) -> tuple[State | None, int]:
-        """Return a record's decoded state (None: no live record) and its revision.
+    def read(self, key: records.RecordKey) -> tuple[State | None, int, int]:
+        """Return a record's decoded state (None: no live record), revision and version.
 
         :raises UndecodableRecord: its bytes are not of a schema known here
         """
@@ -155,8 +156,8 @@ class RecordEditor:
         answers: list[T] = []
         revision = 0
         for key, propose in proposers:
-            state, revision = self._decoded(key, found)
-            proposal = propose(state)
+            state, revision, version = self._decoded(key, found)
+            proposal = propose(state, version)
             if not proposal.accepted:
                 return Edited(proposal.answer, (proposal.answer,), revision), []
             answers.append(proposal.answer)
@@ -171,10 +172,10 @@ class RecordEditor:
         self,
         key: records.RecordKey,
         found: Mapping[records.RecordKey, records.Record],
-    ) -> tuple[State | None, int]:
+    ) -> tuple[State | None, int, int]:
         record = found.get(key)
         if record is None or record.deleted:
-            return None, 0
+            return None, 0, 0
         decoded = codec.decode(record.payload)
         codec.check_readable(decoded.schema, self._namespaces[key.namespace])
-        return decoded.state, record.revision
+        return decoded.state, record.revision, record.version

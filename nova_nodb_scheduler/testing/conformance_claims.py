@@ -172,6 +172,12 @@ class ClaimsCase(base.Case):
     def consumers(self, scheduler: Scheduler, host: str) -> set[str]:
         return set(scheduler.hosts.read(host).claims)
 
+    def publication(self, client: contract.Synchronizer) -> records.Cursor:
+        """Write what the authority would; returns its epoch and version."""
+        key = records.RecordKey(namespaces.COMPUTE_NODES.name, str(uuid.uuid4()))
+        written = self.win(client, records.Write(key, 0, b"payload"))
+        return records.Cursor(client.head().epoch, written.version)
+
     def wait_out(self, client: contract.Synchronizer, seconds: float) -> None:
         """Wait by the back end's clock."""
         end = client.now_seconds() + seconds
@@ -282,12 +288,29 @@ class HostClaims(ClaimsCase):
         before = scheduler.client.head()
         self.granted(scheduler.hosts.confirm(self.granted(scheduler.claim(claim("a", "host")))))
         self.granted(scheduler.claim(claim("b", "host")))
-        shown_at = scheduler.client.head()
+        shown_at = self.publication(scheduler.client)
         self.assertEqual(("a",), scheduler.hosts.settle("host", ["a", "b", "c"], shown_at))
         self.assertEqual({"b"}, self.consumers(scheduler, "host"))
         late = scheduler.hosts.claim(claim("c", "host"), lambda record: True, before)
         self.refused(late, model.Reason.STALE_VIEW)
         self.granted(scheduler.hosts.claim(claim("c", "host"), lambda record: True, shown_at))
+
+    def test_what_was_shown_before_the_confirm_settles_nothing(self) -> None:
+        scheduler = self.scheduler()
+        granted = self.granted(scheduler.claim(claim("back again", "host")))
+        former_stay = self.publication(scheduler.client)
+        self.granted(scheduler.hosts.confirm(granted))
+        self.assertEqual((), scheduler.hosts.settle("host", ["back again"], former_stay))
+        # The same in a record that others have rewritten since.
+        self.granted(scheduler.claim(claim("other", "host")))
+        self.assertEqual((), scheduler.hosts.settle("host", ["back again"], former_stay))
+        # And with a claim that was taken once more after it was confirmed.
+        shown_at = self.publication(scheduler.client)
+        self.granted(scheduler.claim(claim("back again", "host")))
+        self.assertEqual((), scheduler.hosts.settle("host", ["back again"], shown_at))
+        shown_at = self.publication(scheduler.client)
+        settled = scheduler.hosts.settle("host", ["back again"], shown_at)
+        self.assertEqual(("back again",), settled)
 
     def test_reconciling_drops_what_is_proved_absent_only(self) -> None:
         scheduler = self.scheduler()
@@ -568,7 +591,7 @@ class GroupClaims(ClaimsCase):
         before = scheduler.client.head()
         granted = self.joined(scheduler.join(group, claim("a", "host")))
         self.granted(scheduler.groups.confirm(granted))
-        shown_at = scheduler.client.head()
+        shown_at = self.publication(scheduler.client)
         settled = scheduler.groups.settle("group", [("a", "host")], shown_at)
         self.assertEqual((("a", "host"),), settled)
 
