@@ -53,9 +53,7 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
     role = role or role_of(sys.argv[0])
     if role != "compute":
         reporting.install(
-            plugin.reporter(
-                role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"
-            ),
+            plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"),
             plugin.scopes,
         )
     nova.service.SERVICE_MANAGERS["nova-conductor"] = CONDUCTOR_MANAGER
@@ -120,4 +118,4 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
 def _shout(text: str) -> None:
     # Logging is not set up at this moment; the line must be seen all the same.
     LOG.error("%(text)s", {"text": text})
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - see above

@@ -66,9 +66,7 @@ def get_by_metadata(context: Any, key: str | None = None, value: str | None = No
     if view is None:
         return list(_by_metadata(context, key=key, value=value))
     assert key is not None or value is not None  # as Nova's own
-    return _matching(
-        view, lambda k, v: (key is None or k == key) and (value is None or v == value)
-    )
+    return _matching(view, lambda k, v: (key is None or k == key) and (value is None or v == value))
 
 
 @functools.wraps(_non_matching)
@@ -104,7 +102,7 @@ def get_minimum_version_all_cells(
     if (
         view is None
         or not all(binary.startswith("nova-") for binary in binaries)
-        or not all([view.serves(cell) for cell in cells])
+        or not all(view.serves(cell) for cell in cells)
     ):
         return int(_minimum_version(context, binaries, require_all=require_all))
     versions = [

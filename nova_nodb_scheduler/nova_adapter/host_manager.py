@@ -83,7 +83,7 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
         if host and not cell:
             cell = self._get_cell_by_host(ctxt, host)
         cells = [cell] if cell else self.enabled_cells
-        if view is not None and all([view.serves(str(each.uuid)) for each in cells]):
+        if view is not None and all(view.serves(str(each.uuid)) for each in cells):
             try:
                 for each in cells:
                     nodes = view.reads.nodes_by_host_or_node(str(each.uuid), host, node)
@@ -127,9 +127,7 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
     def _get_host_states(self, context: Any, compute_nodes: Any, services: Any) -> Any:
         # Nova asks for a compute's instances by host alone; which cell the
         # host is in is known only here.
-        cell_of = {
-            node.host: cell for cell, nodes in compute_nodes.items() for node in nodes
-        }
+        cell_of = {node.host: cell for cell, nodes in compute_nodes.items() for node in nodes}
         view = views.current()
         if view is not None:
             view.cell_of_host = cell_of

@@ -70,7 +70,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
 
     # -- requests ---------------------------------------------------------------
 
-    @messaging.expected_exceptions(nova_exception.NoValidHost)
+    @messaging.expected_exceptions(nova_exception.NoValidHost)  # type: ignore[untyped-decorator]
     def select_destinations(self, context: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose hosts as Nova does, from memory where it is proved current.
 
@@ -115,9 +115,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         except messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
 
-    def _get_all_host_states(
-        self, context: Any, spec_obj: Any, provider_summaries: Any
-    ) -> Any:
+    def _get_all_host_states(self, context: Any, spec_obj: Any, provider_summaries: Any) -> Any:
         view = views.current()
         if view is not None and provider_summaries:
             roots = {

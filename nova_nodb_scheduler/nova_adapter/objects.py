@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from nova import exception as nova_exception
 from nova import objects as nova_objects
 from nova.objects import aggregate as nova_aggregate
 from nova.objects import base
@@ -33,7 +34,23 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Fields of an instance whose change a scheduler must hear of.
 INSTANCE_FIELDS = frozenset(
-    ["host", "node", "compute_id", "flavor", "instance_type_id", "vm_state", "task_state", "migration_context", "deleted", "hidden", "availability_zone", "memory_mb", "vcpus", "root_gb", "ephemeral_gb"]
+    [
+        "host",
+        "node",
+        "compute_id",
+        "flavor",
+        "instance_type_id",
+        "vm_state",
+        "task_state",
+        "migration_context",
+        "deleted",
+        "hidden",
+        "availability_zone",
+        "memory_mb",
+        "vcpus",
+        "root_gb",
+        "ephemeral_gb",
+    ]
 )
 
 #: Fields of a service that only a heartbeat changes (version is always set).
@@ -158,7 +175,7 @@ class Service(nova_service.Service):  # type: ignore[misc]
         try:
             found = nova_objects.ComputeNodeList.get_all_by_host(self._context, self.host)
             return [str(node.uuid) for node in found]
-        except Exception:
+        except nova_exception.NotFound:
             LOG.debug("No compute nodes of %(host)s to report.", {"host": self.host})
             return []
 

@@ -170,7 +170,7 @@ class Judge:
     @staticmethod
     def _beats(snapshot: snapshot_module.Snapshot) -> list[Mapping[str, Any]]:
         view = snapshot.namespace(namespaces.REPORTERS.name)
-        found = (view.get(key) for key in view.keys())
+        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
         return [record.state for record in found if record is not None]
 
 

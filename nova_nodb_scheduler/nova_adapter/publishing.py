@@ -43,9 +43,7 @@ class Published:
 class RowPublisher:
     """Publishes rows of Nova's tables by name; any thread may call it."""
 
-    def __init__(
-        self, publisher: publisher_module.Publisher, scopes: scopes_module.Scopes
-    ) -> None:
+    def __init__(self, publisher: publisher_module.Publisher, scopes: scopes_module.Scopes) -> None:
         self._publisher = publisher
         self._scopes = scopes
 
@@ -72,9 +70,7 @@ class RowPublisher:
         :raises BackendUnavailable: none is known to be published
         """
         updates = {
-            records.RecordKey(namespaces.SERVICE_LIVENESS.name, beat.service): merge_heartbeat(
-                beat
-            )
+            records.RecordKey(namespaces.SERVICE_LIVENESS.name, beat.service): merge_heartbeat(beat)
             for beat in beats
         }
         return self._publisher.publish(updates).version
@@ -107,7 +103,7 @@ class _Rows:
         except nova_exception.CellMappingNotFound:
             # The cell was unmapped: none of its rows counts any more.
             found = {}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a database driver raises
             # One database that is down must not hold up the others' rows.
             LOG.warning(
                 "Cannot read %(count)d rows of %(namespace)s in %(scope)s, will try again: "

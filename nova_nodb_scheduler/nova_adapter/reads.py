@@ -120,8 +120,9 @@ class Reads:
         """
         versions: dict[str, int] = {}
         for binary in binaries:
-            found = (self._services.get(k) for k in
-                     self._services.lookup("cell_binary", cell, binary))
+            found = (
+                self._services.get(k) for k in self._services.lookup("cell_binary", cell, binary)
+            )
             known = [int(r.state["row"]["version"] or 0) for r in found if r is not None]
             if known:
                 versions[binary] = min(known)
@@ -129,9 +130,7 @@ class Reads:
 
     # -- instances ------------------------------------------------------------
 
-    def instances(
-        self, cell: str, host: str, context: Callable[[], Any]
-    ) -> rows.InstancesByUuid:
+    def instances(self, cell: str, host: str, context: Callable[[], Any]) -> rows.InstancesByUuid:
         """Return the instances on a host of a cell, by uuid.
 
         :param context: names a context targeted to the cell
@@ -159,7 +158,7 @@ class Reads:
 
     def aggregates(self) -> list[Any]:
         """Return all aggregates in the order of their ids, as the database gives them."""
-        found = [self._aggregates.get(key) for key in self._aggregates.keys()]
+        found = [self._aggregates.get(key) for key in self._aggregates.keys()]  # noqa: SIM118
         made = [self._aggregate(record) for record in found if record is not None]
         return sorted(made, key=lambda aggregate: int(aggregate.id))
 
@@ -174,4 +173,3 @@ class Reads:
             for host in aggregate.hosts:
                 by_host.setdefault(host, []).append(aggregate)
         return by_host
-

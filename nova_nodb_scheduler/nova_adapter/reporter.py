@@ -330,9 +330,7 @@ class Reporter:
                     self._flush_records()
                     self._flush_heartbeats(force=True)
                 if self._beats and self._identity is not None and not len(self._dirty):
-                    key = records.RecordKey(
-                        namespaces.REPORTERS.name, self._identity.reporter_id
-                    )
+                    key = records.RecordKey(namespaces.REPORTERS.name, self._identity.reporter_id)
                     self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
         except errors.NodbError as error:
             LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})

@@ -61,9 +61,7 @@ def mark_api(namespace: str, keys: Collection[str]) -> None:
         _reporter.mark(scopes_module.API, namespace, keys)
 
 
-def heartbeat(
-    context: Any, service: str, report_count: int, last_seen_up: str | None
-) -> None:
+def heartbeat(context: Any, service: str, report_count: int, last_seen_up: str | None) -> None:
     """Note a heartbeat of a compute service."""
     cell = cell_of(context)
     if cell is not None and _reporter is not None:

@@ -16,9 +16,7 @@ from nova.objects import base
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
-_DATE_TIMES = frozenset(
-    ["created_at", "updated_at", "deleted_at", "last_seen_up", "launched_at"]
-)
+_DATE_TIMES = frozenset(["created_at", "updated_at", "deleted_at", "last_seen_up", "launched_at"])
 
 #: Ratios that an old compute service may have left empty in its row.
 _RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
@@ -187,7 +185,21 @@ class InstancesByUuid(MutableMapping[str, Any]):
 
 
 #: Columns of an instance's row that are fields of Nova's object as they stand.
-_INSTANCE_FIELDS = ["host", "node", "project_id", "user_id", "vm_state", "task_state", "memory_mb", "vcpus", "root_gb", "ephemeral_gb", "instance_type_id", "image_ref", "availability_zone"]
+_INSTANCE_FIELDS = [
+    "host",
+    "node",
+    "project_id",
+    "user_id",
+    "vm_state",
+    "task_state",
+    "memory_mb",
+    "vcpus",
+    "root_gb",
+    "ephemeral_gb",
+    "instance_type_id",
+    "image_ref",
+    "availability_zone",
+]
 
 
 def _instance(context: Any, uuid: str, record: snapshot_module.StoredRecord) -> Any:

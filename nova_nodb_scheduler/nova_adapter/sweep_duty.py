@@ -101,8 +101,7 @@ class SweepDuty:
             except sweeper_module.SweepStopped:
                 break
             except (errors.NodbError, sweeper_module.SweepIncomplete) as error:
-                LOG.warning("A sweep was given up, it is tried again: %(error)s",
-                            {"error": error})
+                LOG.warning("A sweep was given up, it is tried again: %(error)s", {"error": error})
             except Exception:
                 LOG.exception("The sweep duty failed; it is tried again.")
         for keeper in self._leases.values():
@@ -201,14 +200,15 @@ class SweepDuty:
         """
         bound = self._options.reporter_bound_seconds
         swept = {
-            key: float(state["swept_from"])
-            for key, state in self._states(namespaces.CELLS.name)
+            key: float(state["swept_from"]) for key, state in self._states(namespaces.CELLS.name)
         }
         for name, beat in self._reporters():
             covered = float(beat["beat_at"]) + bound
-            theirs = swept if beat.get("cell") == reporter_module.EVERY_CELL else {
-                beat.get("cell"): swept.get(str(beat.get("cell")), 0.0)
-            }
+            theirs = (
+                swept
+                if beat.get("cell") == reporter_module.EVERY_CELL
+                else {beat.get("cell"): swept.get(str(beat.get("cell")), 0.0)}
+            )
             if self._silence_seconds(beat) > bound and all(
                 begun > covered for begun in theirs.values()
             ):

@@ -171,17 +171,13 @@ class Sweeper:
         ]
         changed = 0
         for first in range(0, len(keys), self._page_rows):
-            changed += self._publish(
-                scope, table.namespace, keys[first : first + self._page_rows]
-            )
+            changed += self._publish(scope, table.namespace, keys[first : first + self._page_rows])
             if stop.wait(self._pause_seconds):
                 raise SweepStopped
         return changed
 
     def _publish(self, scope: str, namespace: str, keys: list[str]) -> int:
-        batch = [
-            dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys
-        ]
+        batch = [dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys]
         published = self._rows.publish(batch)
         if published.failed:
             raise SweepIncomplete(scope, namespace, len(published.failed))

@@ -30,7 +30,27 @@ Row = Mapping[str, Any]
 HEARTBEAT_COLUMNS = ("report_count", "last_seen_up", "updated_at")
 
 #: Columns of ``instances`` that say where it is and what it takes.
-_INSTANCE_COLUMNS = ["id", "uuid", "host", "node", "compute_id", "project_id", "user_id", "vm_state", "task_state", "memory_mb", "vcpus", "root_gb", "ephemeral_gb", "instance_type_id", "image_ref", "availability_zone", "hidden", "created_at", "launched_at"]
+_INSTANCE_COLUMNS = [
+    "id",
+    "uuid",
+    "host",
+    "node",
+    "compute_id",
+    "project_id",
+    "user_id",
+    "vm_state",
+    "task_state",
+    "memory_mb",
+    "vcpus",
+    "root_gb",
+    "ephemeral_gb",
+    "instance_type_id",
+    "image_ref",
+    "availability_zone",
+    "hidden",
+    "created_at",
+    "launched_at",
+]
 
 #: Statuses after which a migration holds nothing on either host any more,
 #: as in Nova's migration_get_in_progress_by_host_and_node.
@@ -45,12 +65,12 @@ ENDED_MIGRATIONS = (
 )
 
 
-@main_db.pick_context_manager_reader
+@main_db.pick_context_manager_reader  # type: ignore[untyped-decorator]
 def _select_main(context: Any, statement: sa.Select[Any]) -> list[Row]:
     return [dict(row) for row in context.session.execute(statement).mappings()]
 
 
-@api_db.context_manager.reader
+@api_db.context_manager.reader  # type: ignore[untyped-decorator]
 def _select_api(context: Any, statement: sa.Select[Any]) -> list[Row]:
     return [dict(row) for row in context.session.execute(statement).mappings()]
 
@@ -131,8 +151,7 @@ def read_compute_nodes(context: Any, cell: str, keys: Collection[str]) -> dict[s
     """Read rows of ``compute_nodes`` by uuid."""
     query = sa.select(_COMPUTE).where(_COMPUTE.c.uuid.in_(list(keys)), _COMPUTE.c.deleted == 0)
     return {
-        row["uuid"]: _state(cell, "ComputeNode", plain(row))
-        for row in _select_main(context, query)
+        row["uuid"]: _state(cell, "ComputeNode", plain(row)) for row in _select_main(context, query)
     }
 
 
@@ -190,9 +209,7 @@ def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, 
             row["system_metadata"] = {}
         for item in _select_main(context, metadata):
             found[item["instance_uuid"]]["system_metadata"][item["key"]] = item["value"]
-    return {
-        cell_key(uuid, cell): _state(cell, "Instance", row) for uuid, row in found.items()
-    }
+    return {cell_key(uuid, cell): _state(cell, "Instance", row) for uuid, row in found.items()}
 
 
 def page_instances(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
@@ -231,8 +248,10 @@ def page_migrations(context: Any, cell: str, after: int, limit: int) -> tuple[in
 def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read aggregates by uuid, with their hosts and metadata."""
     query = sa.select(_AGGREGATE).where(_AGGREGATE.c.uuid.in_(list(keys)))
-    rows = {row["id"]: {**plain(row), "hosts": [], "metadata": {}}
-            for row in _select_api(context, query)}
+    rows = {
+        row["id"]: {**plain(row), "hosts": [], "metadata": {}}
+        for row in _select_api(context, query)
+    }
     if rows:
         hosts = (
             sa.select(_AGGREGATE_HOST.c.aggregate_id, _AGGREGATE_HOST.c.host)

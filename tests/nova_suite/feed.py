@@ -8,7 +8,7 @@ import os
 import pathlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 #: Far beyond what the feed needs (poll interval 10 ms): a wait that reaches it
 #: is a failure, and counted as one.
@@ -23,14 +23,17 @@ class FeedWaits:
         self._durations_seconds: list[float] = []
         self._failed = 0
         self.fallbacks: Counter[str] = Counter()
-        self._missed: Counter[str] = Counter()
+        self._differences: list[str] = []
 
-    def add_missed(self, missed: Mapping[str, int]) -> None:
+    def add_differences(self, differences: Iterable[object]) -> None:
         """Note records that differ from Nova's tables after everything was published."""
-        self._missed.update(missed)
+        self._differences.extend(str(difference) for difference in differences)
 
     def wait(self, caught_up: Callable[[], bool]) -> None:
-        """Call something that blocks until the feed caught up; False is a failure."""
+        """Call something that blocks until the feed caught up.
+
+        :param caught_up: returns False if it did not
+        """
         began = time.monotonic()
         if not caught_up():
             self._failed += 1
@@ -45,7 +48,7 @@ class FeedWaits:
             "longest_seconds": round(max(self._durations_seconds, default=0.0), 4),
             "failed": self._failed,
             "fallbacks": dict(self.fallbacks),
-            "missed": dict(self._missed),
+            "differences": self._differences,
         }
         with (results / f"feed.{os.getpid()}.jsonl").open("a") as stream:
             stream.write(json.dumps(line) + "\n")

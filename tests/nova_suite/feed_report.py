@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print what the tests of a run waited for the feed, and why any fell back.
 
-Ends with status 1 if a wait failed, a write was missed by the reporters, or a
+Ends with status 1 if a wait failed, a write was not reported, or a
 test fell back that ``expected/fallbacks.txt`` does not name.
 """
 
@@ -36,7 +36,7 @@ def report(results: pathlib.Path) -> int:
         longest_seconds = max(longest_seconds, line["longest_seconds"])
         faults = {
             "waits that failed": line["failed"],
-            "missed": line["missed"],
+            "differences": line["differences"],
             "fallbacks": {} if line["test"] in allowed else line["fallbacks"],
         }
         found = {name: value for name, value in faults.items() if value}

@@ -21,16 +21,31 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
-from nova_nodb_scheduler.synchronizer import contract, loader
+from nova_nodb_scheduler.synchronizer import loader
 from tests.nova_suite import cells, feed, reporters, schedulers
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
+DRIVER = "sqlalchemy"
+
+#: Shorter than the defaults: tests do not wait for an operator's economy.
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "DEFAULT": {"scheduler_driver": "nodb_scheduler"},
+    nodb.GROUP: {
+        "synchronizer": DRIVER,
+        "flush_interval_seconds": 0.02,
+        "heartbeat_flush_interval_seconds": 0.2,
+        "exit_flush_seconds": 10.0,
+        "sweep_pause_seconds": 0.0,
+    },
+    "nodb_sqlalchemy": {"poll_interval_seconds": 0.01},
+}
 
 
 def install() -> None:
     """Have every test with databases use the plugin; once per process."""
     nodb.register_opts(CONF)
+    loader.load_class(DRIVER).register_opts(CONF)
     # Once and for good: Nova's own clean-up leaves registered classes in place.
     # Without a reporter installed they do nothing but what Nova's do.
     objects.register()
@@ -40,7 +55,7 @@ def install() -> None:
     def set_up(test: Any) -> None:
         original(test)
         if test.USES_DB:
-            test.useFixture(NodbFixture(test, template))
+            test.useFixture(NodbFixture(test.id(), template))
 
     nova_test.TestCase.setUp = set_up
 
@@ -52,55 +67,56 @@ class _Template:
         self._path = pathlib.Path(tempfile.mkdtemp(prefix="nodb-suite-")) / "empty.sqlite"
 
     def copy_to(self, path: pathlib.Path) -> None:
-        """Put a migrated, empty database there."""
+        """Put a migrated, empty database there, and configure it."""
         if not self._path.exists():
-            synchronizer = _synchronizer(self._path)
+            self._configure(self._path)
+            synchronizer = loader.load(DRIVER, CONF)
             synchronizer.open()
             synchronizer.close()
         for suffix in ("", "-wal"):
             source = self._path.with_name(self._path.name + suffix)
             if source.exists():
                 shutil.copyfile(source, path.with_name(path.name + suffix))
+        self._configure(path)
 
-
-def _synchronizer(path: pathlib.Path) -> contract.Synchronizer:
-    """Return the SQL driver on a file, by the options that a scheduler reads too."""
-    driver = loader.load_class("sqlalchemy")
-    driver.register_opts(CONF)
-    CONF.set_override("connection", f"sqlite:///{path}", group="nodb_sqlalchemy")
-    CONF.set_override("poll_interval_seconds", 0.01, group="nodb_sqlalchemy")
-    CONF.set_override("synchronizer", "sqlalchemy", group=nodb.GROUP)
-    return loader.load("sqlalchemy", CONF)
+    @staticmethod
+    def _configure(path: pathlib.Path) -> None:
+        # Nova's ConfFixture takes overrides back at the end of each test.
+        CONF.set_override("connection", f"sqlite:///{path}", group="nodb_sqlalchemy")
 
 
 class NodbFixture(fixtures.Fixture):
     """The plugin of one test."""
 
-    def __init__(self, test: Any, template: _Template) -> None:
+    def __init__(self, test_id: str, template: _Template) -> None:
         super().__init__()
-        self._test = test
+        self._test_id = test_id
         self._template = template
 
     def _setUp(self) -> None:
+        for group, options in OVERRIDES.items():
+            for name, value in options.items():
+                CONF.set_override(name, value, None if group == "DEFAULT" else group)
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nodb.sqlite"
         self._template.copy_to(path)
-        synchronizer = _synchronizer(path)
-        synchronizer.open()
-        self.addCleanup(synchronizer.close)
-
         plugin = assembly.Plugin(CONF)
+        plugin.scopes = cells.SuiteScopes(CONF)
+        plugin.check()
         assembly.install(plugin)
         self.addCleanup(assembly.install, None)
-        process_scopes = cells.SuiteScopes(CONF)
-        self._reporters = reporters.Reporters(
-            synchronizer, process_scopes, process_scopes.all_cells()
-        )
-        self._waits = feed.FeedWaits(self._test.id())
-        self.addCleanup(self._waits.file, pathlib.Path(os.environ[RESULTS_VARIABLE]))
-        self.addCleanup(self._reporters.stop)
-        self._reporters.start()
-        reporting.install(self._reporters, process_scopes)
+        synchronizer = plugin.make_synchronizer()
+        synchronizer.open()
+        self.addCleanup(synchronizer.close)
+        self._report(plugin, reporters.Reporters(plugin, synchronizer))
+
+    def _report(self, plugin: assembly.Plugin, process: reporters.Reporters) -> None:
+        """Start everything; it is stopped in the opposite order."""
+        waits = feed.FeedWaits(self._test_id)
+        self.addCleanup(waits.file, pathlib.Path(os.environ[RESULTS_VARIABLE]))
+        self.addCleanup(process.stop)
+        process.start()
+        reporting.install(process, plugin.scopes)
         self.addCleanup(reporting.install, None, None)
-        self.useFixture(schedulers.SchedulersFixture(self._reporters, self._waits))
-        # The first to run, when the test's services are gone.
-        self.addCleanup(lambda: self._waits.add_missed(self._reporters.missed()))
+        self.useFixture(schedulers.SchedulersFixture(process, waits))
+        # The first to run at the end, when the test has stopped its services.
+        self.addCleanup(lambda: waits.add_differences(process.differences()))

@@ -3,33 +3,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
-from nova import version as nova_version
 
-from nova_nodb_scheduler.nova_adapter import publishing, reporter, scopes, sweeper
+from nova_nodb_scheduler.nova_adapter import assembly, reporter, scopes, tables
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import contract, publisher
-
-#: Shorter than the defaults, for tests do not wait for an operator's economy.
-OPTIONS = reporter.ReporterOptions(
-    flush_interval_seconds=0.02,
-    heartbeat_flush_interval_seconds=0.2,
-    beat_interval_seconds=2.0,
-    exit_flush_seconds=10.0,
-    max_dirty_records=100_000,
-)
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec
 
 
 @attrs.frozen
-class Drained:
-    """What the back end held when everything marked before was in it."""
+class Difference:
+    """A record that is not what its row says."""
 
-    epoch: str
-    version: int
+    namespace: str
+    key: str
+    what: str
 
 
 class Reporters:
@@ -38,33 +31,22 @@ class Reporters:
     Has the interface that Nova's objects report to, and hands each mark to the
     reporter of its cell.
 
-    :param cell_scopes: every cell of the test
+    :param synchronizer: opened; for looking at the back end
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        process_scopes: scopes.Scopes,
-        cell_scopes: Collection[str],
-    ) -> None:
+    def __init__(self, plugin: assembly.Plugin, synchronizer: contract.Synchronizer) -> None:
+        self._plugin = plugin
         self._synchronizer = synchronizer
-        declared = sweeper.namespaces_by_name()
-        rows = publishing.RowPublisher(
-            publisher.Publisher(synchronizer, declared, namespaces.NOVA), process_scopes
-        )
-        beats = publisher.Publisher(synchronizer, declared, namespaces.NODB)
-        self._sweeper = sweeper.Sweeper(
-            synchronizer, rows, beats, process_scopes, page_rows=500, pause_seconds=0.0
-        )
         self._by_scope = {
-            scope: reporter.Reporter(synchronizer, rows, beats, _identity(scope), OPTIONS)
-            for scope in (*cell_scopes, scopes.API)
+            cell: _conductor(plugin, cell) for cell in plugin.scopes.all_cells()
         }
+        self._by_scope[scopes.API] = plugin.reporter("api", lambda: reporter.EVERY_CELL)
 
     def start(self) -> None:
         """Import every cell, as an operator would, and begin to report."""
+        sweeper = self._plugin.sweeper(self._synchronizer)
         for scope, each in self._by_scope.items():
-            self._sweeper.sweep(scope, threading.Event(), by="nova-suite")
+            sweeper.sweep(scope, threading.Event(), by="nova-suite")
             each.ensure_started()
 
     def stop(self) -> None:
@@ -72,26 +54,53 @@ class Reporters:
         for each in self._by_scope.values():
             each.stop()
 
-    def drain(self) -> Drained:
-        """Publish everything that was marked before this call."""
+    def drain(self) -> int:
+        """Publish everything that was marked before; return the version that holds it."""
         for each in self._by_scope.values():
             each.flush()
-        head = self._synchronizer.head()
-        return Drained(head.epoch, head.version)
+        return self._synchronizer.head().version
 
-    def missed(self) -> dict[str, int]:
-        """Count, per namespace, the records that differ from Nova's tables now.
+    def differences(self) -> list[Difference]:
+        """Return what the back end holds otherwise than Nova's tables.
 
-        Everything is published first: what is left was never marked.
+        A service's thread may write between the two readings: only what
+        differs twice, and was published between, is told.
         """
         self.drain()
-        missed: dict[str, int] = {}
+        first = set(self._compare())
+        if not first:
+            return []
+        self.drain()
+        return sorted(first & set(self._compare()), key=str)
+
+    def _compare(self) -> Iterator[Difference]:
         for scope in self._by_scope:
-            swept = self._sweeper.sweep(scope, threading.Event(), by="nova-suite")
-            for namespace, count in swept.repaired.items():
-                if count:
-                    missed[namespace] = missed.get(namespace, 0) + count
-        return missed
+            for table in tables.tables_of(scope):
+                yield from self._compare_table(scope, table)
+
+    def _compare_table(self, scope: str, table: tables.Table) -> Iterator[Difference]:
+        context = self._plugin.scopes.context_for(scope)
+        _last, keys = table.page(context, scope, 0, 10_000)
+        rows = table.read(context, scope, keys)
+        held = dict(self._held(table.namespace, scope))
+        for key in sorted(rows.keys() | held.keys()):
+            row, state = rows.get(key), held.get(key)
+            if state is None:
+                yield Difference(table.namespace, key, "not published")
+            elif row is None:
+                yield Difference(table.namespace, key, "deleted, still published")
+            elif table.namespace == namespaces.SERVICE_LIVENESS.name:
+                if int(row["report_count"]) != int(state["report_count"]):
+                    yield Difference(table.namespace, key, "heartbeats")
+            elif fields := _differing(row, state):
+                yield Difference(table.namespace, key, f"stale: {', '.join(fields)}")
+
+    def _held(self, namespace: str, scope: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for page in self._synchronizer.snapshot([namespace]).pages:
+            for record in page:
+                state = codec.decode_state(record.payload)
+                if scope == scopes.API or state.get("cell") == scope:
+                    yield record.key.key, state
 
     # What Nova's objects call.
 
@@ -106,15 +115,15 @@ class Reporters:
         self._by_scope[scope].heartbeat(scope, service, report_count, last_seen_up)
 
 
-def _identity(scope: str) -> Any:
-    is_api = scope == scopes.API
-    return lambda: reporter.Identity(
-        reporter_id=f"nova-suite-{scope}",
-        role="api" if is_api else "conductor",
-        host="nova-suite",
-        pid=1,
-        cell=reporter.EVERY_CELL if is_api else scope,
-        guards=() if is_api else (scope,),
-        plugin_version="test",
-        nova_version=nova_version.version_string(),
+def _conductor(plugin: assembly.Plugin, cell: str) -> reporter.Reporter:
+    return plugin.reporter("conductor", lambda: cell, lambda: (cell,))
+
+
+def _differing(row: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """Name the fields of a table's row, and of the state around it, that differ."""
+    truth = json.loads(json.dumps(row))
+    found = [name for name in ("cell", "object_version") if truth[name] != state.get(name)]
+    columns = truth["row"].keys() | state["row"].keys()
+    return found + sorted(
+        name for name in columns if truth["row"].get(name) != state["row"].get(name)
     )
