@@ -18,7 +18,7 @@ PACKAGE = ROOT / "nova_nodb_scheduler"
 # The adapter's modules import Nova, which the unit tests do without.
 NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
 # Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
-TEST_DIRECTORIES = {"unit", "property", "conformance", "functional", "nova_suite"}
+TEST_DIRECTORIES = {"unit", "functional", "nova_suite"}
 
 
 def entry_points() -> dict[str, dict[str, str]]:
