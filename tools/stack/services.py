@@ -65,7 +65,8 @@ def _wsgi(settings: stack_settings.Settings, name: str) -> Service:
         command += ["-w", str(settings.api_workers)]
     command += ["-b", f"127.0.0.1:{port}", _WSGI[name]]
     environment = {variable: str(settings.etc / directory)}
-    return Service(tuple(command), environment, port, signal.SIGTERM)
+    # SIGINT: gunicorn's quick end, which does not wait for idle keep-alive connections.
+    return Service(tuple(command), environment, port, signal.SIGINT)
 
 
 def _nova(settings: stack_settings.Settings, name: str) -> Service:

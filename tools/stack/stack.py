@@ -133,12 +133,18 @@ class Stack:
         The order is the documented one: schema, conductors and API, import, schedulers; backwards
         for the way back. ``stock_processes`` keep Nova's own configuration.
         """
+        before = self.settings
         self._change(plugin=enabled, stock_processes=tuple(stock_processes))
         names = self.settings.control_plane_names
         schedulers = self.settings.scheduler_names
         others = [name for name in names if name not in schedulers]
         if enabled:
-            self._make_store()
+            try:
+                self._make_store()
+            except (RuntimeError, database.CommandFailedError):
+                # Nothing was restarted yet: leave the files as the processes know them.
+                self._change(plugin=before.plugin, stock_processes=before.stock_processes)
+                raise
             self._restart_each(others)
             self._import()
             self._restart_each(schedulers)
