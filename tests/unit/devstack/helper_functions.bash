@@ -3,6 +3,8 @@
 # What DevStack offers its plugins, as far as ours asks for it. The functions on ini
 # files do their work; the others say in $CALLS that they were called.
 #
+# With DEVSTACK_DIR set to a DevStack, its own functions on ini files take their place.
+#
 # $WORK, $CALLS, $ENABLED_SERVICES, $CELLSV2_SETUP, ... come from the test.
 
 DEST=$WORK/dest
@@ -128,3 +130,8 @@ function iniadd {
     # shellcheck disable=SC2046
     iniset_multiline "$file" "$section" "$option" $(ini_values "$file" "$section" "$option") "$@"
 }
+
+if [[ -n "${DEVSTACK_DIR:-}" ]]; then
+    unset -f iniset iniset_multiline iniadd iniget iniget_multiline inidelete
+    source "$DEVSTACK_DIR/inc/ini-config"
+fi

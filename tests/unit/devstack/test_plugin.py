@@ -92,6 +92,7 @@ class PluginTestCase(testtools.TestCase):
         """Run a script as stack.sh would: errors end it, settings were read before."""
         environment = {
             "PATH": os.environ["PATH"],
+            "DEVSTACK_DIR": os.environ.get("DEVSTACK_DIR", ""),
             "WORK": str(self.work),
             "CALLS": str(self.calls_file),
             "ENABLED_SERVICES": CONTROL_PLANE,
