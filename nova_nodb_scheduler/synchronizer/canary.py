@@ -116,9 +116,8 @@ class Canary:
         for _ in range(_ATTEMPTS):
             write = records.Write(self.key, self._revision, payload)
             [result] = self._synchronizer.write([write])
+            # Of an unknown outcome the next attempt learns what stands there.
             standing = result.record
-            if result.verdict is records.Verdict.UNKNOWN:
-                standing = self._synchronizer.read([self.key]).get(self.key)
             self._revision = 0 if standing is None or standing.deleted else standing.revision
             if standing is not None and standing.payload == payload:
                 return standing

@@ -299,8 +299,9 @@ class Replicator:
         if self._clock() >= self._collect_at:
             self._collect_at = self._clock() + self._options.collect_interval_seconds
             collected = self._synchronizer.collect(self._options.collect_keep_seconds)
-            # Nothing older than this can come again, by feed or by snapshot.
-            self._store.forget_tombstones(min(collected.floor, changes.cursor.version))
+            # Nothing up to here can come again, by feed or by snapshot.
+            floor = min(collected.floor, changes.cursor.version)
+            self._store.forget_tombstones(floor + 1)
         return None
 
     # -- what a step comes to -------------------------------------------------

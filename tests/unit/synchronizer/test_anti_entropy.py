@@ -161,6 +161,82 @@ class TestAntiEntropy(testtools.TestCase):
         self.replica.catch_up()
         self.assertEqual(5, self.replica.pools()["k0"])
 
+    def _sweep_until_resync(self):
+        self.world.clock.pass_seconds(100)
+        for _ in range(50):
+            self.replica.replicator.step()
+            self.world.clock.pass_seconds(0.5)
+        self.assertEqual({replication.DIVERGED: 1}, self.replica.status.resyncs)
+
+    def test_two_states_under_one_revision_are_noticed(self):
+        backup = self.world.hub.backup()
+        self.world.put("k0", 100)
+        self.world.put("k1", 100)
+        self.replica.catch_up()
+        self.world.hub.restore(backup)
+        for free in (7, 8):
+            self.world.put("k0", free)
+            self.world.delete("k0")
+        self.world.put("k1", 9)  # the second revision again, with another state
+        self.replica.catch_up()
+        self.assertEqual(100, self.replica.pools()["k1"])
+        self._sweep_until_resync()
+        self.assertEqual({"k1": 9, "k2": 2, "k3": 3, "k4": 4}, self.replica.pools())
+
+    def test_a_revision_ahead_of_the_back_ends_is_noticed_though_the_states_are_equal(self):
+        backup = self.world.hub.backup()
+        for _ in range(3):
+            self.world.put("k0", 0)
+        self.replica.catch_up()
+        self.world.hub.restore(backup)
+        for number in range(10):
+            self.world.put("other", number)
+        self.replica.catch_up()
+        self._sweep_until_resync()
+        self.assertEqual(1, self.replica.store.snapshot().namespace("pools").get("k0").revision)
+
+    def test_a_deletion_the_back_end_forgot_is_noticed(self):
+        backup = self.world.hub.backup()
+        self.world.delete("k0")
+        self.replica.catch_up()
+        self.world.hub.restore(backup)
+        for number in range(10):
+            self.world.put("other", number)
+        self.replica.catch_up()
+        self.assertNotIn("k0", self.replica.pools())
+        self._sweep_until_resync()
+        self.assertEqual(0, self.replica.pools()["k0"])
+
+    def test_a_suspect_that_changes_before_its_second_look_is_left_to_the_feed(self):
+        self.replica.driver.passed_over = {"k1"}
+        self.world.put("k1", 11)
+        self.replica.catch_up()
+        original = self.replica.driver.read
+
+        def overtaken(keys):
+            self.world.put("k1", 12)
+            return original(keys)
+
+        self.replica.driver.read = overtaken
+        self.world.clock.pass_seconds(100)
+        self.replica.replicator.step()
+        self._expect()
+        self.assertEqual(1, self.replica.pools()["k1"])
+
+    def test_equal_records_and_those_younger_than_the_cursor_are_not_read_twice(self):
+        looked_up = []
+        original_read, original_snapshot = self.replica.driver.read, self.replica.driver.snapshot
+
+        def snapshot_behind_a_write(namespaces=None):
+            self.world.put("k1", 11)
+            self.world.put("new", 12)
+            return original_snapshot(namespaces)
+
+        self.replica.driver.snapshot = snapshot_behind_a_write
+        self.replica.driver.read = lambda keys: looked_up.extend(keys) or original_read(keys)
+        self._sweep()
+        self.assertEqual([], looked_up)
+
     def test_a_flushed_back_end_is_not_taken_for_deletions(self):
         self.world.clock.pass_seconds(100)
         original = self.replica.driver.snapshot

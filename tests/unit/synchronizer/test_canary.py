@@ -6,7 +6,7 @@ from testtools import matchers
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import replication
+from nova_nodb_scheduler.synchronizer import canary, replication
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
 from tests.unit.synchronizer import replicas
@@ -87,7 +87,7 @@ class TestCanary(testtools.TestCase):
         self.assertEqual({}, replica.status.resyncs)
         self.assertTrue(replica.replicator.alive(1))
 
-    def test_a_reply_that_was_lost_after_the_write_is_settled_by_reading(self):
+    def test_a_reply_that_was_lost_after_the_write_does_not_make_a_second_beat(self):
         self.replica.driver.faults.fail_next(memory.Fault.REPLY_LOST)
         self.replica.catch_up()
         self.assertTrue(self.replica.replicator.alive(1))
@@ -106,6 +106,26 @@ class TestCanary(testtools.TestCase):
         self.assertEqual({}, self.replica.status.resyncs)
         self.replica.catch_up()
         self.assertTrue(self.replica.replicator.alive(1))
+
+    def test_an_earlier_state_of_the_beat_proves_nothing(self):
+        self.world.put_bytes(KEY.key, b"left by a crash", KEY.namespace)
+        earlier = self.world.writer.read([KEY])[KEY]
+        clock = self.world.clock
+        sent = canary.Canary(
+            self.world.writer,
+            namespaces.SCHEDULERS,
+            "one",
+            interval_seconds=2,
+            bound_seconds=10,
+            clock=clock,
+            beat=dict,
+        )
+        sent.send_if_due()
+        clock.pass_seconds(1)
+        self.assertIsNone(sent.observe([earlier]))
+        self.assertIsNone(sent.proved_at)
+        self.assertEqual(1, sent.observe([self.world.writer.read([KEY])[KEY]]))
+        self.assertEqual(1000, sent.proved_at)
 
     def test_a_beat_left_by_a_crash_is_taken_over(self):
         self.world.put_bytes(KEY.key, b"whatever", KEY.namespace)

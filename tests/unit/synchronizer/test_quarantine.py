@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.synchronizer import quarantine
+from nova_nodb_scheduler.synchronizer import intake, quarantine
 from nova_nodb_scheduler.wire import codec
 from tests.unit.synchronizer import replicas
 
@@ -149,6 +149,15 @@ class TestUnreadableRecordsInTheFeed(testtools.TestCase):
         self.world.put_bytes("still", b"\x00")
         self.replica.catch_up()
         self.assertEqual({"still"}, self.quarantine.keys("pools"))
+
+    def test_garbage_older_than_what_the_store_holds_changes_nothing(self):
+        good = self.world.put("a", 1)
+        self.replica.catch_up()
+        taken = intake.Intake(self.replica.store, replicas.DECLARED, self.quarantine).take(
+            [records.Record(good.key, good.revision, good.version, b"\x00")]
+        )
+        self.assertEqual(intake.Taken((), ()), taken)
+        self.assertEqual(0, len(self.quarantine))
 
     def test_no_bytes_whatever_stop_the_feed(self):
         @settings(max_examples=300, deadline=None)

@@ -227,6 +227,27 @@ class TestResync(testtools.TestCase):
         self._resynced_by(replication.SILENCE)
         self.assertEqual({"kept": 9, "gone": 2}, self.replica.pools())
 
+    def test_a_silent_feed_is_closed_and_opened_again(self):
+        class Counting(replicas.memory.MemorySynchronizer):
+            opened = closed = 0
+
+            def open(self):
+                self.opened += 1
+                super().open()
+
+            def close(self):
+                self.closed += 1
+                super().close()
+
+        replica = self.world.replica("two", driver=Counting(shared_hub=self.world.hub))
+        replica.catch_up()
+        self.assertEqual((1, 0), (replica.driver.opened, replica.driver.closed))
+        self.world.hub.faults.freeze()
+        for seconds in (2, 11, 0):
+            self.world.clock.pass_seconds(seconds)
+            replica.replicator.step()
+        self.assertEqual((2, 1), (replica.driver.opened, replica.driver.closed))
+
     def test_a_feed_that_stays_silent_is_never_alive_however_often_it_is_read_again(self):
         self.world.hub.faults.freeze()
         for number in range(60):
@@ -310,6 +331,19 @@ class TestDisconnected(testtools.TestCase):
         pauses = [round(b - a) for a, b in itertools.pairwise(attempts_at)]
         self.assertEqual([1, 2, 4, 8, 8, 8, 8, 8, 8], pauses)
 
+    def test_after_a_success_the_pauses_begin_anew(self):
+        replica = self.world.replica(reconnect_min_seconds=1, reconnect_max_seconds=8)
+        for _ in range(3):
+            self.world.hub.faults.fail_next(replicas.memory.Fault.UNAVAILABLE, operation="snapshot")
+            self.world.clock.pass_seconds(10)
+            self.assertIs(StepOutcome.DISCONNECTED, replica.replicator.step())
+        self.world.clock.pass_seconds(10)
+        replica.catch_up()
+        self.world.hub.faults.go_down()
+        self.assertIs(StepOutcome.DISCONNECTED, replica.replicator.step())
+        self.world.clock.pass_seconds(1)
+        self.assertIs(StepOutcome.DISCONNECTED, replica.replicator.step())
+
     def test_a_snapshot_cut_in_the_middle_begins_again_and_drops_what_went(self):
         for number in range(1500):
             self.world.put(f"k{number:04}", number)
@@ -356,6 +390,7 @@ class TestCollection(testtools.TestCase):
             world.clock.pass_seconds(60)
             replica.catch_up()
         self.assertEqual(0, world.hub.statistics()["tombstones"])
+        self.assertEqual(0, replica.store.tombstone_count)
         self.assertEqual({"b": 2}, replica.pools())
         self.assertEqual({}, replica.status.resyncs)
         world.put("a", 3)
