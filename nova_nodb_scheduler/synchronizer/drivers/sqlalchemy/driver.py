@@ -65,6 +65,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         """Register the driver's options in its group."""
         options.register(conf)
 
+    @staticmethod
+    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+        """Return (group, options), for the sample file and the documentation."""
+        return [(options.GROUP, options.OPTS)]
+
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
         """Make a driver from its group of a configuration.
