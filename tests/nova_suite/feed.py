@@ -23,6 +23,8 @@ class FeedWaits:
         self._durations_seconds: list[float] = []
         self._failed = 0
         self.fallbacks: Counter[str] = Counter()
+        self.decisions: Counter[str] = Counter()
+        self.reads: Counter[str] = Counter()
         self._differences: list[str] = []
 
     def add_differences(self, differences: Iterable[object]) -> None:
@@ -48,6 +50,8 @@ class FeedWaits:
             "longest_seconds": round(max(self._durations_seconds, default=0.0), 4),
             "failed": self._failed,
             "fallbacks": dict(self.fallbacks),
+            "decisions": dict(self.decisions),
+            "reads": dict(self.reads),
             "differences": self._differences,
         }
         with (results / f"feed.{os.getpid()}.jsonl").open("a") as stream:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print what the tests of a run waited for the feed, and why any fell back.
+"""Print what the tests of a run waited for the feed, read, and fell back for.
 
-Ends with status 1 if a wait failed, a write was not reported, or a
-test fell back that ``expected/fallbacks.txt`` does not name.
+Ends with status 1 if a wait failed, a write was not reported, or a test fell
+back or read a database that ``expected/fallbacks.txt`` does not name.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ def report(results: pathlib.Path) -> int:
     """Print the totals and each test that is at fault; return 0 if none is."""
     allowed = selection.read(selection.EXPECTED / "fallbacks.txt")
     totals: collections.Counter[str] = collections.Counter()
+    decisions: collections.Counter[str] = collections.Counter()
     longest_seconds = 0.0
     at_fault = 0
     for line in _lines(results):
         totals["tests"] += 1
         totals["waits"] += line["waits"]
         totals["milliseconds"] += round(line["seconds"] * 1000)
+        decisions.update(line["decisions"])
         longest_seconds = max(longest_seconds, line["longest_seconds"])
         faults = {
             "waits that failed": line["failed"],
             "differences": line["differences"],
             "fallbacks": {} if line["test"] in allowed else line["fallbacks"],
+            "reads": {} if line["test"] in allowed else line["reads"],
         }
         found = {name: value for name, value in faults.items() if value}
         if found:
             at_fault += 1
             print(f"{line['test']}: {found}")
     mean = totals["milliseconds"] / totals["waits"] if totals["waits"] else 0.0
+    print(f"decisions of the plugin's scheduler: {dict(decisions)}")
     print(
         f"feed: {totals['tests']} tests, {totals['waits']} waits, mean {mean:.1f} ms, "
         f"longest {longest_seconds * 1000:.0f} ms, {at_fault} tests at fault"

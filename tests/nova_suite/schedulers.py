@@ -30,7 +30,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import loader, replication, replicator
 from nova_nodb_scheduler.wire import codec
-from tests.nova_suite import feed, reporters
+from tests.nova_suite import feed, reporters, statements
 
 #: "scheduler": ours instead of Nova's. "reporter": Nova's decides, and the
 #: reporters' and the feed's word is compared with its tables each time.
@@ -70,6 +70,7 @@ class SchedulersFixture(fixtures.Fixture):
             before = self._follow()
         else:
             before = self._wait_for_feed
+            self._statements = self.useFixture(statements.StatementsFixture())
             self.addCleanup(self._account)
             managers = {**nova_service.SERVICE_MANAGERS, "nova-scheduler": MANAGER}
             self.useFixture(fixtures.MonkeyPatch("nova.service.SERVICE_MANAGERS", managers))
@@ -114,8 +115,10 @@ class SchedulersFixture(fixtures.Fixture):
     def _account(self) -> None:
         for manager in self._seen.values():
             self._waits.fallbacks.update(manager.nodb.fallbacks())
+            self._waits.decisions.update(manager.nodb.outcomes())
             # Service.stop() does not wait for the manager's own shutdown.
             manager.nodb.stop()
+        self._waits.reads.update(self._statements.counts)
 
     # -- with Nova's scheduler --------------------------------------------------
 
