@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import pathlib
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.testing import conformance, servers
+from nova_nodb_scheduler.testing import conformance
+from tests.functional.synchronizer import sql_databases
 
 
 def _work(options: driver.SQLOptions, job: Callable[[contract.Synchronizer], int]) -> int:
@@ -25,18 +24,12 @@ def _work(options: driver.SQLOptions, job: Callable[[contract.Synchronizer], int
         synchronizer.close()
 
 
-class SQLConformance(conformance.ConformanceSuite):
-    """What the three have in common."""
-
-    url = ""
-
-    def sql_options(self) -> driver.SQLOptions:
-        return driver.SQLOptions(
-            self.url, poll_interval_seconds=0.02, timeout_seconds=20.0, auto_upgrade=True
-        )
-
+class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSuite):
     def make_synchronizer(self) -> driver.SQLAlchemySynchronizer:
         return driver.SQLAlchemySynchronizer(self.sql_options())
+
+    def restart_backend(self) -> None:
+        """Do nothing: the engine ended with its last client."""
 
     def _run_in_processes(
         self, jobs: Sequence[Callable[[contract.Synchronizer], int]]
@@ -48,35 +41,15 @@ class SQLConformance(conformance.ConformanceSuite):
             return list(pool.map(functools.partial(_work, self.sql_options()), jobs))
 
 
-class TestConformanceSQLite(SQLConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        directory = self.enterContext(tempfile.TemporaryDirectory())
-        self.url = f"sqlite:///{pathlib.Path(directory) / 'nodb.sqlite'}"
-
-    def restart_backend(self) -> None:
-        """Do nothing: the engine ended with its last client."""
-
-
-class TestConformanceMariaDB(SQLConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        self.database = self.enterContext(servers.MariaDB())
-        self.url = self.database.url
+class TestConformanceMariaDB(sql_databases.MariaDBCase, conformance.ConformanceSuite):
+    make_synchronizer = TestConformanceSQLite.make_synchronizer
 
     def restart_backend(self) -> None:
         self.database.server.restart()
 
 
-class TestConformancePostgreSQL(SQLConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        self.database = self.enterContext(servers.PostgreSQL())
-        self.url = self.database.url
+class TestConformancePostgreSQL(sql_databases.PostgreSQLCase, conformance.ConformanceSuite):
+    make_synchronizer = TestConformanceSQLite.make_synchronizer
 
     def restart_backend(self) -> None:
         self.database.server.restart()
-
-
-# The base is not a test by itself.
-del SQLConformance

@@ -84,6 +84,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         return self._options
 
     @property
+    def engine(self) -> sa.Engine:
+        """The open engine, for those who count statements."""
+        return self._parts.database.engine
+
+    @property
     def capabilities(self) -> contract.Capabilities:
         return contract.Capabilities(
             durable=True,

@@ -129,16 +129,15 @@ def require(engine: sa.Engine) -> None:
             )
 
 
-def offline_sql(dialect: str, branch: str | None = None) -> str:
-    """Return the SQL of the migrations, for a database administrator to run.
+def offline_sql(dialect: str) -> str:
+    """Return the SQL of all migrations, for a database administrator to run.
 
     :param dialect: sqlite, mysql or postgresql
     """
     output = io.StringIO()
     settings = _config(output)
     settings.set_main_option("sqlalchemy.url", f"{dialect}://")
-    for name in BRANCHES if branch is None else (branch,):
-        command.upgrade(settings, f"{name}@head", sql=True)
+    command.upgrade(settings, "heads", sql=True)
     return output.getvalue()
 
 
