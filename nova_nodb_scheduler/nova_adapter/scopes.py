@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import sqlalchemy as sa
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
@@ -42,10 +43,10 @@ class Scopes:
         """
         if self._own is not None:
             return self._own
-        connection = self._conf.database.connection
         if self.has_api_database():
+            own = _database_of(self._conf.database.connection)
             for mapping in objects.CellMappingList.get_all(nova_context.get_admin_context()):
-                if mapping.database_connection == connection:
+                if _database_of(mapping.database_connection) == own:
                     self._own = str(mapping.uuid)
                     return self._own
         raise errors.ConfigurationError(
@@ -102,3 +103,14 @@ class Scopes:
         except nova_exception.CellMappingNotFound:
             return False
         return True
+
+
+def _database_of(connection: str | None) -> tuple[Any, ...]:
+    """Return what names a database in a URL: not the user, nor driver options."""
+    url = sa.make_url(connection or "sqlite://")
+    backend = url.get_backend_name()
+    # A path of SQLite is all of it; a server's default port may be left out.
+    return (backend, url.host, url.port or _DEFAULT_PORTS.get(backend), url.database)
+
+
+_DEFAULT_PORTS = {"mysql": 3306, "postgresql": 5432}

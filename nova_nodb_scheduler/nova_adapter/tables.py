@@ -326,3 +326,21 @@ BY_NAMESPACE: Mapping[str, Table] = {
 def tables_of(scope: str) -> tuple[Table, ...]:
     """Return the tables of a cell's database or of the API database."""
     return API_TABLES if scope == scopes_module.API else CELL_TABLES
+
+
+def count_rows(context: Any, scope: str) -> int:
+    """Count the rows a walk of a scope will meet, roughly: for a progress bar."""
+    if scope == scopes_module.API:
+        counted = (_AGGREGATE, _HOST_MAPPING)
+        return sum(_count(_select_api, context, table) for table in counted)
+    live = [(_COMPUTE, 1), (_SERVICE, 2), (_INSTANCE, 1)]
+    return sum(
+        times * _count(_select_main, context, table, table.c.deleted == 0) for table, times in live
+    )
+
+
+def _count(
+    select: Callable[[Any, Any], list[Row]], context: Any, table: Any, *conditions: Any
+) -> int:
+    query = sa.select(sa.func.count().label("rows")).select_from(table).where(*conditions)
+    return int(select(context, query)[0]["rows"])

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads Nova's configuration for the plugin's own commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nova_nodb_scheduler import errors
+
+
+def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
+    """Parse nova.conf, set up logging and activate the plugin.
+
+    :returns: the activated :class:`..nova_adapter.assembly.Plugin`
+    """
+    # Imported here: `--help` must not need Nova's configuration.
+    from nova import config, objects
+    from oslo_log import log
+
+    from nova_nodb_scheduler.nova_adapter import activation
+
+    argv = [program]
+    for name in config_files:
+        argv += ["--config-file", name]
+    for name in config_dirs:
+        argv += ["--config-dir", name]
+    try:
+        config.parse_args(argv)
+        log.setup(config.CONF, "nova")
+        objects.register_all()
+        return activation.activate(config.CONF, "manage")
+    except errors.NodbError as error:
+        sys.exit(f"{program}: {error}")

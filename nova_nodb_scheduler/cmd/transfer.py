@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-nodb-manage import and compare: an existing deployment's states."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from typing import Any
+
+import rich.progress
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import command
+
+
+class _ScopeCommand(command.Command):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the choice of cells."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--cell",
+            action="append",
+            default=[],
+            help="uuid of a cell, or 'api' for the API database; may be given several "
+            "times (default: all)",
+        )
+        return parser
+
+    def scopes(self, plugin: Any, args: argparse.Namespace) -> list[str]:
+        """Return the scopes to work on, the API's first.
+
+        :raises ConfigurationError: a cell does not exist
+        """
+        known = ["api", *plugin.scopes.all_cells()]
+        for cell in args.cell:
+            if cell not in known:
+                raise errors.ConfigurationError("--cell", cell, f"choose one of {', '.join(known)}")
+        return args.cell or known
+
+
+class Import(_ScopeCommand):
+    """Publish what Nova's databases hold, beside live writes.
+
+    Safe to repeat at any time: it takes the reporters' own way, writes only
+    what differs, and begins again at the cells that are not done. A cell whose
+    database is down is left out and stays cold: schedulers read it themselves.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add --again."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--again",
+            action="store_true",
+            help="walk also the cells that were imported into this epoch before",
+        )
+        return parser
+
+    def execute(self, args: argparse.Namespace) -> int:
+        """Import scope by scope with a progress bar."""
+        from nova_nodb_scheduler.nova_adapter import transfer
+
+        plugin = self.plugin()
+        synchronizer = plugin.make_synchronizer()
+        synchronizer.open()
+        try:
+            done = transfer.imported(synchronizer)
+            results = []
+            with rich.progress.Progress(
+                rich.progress.TextColumn("{task.description}"),
+                rich.progress.BarColumn(),
+                rich.progress.TextColumn("{task.completed} of {task.total} rows"),
+                rich.progress.TimeElapsedColumn(),
+                console=self.progress_console,
+                disable=args.json,
+            ) as bars:
+                for scope in self.scopes(plugin, args):
+                    if scope in done and not args.again:
+                        results.append(transfer.Result(scope, "done before", 0, {}, 0.0))
+                        continue
+                    results.append(self._one(plugin, synchronizer, scope, bars))
+        finally:
+            synchronizer.close()
+        self._show(results, args.json)
+        return 1 if any(result.failed for result in results) else 0
+
+    def _one(self, plugin: Any, synchronizer: Any, scope: str, bars: Any) -> Any:
+        from nova_nodb_scheduler.nova_adapter import transfer
+
+        bar = bars.add_task(scope, total=None)
+
+        def total(rows: int) -> None:
+            bars.update(bar, total=rows)
+
+        walked: dict[str, int] = {}
+
+        def progress(page: Any) -> None:
+            walked[page.table] = page.rows
+            bars.update(bar, completed=sum(walked.values()))
+
+        result = transfer.import_scope(
+            plugin.sweeper(synchronizer), plugin.scopes, scope, threading.Event(), total, progress
+        )
+        bars.update(bar, total=result.rows, completed=result.rows)
+        return result
+
+    def _show(self, results: list[Any], as_json: bool) -> None:
+        if as_json:
+            self.print_json([result.as_dict() for result in results])
+            return
+        self.print_table(
+            "Import",
+            ("cell", "outcome", "rows", "written", "seconds"),
+            (
+                (
+                    each.scope,
+                    each.outcome,
+                    each.rows,
+                    sum(each.written.values()),
+                    f"{each.seconds:.1f}",
+                )
+                for each in results
+            ),
+        )
+
+
+class Compare(_ScopeCommand):
+    """Compare the synchronizer's records with Nova's databases; status 1 if they differ."""
+
+    def execute(self, args: argparse.Namespace) -> int:
+        """Compare scope by scope."""
+        from nova_nodb_scheduler.nova_adapter import transfer
+
+        plugin = self.plugin()
+        synchronizer = plugin.make_synchronizer()
+        synchronizer.open()
+        try:
+            found = {
+                scope: transfer.compare_scope(synchronizer, plugin.scopes, scope)
+                for scope in self.scopes(plugin, args)
+            }
+        finally:
+            synchronizer.close()
+        differing = any(
+            not comparison.clean for by_table in found.values() for comparison in by_table.values()
+        )
+        if args.json:
+            self.print_json(
+                {
+                    scope: {name: comparison.as_dict() for name, comparison in by_table.items()}
+                    for scope, by_table in found.items()
+                }
+            )
+            return 1 if differing else 0
+        self.print_table(
+            "Records against Nova's tables",
+            ("cell", "namespace", "compared", "missed", "stale", "extra", "stale fields"),
+            (
+                (
+                    scope,
+                    name,
+                    comparison.compared,
+                    comparison.missed_count,
+                    comparison.stale_count,
+                    comparison.extra_count,
+                    ", ".join(f"{f} {n}" for f, n in comparison.stale_by_field.items()),
+                )
+                for scope, by_table in found.items()
+                for name, comparison in by_table.items()
+            ),
+        )
+        return 1 if differing else 0
