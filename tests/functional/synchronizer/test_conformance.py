@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nova_nodb_scheduler.synchronizer.drivers import memory
-from nova_nodb_scheduler.testing import conformance
+from nova_nodb_scheduler.synchronizer.drivers import memcached, memory
+from nova_nodb_scheduler.testing import conformance, servers
 
 
 class TestMemory(conformance.ConformanceSuite):
@@ -20,3 +20,14 @@ class TestMemory(conformance.ConformanceSuite):
 
 class TestMemoryOneKey(TestMemory):
     single_key = True
+
+
+class TestMemcached(conformance.ConformanceSuite):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.enterContext(servers.Memcached("-m", "128", "-M"))
+
+    def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
+        return memcached.MemcachedSynchronizer(
+            memcached.MemcachedOptions(servers=(self.server.address,))
+        )

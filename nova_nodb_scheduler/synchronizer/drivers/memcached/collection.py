@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collection of tombstones: off the graveyard, the index and the server.
+
+The log expires by itself. A tombstone goes in steps that anybody can end who
+finds them half done: raise the floor, turn the tombstone into a grave, take
+its name off the index, remove the grave, take its name off the graveyard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import following, layout, writing
+from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
+
+#: Tombstones looked at in one call.
+COLLECTION_LIMIT = 5000
+FLOOR_ATTEMPTS = 20
+
+
+class Collector:
+    """Drops what is old; several may do so at once."""
+
+    def __init__(
+        self,
+        connection: connection_module.Connection,
+        clock: clock_module.ServerClock,
+        epochs: epochs_module.Epochs,
+        index: index_module.Index,
+        follower: following.Follower,
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._epochs = epochs
+        self._index = index
+        self._follower = follower
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        """Drop tombstones older than that; see the contract."""
+        settled_version = self._follower.settle().version
+        epoch, pages = self._epochs.gets(lambda epoch: epoch.graveyard_pages)
+        now_seconds = self._clock.sample().seconds
+        collected, looked_at = 0, 0
+        for page in epoch.graveyard_pages:
+            if page not in pages:
+                raise self._epochs.broken(epoch, "a page of the graveyard")
+            value, token = pages[page]
+            names = layout.decode_graveyard(value)
+            looked_at += len(names)
+            if looked_at > COLLECTION_LIMIT + len(names):
+                break
+            buried, done = self._bury(epoch, names, now_seconds, keep_seconds, settled_version)
+            collected += buried
+            if done:
+                self._strike_off(page, token, names, done)
+        return contract.Collected(collected, 0, self._follower.heights().floor)
+
+    def _bury(
+        self,
+        epoch: layout.Epoch,
+        names: Mapping[bytes, int],
+        now_seconds: float,
+        keep_seconds: float,
+        settled_version: int,
+    ) -> tuple[int, set[bytes]]:
+        """Bury the old of one page.
+
+        :returns: how many tombstones went, and names the page need not hold
+        """
+        held = self._connection.gets([epoch.record_key(name) for name in names])
+        done: set[bytes] = set()
+        graves: set[bytes] = set()
+        old: dict[bytes, tuple[layout.Item, bytes]] = {}
+        for name, announced_seconds in names.items():
+            value, token = held.get(epoch.record_key(name), (None, b""))
+            if value is None:
+                done.add(name)
+                continue
+            item = layout.Item.decode(value)
+            if item.kind is layout.Kind.GRAVE:
+                graves.add(name)
+            elif item.kind is layout.Kind.TOMBSTONE:
+                # A floor above what is settled would turn readers away from
+                # the very snapshot they take because of it.
+                if item.since_seconds <= now_seconds - keep_seconds and (
+                    item.version <= settled_version
+                ):
+                    old[name] = (item, token)
+            elif announced_seconds < now_seconds - 2 * writing.OBITUARY_VALID_SECONDS:
+                # Alive, and its deletion is not on its way any more.
+                done.add(name)
+        if old:
+            self._raise_floor(epoch, max(item.version for item, _ in old.values()))
+        buried = self._turn_into_graves(epoch, old, now_seconds)
+        done |= self._index.remove_graves(epoch, graves | buried)
+        return len(buried), done
+
+    def _turn_into_graves(
+        self,
+        epoch: layout.Epoch,
+        old: Mapping[bytes, tuple[layout.Item, bytes]],
+        now_seconds: float,
+    ) -> set[bytes]:
+        """Mark tombstones so that nobody writes over them; returns which are marked."""
+        lines = self._connection.send_all(
+            [
+                connection_module.store(
+                    b"cas",
+                    epoch.record_key(name),
+                    attrs.evolve(item, kind=layout.Kind.GRAVE, since_seconds=now_seconds).encode(),
+                    token=token,
+                )
+                for name, (item, token) in old.items()
+            ]
+        )
+        return {name for name, line in zip(old, lines, strict=True) if line == b"STORED"}
+
+    def _raise_floor(self, epoch: layout.Epoch, version: int) -> None:
+        """Turn readers away whose cursor is below a tombstone, before it goes."""
+        key = epoch.floor_key
+        for _ in range(FLOOR_ATTEMPTS):
+            held = self._connection.gets([key]).get(key)
+            if held is None:
+                raise self._epochs.broken(epoch, "the floor")
+            if int(held[0]) >= version:
+                return
+            command = connection_module.store(b"cas", key, b"%d" % version, token=held[1])
+            if self._connection.send_all([command]) == (b"STORED",):
+                return
+        raise self._connection.unavailable("the floor is contended")
+
+    def _strike_off(
+        self, page: bytes, token: bytes, names: Mapping[bytes, int], done: set[bytes]
+    ) -> None:
+        """Take names off a page of the graveyard.
+
+        Where the page has changed meanwhile, a later call will do it.
+        """
+        rest = b"".join(
+            layout.encode_obituary(name, seconds)
+            for name, seconds in names.items()
+            if name not in done
+        )
+        self._connection.send_all([connection_module.store(b"cas", page, rest, token=token)])

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edge to memcached: one server, pipelined commands, errors translated once.
+
+pymemcache pipelines only stores that share one cas token; a batch of
+compare-and-sets needs a token each, hence :class:`_PipeliningClient`.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import pymemcache
+from pymemcache.client import base
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.memcached import options as options_module
+
+#: Keys per multi-get: large enough to amortise the round trip, small enough
+#: that another client is not kept waiting.
+KEYS_PER_GET = 500
+COMMANDS_PER_PIPELINE = 500
+BYTES_PER_PIPELINE = 4 * 1024 * 1024
+
+_T = TypeVar("_T")
+
+#: What a dead connection looks like; a time-out is not among them, because
+#: trying again would only double it.
+_BROKEN = (ConnectionError, pymemcache.MemcacheUnexpectedCloseError)
+_FAILED = (OSError, pymemcache.MemcacheError)
+
+
+@attrs.frozen
+class Replies:
+    """Reply lines in the order of the commands.
+
+    :param lines: without line ends; fewer than commands if the connection broke
+    :param failure: why lines are missing, or empty
+    """
+
+    lines: tuple[bytes, ...]
+    failure: str = ""
+
+
+def store(
+    verb: bytes, key: bytes, value: bytes, *, ttl_seconds: int = 0, token: bytes | None = None
+) -> bytes:
+    """Return a storage command; a negative time to live stores nothing and removes the old."""
+    head = b"%s %s 0 %d %d" % (verb, key, ttl_seconds, len(value))
+    if token is not None:
+        head += b" " + token
+    return head + b"\r\n" + value + b"\r\n"
+
+
+class _PipeliningClient(base.Client):  # type: ignore[misc]  # untyped library
+    """A connection that sends many commands before it reads the first reply."""
+
+    def pipeline(self, commands: Sequence[bytes]) -> Replies:
+        """Send commands that are answered by one line each.
+
+        :raises OSError: no connection could be made, nothing was sent
+        """
+        if self.sock is None:
+            self._connect()
+        lines: list[bytes] = []
+        try:
+            self.sock.sendall(b"".join(commands))
+            # Replies of these commands alone stand in the buffer, so nothing
+            # is lost when it is thrown away.
+            with self.sock.makefile("rb") as replies:
+                for _ in commands:
+                    line = replies.readline()
+                    if not line.endswith(b"\r\n"):
+                        raise ConnectionResetError("the server closed the connection")
+                    lines.append(line[:-2])
+        except OSError as error:
+            self.close()
+            return Replies(tuple(lines), str(error) or type(error).__name__)
+        if any(line.startswith((b"ERROR", b"CLIENT_ERROR")) for line in lines):
+            # The server lost count of what is command and what is data.
+            self.close()
+        return Replies(tuple(lines))
+
+
+class _Pool(base.PooledClient):  # type: ignore[misc]  # untyped library
+    client_class = _PipeliningClient
+
+    def pipeline(self, commands: Sequence[bytes]) -> Replies:
+        with self.client_pool.get_and_release(destroy_on_fail=True) as client:
+            replies: Replies = client.pipeline(commands)
+            return replies
+
+
+class Connection:
+    """A pool of connections to one server; any thread may call."""
+
+    def __init__(self, options: options_module.MemcachedOptions) -> None:
+        self._options = options
+        self._pool: Any = None
+        self.label = f"memcached at {options.servers[0]}"
+
+    def open(self) -> None:
+        """Make the pool; connections are made as needed. Idempotent."""
+        if self._pool is not None:
+            return
+        context = None
+        if self._options.tls_enabled:
+            context = ssl.create_default_context(cafile=self._options.tls_cafile)
+        self._pool = _Pool(
+            self._options.servers[0],
+            connect_timeout=self._options.timeout_seconds,
+            timeout=self._options.timeout_seconds,
+            no_delay=True,
+            default_noreply=False,
+            tls_context=context,
+        )
+
+    def close(self) -> None:
+        """Drop all idle connections; those in use end with their calls."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that exist."""
+        found: dict[bytes, bytes] = {}
+        for some in _chunks(keys, KEYS_PER_GET):
+            found.update(self._reading(functools.partial(_get_many, some)))
+        return found
+
+    def gets(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+        """Return (value, cas token) of those keys that exist."""
+        found: dict[bytes, tuple[bytes, bytes]] = {}
+        for some in _chunks(keys, KEYS_PER_GET):
+            found.update(self._reading(functools.partial(_gets_many, some)))
+        return found
+
+    def increment(self, key: bytes, by: int) -> int | None:
+        """Add to a counter and return its new value; None where there is none.
+
+        :raises BackendUnavailable: it may or may not have been counted
+        """
+        try:
+            value = self._open_pool().incr(key, by)
+        except _FAILED as error:
+            raise self.unavailable(error) from error
+        return None if value is None else int(value)
+
+    def statistics(self, *arguments: str) -> dict[str, Any]:
+        """Return ``stats``, or one of its sections."""
+        found = self._reading(lambda pool: pool.stats(*arguments))
+        return {name.decode(): value for name, value in found.items()}
+
+    def version(self) -> str:
+        """Return the server's version."""
+        return bytes(self._reading(lambda pool: pool.version())).decode()
+
+    def send(self, commands: Sequence[bytes]) -> Replies:
+        """Send commands answered by one line each.
+
+        What was not answered may or may not have been carried out.
+
+        :raises BackendUnavailable: nothing was sent
+        """
+        lines: list[bytes] = []
+        for some in _pipelines(commands):
+            try:
+                replies = self._open_pool().pipeline(some)
+            except _FAILED as error:
+                if not lines:
+                    raise self.unavailable(error) from error
+                return Replies(tuple(lines), str(error))
+            lines.extend(replies.lines)
+            if replies.failure:
+                return Replies(tuple(lines), replies.failure)
+        return Replies(tuple(lines))
+
+    def send_all(self, commands: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Send commands whose loss the protocol bears, and return every reply.
+
+        :raises BackendUnavailable: not all were answered, or one was refused
+            for want of memory
+        """
+        replies = self.send(commands)
+        if replies.failure:
+            raise self.unavailable(replies.failure)
+        for line in replies.lines:
+            if b"ERROR" in line:
+                raise self.unavailable(line.decode(errors="replace"))
+        return replies.lines
+
+    def unavailable(self, reason: object) -> errors.BackendUnavailable:
+        """Return the exception that tells of this server's failure."""
+        return errors.BackendUnavailable(self.label, str(reason) or type(reason).__name__)
+
+    def _open_pool(self) -> Any:
+        if self._pool is None:
+            raise self.unavailable("the client is not open")
+        return self._pool
+
+    def _reading(self, call: Callable[[Any], _T]) -> _T:
+        """Call what changes nothing; a broken connection is tried once again.
+
+        After a restart of the server every idle connection is broken, which
+        is no news to the caller.
+        """
+        pool = self._open_pool()
+        try:
+            try:
+                return call(pool)
+            except _BROKEN:
+                pool.close()
+                return call(pool)
+        except _FAILED as error:
+            raise self.unavailable(error) from error
+
+
+def _get_many(keys: Sequence[bytes], pool: Any) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = pool.get_many(keys)
+    return found
+
+
+def _gets_many(keys: Sequence[bytes], pool: Any) -> dict[bytes, tuple[bytes, bytes]]:
+    found: dict[bytes, tuple[bytes, bytes]] = pool.gets_many(keys)
+    return found
+
+
+def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]
+
+
+def _pipelines(commands: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Split commands by number and by bytes."""
+    some: list[bytes] = []
+    size_bytes = 0
+    for command in commands:
+        full = len(some) == COMMANDS_PER_PIPELINE or size_bytes > BYTES_PER_PIPELINE
+        if some and full:
+            yield some
+            some, size_bytes = [], 0
+        some.append(command)
+        size_bytes += len(command)
+    if some:
+        yield some

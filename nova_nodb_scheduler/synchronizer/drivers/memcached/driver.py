@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memcached driver: the contract, put together from its protocols."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Self
+
+from oslo_config import cfg
+from oslo_log import log
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer.drivers.memcached import (
+    clock,
+    collection,
+    connection,
+    epochs,
+    following,
+    index,
+    layout,
+    options,
+    steps,
+    writing,
+)
+
+LOG = log.getLogger(__name__)
+
+#: memcached's default item limit is 1 MiB, name and headers included.
+MAX_PAYLOAD_BYTES = 1_000_000
+ITEM_BYTES = 1024 * 1024
+PAGE_RECORDS = 500
+
+
+class MemcachedSynchronizer(contract.Synchronizer):
+    """One client of one memcached server.
+
+    :param observer: told each step of the write protocol before it is taken,
+        so that tests can pause or kill a writer there
+    """
+
+    name = "memcached"
+
+    def __init__(
+        self,
+        settings: options.MemcachedOptions,
+        observer: steps.Observer = steps.unobserved,
+    ) -> None:
+        settings.check()
+        self._settings = settings
+        self._connection = connection.Connection(settings)
+        self._clock = clock.ServerClock(self._connection)
+        self._epochs = epochs.Epochs(settings.key_prefix, self._connection, self._clock)
+        self._index = index.Index(self._connection, self._epochs)
+        self._follower = following.Follower(
+            settings, self._connection, self._clock, self._epochs, self._index
+        )
+        self._writer = writing.Writer(
+            settings, self._connection, self._clock, self._epochs, self._index, observer
+        )
+        self._collector = collection.Collector(
+            self._connection, self._clock, self._epochs, self._index, self._follower
+        )
+        self._is_open = False
+        self._settled_at = 0.0
+
+    @staticmethod
+    def register_opts(conf: cfg.ConfigOpts) -> None:
+        conf.register_opts(options.OPTS, group=options.GROUP)
+
+    @staticmethod
+    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+        return [(options.GROUP, options.OPTS)]
+
+    @classmethod
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
+        return cls(options.from_config(conf))
+
+    @property
+    def capabilities(self) -> contract.Capabilities:
+        return contract.Capabilities(
+            durable=False,
+            shared=True,
+            atomic_keys=1,
+            feed=contract.Feed.POLL,
+            max_payload_bytes=MAX_PAYLOAD_BYTES,
+        )
+
+    def open(self) -> None:
+        if self._is_open:
+            return
+        self._connection.open()
+        try:
+            self._check_server()
+            self._epochs.current()
+        except BaseException:
+            self._connection.close()
+            raise
+        self._settled_at = time.monotonic()
+        self._is_open = True
+
+    def close(self) -> None:
+        self._is_open = False
+        self._connection.close()
+
+    def head(self) -> records.Cursor:
+        with self._translated():
+            heights = self._follower.heights()
+        return records.Cursor(heights.epoch.name, heights.sequence)
+
+    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        with self._translated():
+            cursor = self._follower.settle()
+        return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
+
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        return self._follower.fetch(cursor, limit)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        # Where the next version is being waited for, there is something newer
+        # at once, but nothing to fetch: the caller must not spin.
+        pause = self._follower.is_stalled(cursor)
+        while True:
+            left_seconds = deadline - time.monotonic()
+            if pause:
+                if left_seconds <= 0:
+                    return False
+                time.sleep(min(left_seconds, self._settings.poll_interval_seconds))
+            if not self._is_open:
+                return False
+            if self.head() != cursor:
+                return True
+            pause = True
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        names = {layout.encode_name(key) for key in keys}
+        _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
+        standing = (layout.Item.decode(value).record for value in found.values())
+        return {record.key: record for record in standing if record is not None}
+
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        admission.check(self.name, self.capabilities, writes, atomic=atomic)
+        for write in writes:
+            _check_name(write.key)
+        results = self._writer.write(writes)
+        self._settle_now_and_then()
+        return results
+
+    def now_seconds(self) -> float:
+        return self._clock.now_seconds()
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        with self._translated():
+            return self._collector.collect(keep_seconds)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        with self._translated():
+            heights = self._follower.heights()
+            epoch = heights.epoch
+            names = set().union(*self._index.pages(epoch))
+            found = self._connection.get(epoch.graveyard_pages)
+        announced: set[bytes] = set()
+        for value in found.values():
+            announced.update(layout.decode_graveyard(value))
+        dead = self._connection.get([epoch.record_key(name) for name in announced & names])
+        kinds = [layout.Item.decode(value).kind for value in dead.values()]
+        tombstones = kinds.count(layout.Kind.TOMBSTONE)
+        hidden = kinds.count(layout.Kind.BIRTH) + kinds.count(layout.Kind.GRAVE)
+        server = self._connection.statistics()
+        return {
+            "records": len(names) - tombstones - hidden,
+            "tombstones": tombstones,
+            "bytes": int(server["bytes"]),
+            "limit_bytes": int(server["limit_maxbytes"]),
+            "evictions": int(server["evictions"]),
+            "floor": heights.floor,
+            "version": heights.sequence,
+            "settled": heights.settled.version,
+            "epoch": epoch.name,
+            "voids": self._follower.voids,
+            "fences": self._follower.fences,
+            "repeats": self._writer.repeats,
+        }
+
+    def reset(self) -> None:
+        self._epochs.begin_anew()
+
+    def _check_server(self) -> None:
+        """Refuse a server whose configuration rules this driver out."""
+        server = self._settings.servers[0]
+        version = self._connection.version()
+        settings = self._connection.statistics("settings")
+        if not settings.get("cas_enabled", True):
+            raise errors.ConfigurationError(
+                f"[{options.GROUP}] servers", server, "start memcached without -C: it needs cas."
+            )
+        if int(settings.get("item_size_max", ITEM_BYTES)) < ITEM_BYTES:
+            raise errors.ConfigurationError(
+                f"[{options.GROUP}] servers",
+                server,
+                "start memcached with -I 1m or more: its items are too small.",
+            )
+        if settings.get("evictions") == b"on":
+            LOG.warning(
+                "memcached %(version)s at %(server)s evicts items when it is full, which "
+                "begins a new epoch: start it with -M and ample -m",
+                {"version": version, "server": server},
+            )
+
+    def _pages(
+        self, epoch_name: str, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        try:
+            epoch = self._epochs.current()
+            if epoch.name != epoch_name:
+                raise contract.SnapshotInterrupted(epoch_name)
+            for names in self._index.pages(epoch):
+                wanted = sorted(
+                    name
+                    for name in names
+                    if namespaces is None or layout.decode_name(name).namespace in namespaces
+                )
+                for start in range(0, len(wanted), PAGE_RECORDS):
+                    page = self._page(epoch, wanted[start : start + PAGE_RECORDS])
+                    if page:
+                        yield page
+            if self._epochs.current() != epoch:
+                raise contract.SnapshotInterrupted(epoch_name)
+        except epochs.EpochBroken as error:
+            raise contract.SnapshotInterrupted(str(error)) from error
+
+    def _page(self, epoch: layout.Epoch, names: Sequence[bytes]) -> list[records.Record]:
+        found = self._connection.get([epoch.record_key(name) for name in names])
+        missing = [name for name in names if epoch.record_key(name) not in found]
+        if missing:
+            self._index.check_not_evicted(epoch, missing)
+        standing = (layout.Item.decode(value).record for value in found.values())
+        return [record for record in standing if record is not None and not record.deleted]
+
+    def _settle_now_and_then(self) -> None:
+        """Keep the log settled where there is no reader, so that it may expire.
+
+        The writes are done: a failure in this is nobody's.
+        """
+        now = time.monotonic()
+        if now - self._settled_at < self._settings.log_ttl_seconds / 8:
+            return
+        self._settled_at = now
+        with contextlib.suppress(errors.BackendUnavailable, epochs.EpochBroken):
+            self._follower.settle()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Let an epoch that broke show as a back end that was away for a moment."""
+        try:
+            yield
+        except epochs.EpochBroken as error:
+            raise self._connection.unavailable(f"{error} was evicted") from error
+
+
+def _check_name(key: records.RecordKey) -> None:
+    name = layout.encode_name(key)
+    if len(name) > layout.MAX_NAME_BYTES:
+        raise ValueError(f"the name of a record has {len(name)} bytes")
+    if any(byte < 0x20 for byte in name.replace(b"\x1f", b"", 1)):
+        raise ValueError(f"the name {key!r} holds control characters")

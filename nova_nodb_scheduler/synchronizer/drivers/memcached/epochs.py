@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Epochs in memcached: who starts one, and when one is given up.
+
+All keys of an epoch carry its name. Everything an epoch needs is laid down
+before its name is published by ``add``, so whoever reads the name finds the
+rest; what is missing later was evicted, and then nothing can be trusted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from oslo_log import log
+
+from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
+
+LOG = log.getLogger(__name__)
+
+#: More changes of epoch than this during one call are no accident.
+ATTEMPTS = 10
+
+
+class EpochBroken(Exception):
+    """Something that must be there is missing; a new epoch was begun."""
+
+
+class Epochs:
+    """The epoch in force; any thread may call."""
+
+    def __init__(
+        self,
+        prefix: str,
+        connection: connection_module.Connection,
+        clock: clock_module.ServerClock,
+    ) -> None:
+        self._prefix = prefix.encode()
+        self._connection = connection
+        self._clock = clock
+        self._known: layout.Epoch | None = None
+
+    def get(
+        self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
+    ) -> tuple[layout.Epoch, dict[bytes, bytes]]:
+        """Read some keys of the epoch in force; begins one where there is none.
+
+        The epoch is read before the keys, in the same request.
+        """
+        for _ in range(ATTEMPTS):
+            guess = self._known
+            keys = keys_of(guess) if guess else ()
+            found = self._connection.get([self._key, *keys])
+            value = found.pop(self._key, None)
+            if guess and value == guess.encode():
+                return guess, found
+            self._learn(value)
+        raise self._connection.unavailable("its epoch changes all the time")
+
+    def gets(
+        self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
+    ) -> tuple[layout.Epoch, dict[bytes, tuple[bytes, bytes]]]:
+        """As :meth:`get`, with cas tokens."""
+        for _ in range(ATTEMPTS):
+            guess = self._known
+            keys = keys_of(guess) if guess else ()
+            found = self._connection.gets([self._key, *keys])
+            value, _token = found.pop(self._key, (None, None))
+            if guess and value == guess.encode():
+                return guess, found
+            self._learn(value)
+        raise self._connection.unavailable("its epoch changes all the time")
+
+    def current(self) -> layout.Epoch:
+        """Return the epoch in force; begins one where there is none."""
+        return self.get(lambda epoch: ())[0]
+
+    def break_off(self, epoch: layout.Epoch, why: str) -> bool:
+        """Replace an epoch by a new one; False if it is no longer in force.
+
+        Safe to be called by several at once: one of them replaces it.
+        """
+        fresh = self._lay_down()
+        value, token = self._connection.gets([self._key]).get(self._key, (None, None))
+        replaced = False
+        if value == epoch.encode() and token is not None:
+            command = connection_module.store(b"cas", self._key, fresh.encode(), token=token)
+            [line] = self._connection.send_all([command])
+            replaced = line == b"STORED"
+        if replaced:
+            LOG.warning(
+                "Began epoch %(new)s in place of %(old)s: %(why)s",
+                {"new": fresh.name, "old": epoch.name, "why": why},
+            )
+        self._sweep(epoch if replaced else fresh)
+        return replaced
+
+    def broken(self, epoch: layout.Epoch, what: str) -> EpochBroken:
+        """Break an epoch off because something is missing, and return what to raise."""
+        self.break_off(
+            epoch,
+            f"{what} is missing: the server evicted it. Give memcached more memory "
+            "(-m) and start it with -M; host states are published anew.",
+        )
+        return EpochBroken(what)
+
+    def begin_anew(self) -> None:
+        """Replace whatever epoch is in force, on an operator's word."""
+        for _ in range(ATTEMPTS):
+            if self.break_off(self.current(), "an operator asked for it"):
+                return
+        raise self._connection.unavailable("its epoch changes all the time")
+
+    @property
+    def _key(self) -> bytes:
+        return layout.epoch_key(self._prefix)
+
+    def _learn(self, value: bytes | None) -> None:
+        """Note the epoch in force, or begin one."""
+        if value is not None:
+            self._known = layout.Epoch.decode(self._prefix, value)
+            return
+        fresh = self._lay_down()
+        [line] = self._connection.send_all(
+            [connection_module.store(b"add", self._key, fresh.encode())]
+        )
+        if line == b"STORED":
+            LOG.info("Began epoch %(new)s: the server held none", {"new": fresh.name})
+            self._known = fresh
+        else:
+            self._sweep(fresh)
+
+    def _lay_down(self) -> layout.Epoch:
+        """Store all an epoch needs but its name."""
+        sample = self._clock.sample()
+        # Microseconds: more than the writes that any epoch sees in that time.
+        base = int(sample.seconds * 1_000_000)
+        epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base)
+        settled = layout.Settled(0, sample.seconds, sample.evictions)
+        items = [
+            (epoch.sequence_key, b"0"),
+            (epoch.floor_key, b"0"),
+            (epoch.settled_key, settled.encode()),
+            *((page, b"") for page in (*epoch.index_pages, *epoch.graveyard_pages)),
+        ]
+        self._connection.send_all(
+            [connection_module.store(b"add", key, value) for key, value in items]
+        )
+        return epoch
+
+    def _sweep(self, epoch: layout.Epoch) -> None:
+        """Give back the memory of an epoch that is not in force.
+
+        The counter goes first, so that writers who are still at it stop.
+        """
+        self._delete([epoch.sequence_key])
+        for start in range(0, layout.INDEX_PAGES, 16):
+            pages = epoch.index_pages[start : start + 16]
+            found = self._connection.get(pages)
+            names = set().union(*(layout.decode_page(value) for value in found.values()))
+            self._delete([epoch.record_key(name) for name in names])
+            self._delete(pages)
+        self._delete([epoch.floor_key, epoch.settled_key, *epoch.graveyard_pages])
+
+    def _delete(self, keys: Sequence[bytes]) -> None:
+        self._connection.send_all([b"delete %s\r\n" % key for key in keys])

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The read protocol: walk the log, wait for slow writers, then shut them out.
+
+A version is settled when no write with it can succeed any more: its record
+stands at it or above, or its slot is void. Walking stops at the first version
+that is not settled, so a cursor never passes one. Who is slower than
+``fence_after_seconds`` is shut out: an empty slot is filled with VOID (the
+writer's ``add`` fails), and a record below its slot's version gets the version
+without a change of state (the writer's cas token fails).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import attrs
+from oslo_log import log
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, observations, options
+
+LOG = log.getLogger(__name__)
+
+SLOTS_PER_WALK = 500
+#: Small limits still read the log in pieces that are worth a round trip.
+LEAST_SLOTS_PER_WALK = 100
+PUBLISH_EVERY_SECONDS = 1.0
+FENCE_ATTEMPTS = 20
+#: Versions that are being waited for; beyond it the oldest are timed anew.
+PENDING_KEPT = 10_000
+
+
+class Unproven(Exception):
+    """An empty slot may have expired, or may have been evicted."""
+
+
+class RecordGone(Exception):
+    """A slot's record is missing: collected, or evicted."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@attrs.frozen
+class Heights:
+    """Where an epoch stands, and what is known for certain of that time."""
+
+    epoch: layout.Epoch
+    sequence: int
+    floor: int
+    settled: layout.Settled
+
+
+class Follower:
+    """Reads the feed; any thread may call."""
+
+    def __init__(
+        self,
+        settings: options.MemcachedOptions,
+        connection: connection_module.Connection,
+        clock: clock_module.ServerClock,
+        epochs: epochs_module.Epochs,
+        index: index_module.Index,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._clock = clock
+        self._epochs = epochs
+        self._index = index
+        self._seen = observations.Observations(settings.log_ttl_seconds / 1024)
+        self._lock = threading.Lock()
+        #: Versions waited for, and since when by the monotonic clock.
+        self._pending: dict[tuple[str, int], float] = {}
+        #: Settled from the epoch's begin to here, as this client knows.
+        self._settled: tuple[str, int] = ("", 0)
+        self._published_at = 0.0
+        #: For statistics.
+        self.voids = 0
+        self.fences = 0
+
+    def heights(self) -> Heights:
+        """Read counter, floor and settled version of the epoch in force.
+
+        :raises EpochBroken: one of them was evicted
+        """
+        # Before the counter: what it will prove must have been true already.
+        bounds = self._clock.lower_bounds()
+        epoch, found = self._epochs.get(
+            lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.settled_key)
+        )
+        try:
+            heights = Heights(
+                epoch,
+                int(found[epoch.sequence_key]),
+                int(found[epoch.floor_key]),
+                layout.Settled.decode(found[epoch.settled_key]),
+            )
+        except KeyError as error:
+            raise self._epochs.broken(epoch, "the counter, floor or settled version") from error
+        self._seen.add(
+            epoch.name, layout.Settled(heights.sequence, bounds.seconds, bounds.evictions)
+        )
+        return heights
+
+    def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
+        """Return what changed since a cursor; see the contract."""
+        try:
+            heights = self.heights()
+            return self._refuse(cursor, heights) or self._fetch(cursor, limit, heights)
+        except Unproven as error:
+            return records.ResyncNeeded(records.ResyncReason.HISTORY_TRUNCATED, str(error))
+        except epochs_module.EpochBroken as error:
+            return records.ResyncNeeded(records.ResyncReason.RECORD_MISSING, str(error))
+        except RecordGone as error:
+            return self._explain_loss(cursor, error)
+
+    def is_stalled(self, cursor: records.Cursor) -> bool:
+        """Return whether the version behind a cursor is being waited for."""
+        with self._lock:
+            return (cursor.epoch, cursor.version + 1) in self._pending
+
+    def settle(self) -> records.Cursor:
+        """Settle what can be settled at once; returns the cursor it comes to.
+
+        This is where a snapshot may begin: an unsettled write below its cursor
+        could reach a record after it was read, and the feed would not tell.
+        """
+        heights = self.heights()
+        epoch = heights.epoch
+        version = max(heights.settled.version, self._known_settled(epoch))
+        try:
+            while version < heights.sequence:
+                stop = min(heights.sequence, version + SLOTS_PER_WALK)
+                walked = self._walk(epoch, heights, version, stop, gone_is_settled=True)
+                version += len(walked)
+                if version < stop:
+                    break
+        except Unproven:
+            self._fence_everything(epoch)
+            version = heights.sequence
+        self._note_settled(heights, version, certain=True)
+        return records.Cursor(epoch.name, version)
+
+    def _refuse(self, cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
+        reason = records.ResyncReason
+        if cursor.epoch != heights.epoch.name:
+            return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {heights.epoch.name}")
+        if cursor.version > heights.sequence:
+            return records.ResyncNeeded(
+                reason.HEAD_BEHIND_CURSOR, f"the head is {heights.sequence}"
+            )
+        if cursor.version < heights.floor:
+            return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {heights.floor}")
+        return None
+
+    def _fetch(self, cursor: records.Cursor, limit: int, heights: Heights) -> records.Changes:
+        found: list[records.Record] = []
+        version, waiting = cursor.version, False
+        while version < heights.sequence and not waiting:
+            slots = min(SLOTS_PER_WALK, max(limit - len(found), LEAST_SLOTS_PER_WALK))
+            stop = min(heights.sequence, version + slots)
+            walked = self._walk(heights.epoch, heights, version, stop)
+            waiting = len(walked) < stop - version
+            for record in walked:
+                if record is not None and len(found) == limit:
+                    self._note_settled(heights, version, since=cursor.version)
+                    return records.Changes(
+                        tuple(found), records.Cursor(cursor.epoch, version), more=True
+                    )
+                version += 1
+                if record is not None:
+                    found.append(record)
+        self._note_settled(heights, version, since=cursor.version)
+        return records.Changes(tuple(found), records.Cursor(cursor.epoch, version))
+
+    def _explain_loss(self, cursor: records.Cursor, gone: RecordGone) -> records.ResyncNeeded:
+        """Tell a collected record, which raised the floor before, from an evicted one."""
+        try:
+            heights = self.heights()
+            refused = self._refuse(cursor, heights)
+            if refused is None:
+                self._index.check_not_evicted(heights.epoch, [gone.name])
+        except epochs_module.EpochBroken as error:
+            return records.ResyncNeeded(records.ResyncReason.RECORD_MISSING, str(error))
+        return refused or records.ResyncNeeded(
+            records.ResyncReason.HISTORY_TRUNCATED, "a record was collected meanwhile"
+        )
+
+    def _walk(
+        self,
+        epoch: layout.Epoch,
+        heights: Heights,
+        version: int,
+        stop: int,
+        *,
+        gone_is_settled: bool = False,
+    ) -> list[records.Record | None]:
+        """Return what each settled version after the given one brought.
+
+        None stands for a version that brought nothing, or whose record has a
+        later one by now. Ends before the first version that is not settled.
+
+        :param gone_is_settled: pass over records that were collected, as
+            nobody holds a token of theirs
+        """
+        keys = [epoch.slot_key(number) for number in range(version + 1, stop + 1)]
+        slots = self._connection.get(keys)
+        names = {slots[key] for key in keys if slots.get(key, layout.VOID) != layout.VOID}
+        items = self._items(epoch, names)
+        walked: list[records.Record | None] = []
+        for number, key in enumerate(keys, version + 1):
+            name = slots.get(key) or self._void_if_overdue(epoch, heights, number)
+            if name is None:
+                break
+            if name == layout.VOID:
+                walked.append(None)
+                continue
+            item = items.get(name) or self._items(epoch, {name}).get(name)
+            if item is None or item.kind is layout.Kind.GRAVE:
+                if not gone_is_settled:
+                    raise RecordGone(name)
+                walked.append(None)
+                continue
+            if item.version < number:
+                fenced = self._fence_if_overdue(epoch, number, name)
+                if fenced is None:
+                    break
+                item = fenced
+            walked.append(item.record if item.version == number else None)
+        self._forget_pending(epoch, version + len(walked))
+        return walked
+
+    def _items(self, epoch: layout.Epoch, names: set[bytes]) -> dict[bytes, layout.Item]:
+        found = self._connection.get([epoch.record_key(name) for name in names])
+        return {
+            name: layout.Item.decode(found[epoch.record_key(name)])
+            for name in names
+            if epoch.record_key(name) in found
+        }
+
+    def _is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
+        """Return whether a version was waited for long enough; begins the wait."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._pending) > PENDING_KEPT:
+                self._pending.clear()
+            since = self._pending.setdefault((epoch.name, version), now)
+        return now - since >= self._settings.fence_after_seconds
+
+    def _forget_pending(self, epoch: layout.Epoch, settled_version: int) -> None:
+        with self._lock:
+            self._pending = {
+                (name, version): since
+                for (name, version), since in self._pending.items()
+                if name == epoch.name and version > settled_version
+            }
+
+    def _void_if_overdue(self, epoch: layout.Epoch, heights: Heights, version: int) -> bytes | None:
+        """Return what stands in an empty slot in the end; None: wait on.
+
+        :raises Unproven: the slot may have held something
+        """
+        if not self._is_overdue(epoch, version):
+            return None
+        self._prove_never_written(epoch, heights, version)
+        key = epoch.slot_key(version)
+        [line] = self._connection.send_all(
+            [
+                connection_module.store(
+                    b"add", key, layout.VOID, ttl_seconds=self._settings.log_ttl_seconds
+                )
+            ]
+        )
+        if line != b"STORED":
+            # Its writer was faster, or another reader.
+            return self._connection.get([key]).get(key)
+        self.voids += 1
+        LOG.info(
+            "Version %(version)s of epoch %(epoch)s was never used: voided",
+            {"version": version, "epoch": epoch.name},
+        )
+        return layout.VOID
+
+    def _prove_never_written(self, epoch: layout.Epoch, heights: Heights, version: int) -> None:
+        """See :mod:`.observations`.
+
+        :raises Unproven: it cannot be proved
+        """
+        candidates = [self._seen.latest(epoch.name, version - 1)]
+        if heights.settled.version < version:
+            candidates.append(heights.settled)
+        proofs = [proof for proof in candidates if proof is not None]
+        if not proofs:
+            raise Unproven(f"slot {version} is missing, and may have expired")
+        proof = max(proofs, key=lambda proof: proof.since_seconds)
+        now = self._clock.sample()
+        if now.seconds - proof.since_seconds > self._settings.log_ttl_seconds / 2:
+            raise Unproven(f"slot {version} is missing, and has probably expired")
+        if now.evictions != proof.evictions:
+            raise Unproven(f"slot {version} is missing, and may have been evicted")
+
+    def _fence_if_overdue(
+        self, epoch: layout.Epoch, version: int, name: bytes
+    ) -> layout.Item | None:
+        """Return the record once it stands at a version; None: wait on."""
+        if not self._is_overdue(epoch, version):
+            return None
+        key = epoch.record_key(name)
+        for _ in range(FENCE_ATTEMPTS):
+            held = self._connection.gets([key]).get(key)
+            if held is None:
+                raise RecordGone(name)
+            item = layout.Item.decode(held[0])
+            if item.version >= version:
+                return item
+            fenced = attrs.evolve(item, version=version)
+            command = connection_module.store(b"cas", key, fenced.encode(), token=held[1])
+            if self._connection.send_all([command]) == (b"STORED",):
+                self.fences += 1
+                LOG.info(
+                    "The writer of %(record)s took version %(version)s and did not write: shut out",
+                    {"record": item.key, "version": version},
+                )
+                return fenced
+        return None
+
+    def _fence_everything(self, epoch: layout.Epoch) -> None:
+        """Change every cas token, where the log no longer says whose to change.
+
+        Needed after a time without readers, collection and writes that is
+        longer than the log is kept: a writer may have been paused all the while.
+        """
+        LOG.warning(
+            "The log of epoch %(epoch)s was not read for too long: rewriting all "
+            "records to shut out writers that may be paused",
+            {"epoch": epoch.name},
+        )
+        for names in self._index.pages(epoch):
+            ordered = sorted(names)
+            for start in range(0, len(ordered), SLOTS_PER_WALK):
+                keys = [epoch.record_key(name) for name in ordered[start : start + SLOTS_PER_WALK]]
+                held = self._connection.gets(keys)
+                # Where the cas fails, somebody else has changed the token.
+                self._connection.send_all(
+                    [
+                        connection_module.store(b"cas", key, value, token=token)
+                        for key, (value, token) in held.items()
+                    ]
+                )
+
+    def _known_settled(self, epoch: layout.Epoch) -> int:
+        with self._lock:
+            name, version = self._settled
+            return version if name == epoch.name else 0
+
+    def _note_settled(
+        self, heights: Heights, version: int, *, since: int = 0, certain: bool = False
+    ) -> None:
+        """Remember how far the log is settled, and publish it now and then.
+
+        :param since: all between this and the version is settled; that counts
+            only if what is before it is known to be settled too
+        """
+        epoch = heights.epoch
+        known = max(self._known_settled(epoch), heights.settled.version)
+        if not certain and since > known:
+            return
+        version = max(version, known)
+        with self._lock:
+            self._settled = (epoch.name, version)
+            now = time.monotonic()
+            if now - self._published_at < PUBLISH_EVERY_SECONDS and not certain:
+                return
+            self._published_at = now
+        self._publish(epoch, version)
+
+    def _publish(self, epoch: layout.Epoch, version: int) -> None:
+        seen = self._seen.latest(epoch.name, version)
+        held = self._connection.gets([epoch.settled_key]).get(epoch.settled_key)
+        if held is None or seen is None:
+            return
+        published = layout.Settled.decode(held[0])
+        gained_seconds = seen.since_seconds - published.since_seconds
+        if published.version > version or (
+            published.version == version and gained_seconds < self._settings.log_ttl_seconds / 16
+        ):
+            return
+        since_seconds = max(published.since_seconds, seen.since_seconds)
+        evictions = max(published.evictions, seen.evictions)
+        settled = layout.Settled(version, since_seconds, evictions)
+        # Who loses this was overtaken by somebody who knows more.
+        self._connection.send_all(
+            [connection_module.store(b"cas", epoch.settled_key, settled.encode(), token=held[1])]
+        )

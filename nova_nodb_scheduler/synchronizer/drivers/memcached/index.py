@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index: names of all records, so that snapshots find them and losses show.
+
+memcached cannot list its keys. A name is appended to its index page before the
+record's first write, and taken off before the record is removed, so at every
+instant a name on a page has an item. An item that is missing although its name
+stands on the page was evicted.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterable
+
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
+
+#: A page is rewritten by compare-and-set; who loses that often tries again later.
+ATTEMPTS = 5
+
+
+class Index:
+    """The index of the epoch in force; any thread may call."""
+
+    def __init__(
+        self, connection: connection_module.Connection, epochs: epochs_module.Epochs
+    ) -> None:
+        self._connection = connection
+        self._epochs = epochs
+
+    def absent(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Return those of the names that stand on no page.
+
+        :raises EpochBroken: a page was evicted
+        """
+        by_page = self._by_page(epoch, names)
+        found = self._connection.get(list(by_page))
+        self._require(epoch, by_page, found)
+        return {
+            name
+            for page, wanted in by_page.items()
+            for name in wanted - layout.decode_page(found[page])
+        }
+
+    def add(self, epoch: layout.Epoch, names: Collection[bytes]) -> None:
+        """Append names; twice is harmless.
+
+        :raises EpochBroken: a page was evicted
+        """
+        by_page = self._by_page(epoch, names)
+        lines = self._connection.send_all(
+            [
+                connection_module.store(b"append", page, layout.encode_page(sorted(some)))
+                for page, some in by_page.items()
+            ]
+        )
+        if any(line != b"STORED" for line in lines):
+            raise self._epochs.broken(epoch, "a page of the index")
+
+    def check_not_evicted(self, epoch: layout.Epoch, names: Collection[bytes]) -> None:
+        """Tell an evicted record from one that was never there.
+
+        The page must be the same before and after the record was looked for:
+        then the name stood on it while the record was missing.
+
+        :raises EpochBroken: a record was evicted, or a page
+        """
+        by_page = self._by_page(epoch, names)
+        before = self._connection.gets(list(by_page))
+        items = self._connection.get([epoch.record_key(name) for name in names])
+        after = self._connection.gets(list(by_page))
+        self._require(epoch, by_page, before)
+        for page, wanted in by_page.items():
+            if before[page] != after.get(page):
+                continue
+            for name in wanted & layout.decode_page(before[page][0]):
+                if epoch.record_key(name) not in items:
+                    raise self._epochs.broken(epoch, f"record {layout.decode_name(name)}")
+
+    def remove_graves(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Take graves off their pages, then away; returns the names that are gone.
+
+        Anybody may do this, and anybody may die doing it: the next one ends
+        it. The page is read before the record is seen to be a grave, so a
+        record that is created anew meanwhile changes the page under us.
+        """
+        gone: set[bytes] = set()
+        for page, wanted in self._by_page(epoch, names).items():
+            for _ in range(ATTEMPTS):
+                if self._remove_from_page(epoch, page, wanted):
+                    gone |= wanted
+                    break
+        return gone
+
+    def pages(self, epoch: layout.Epoch, group: int = 16) -> Iterable[set[bytes]]:
+        """Read all names, some pages at a time.
+
+        :raises EpochBroken: a page was evicted
+        """
+        for start in range(0, layout.INDEX_PAGES, group):
+            pages = epoch.index_pages[start : start + group]
+            found = self._connection.get(pages)
+            self._require(epoch, pages, found)
+            yield set().union(*(layout.decode_page(found[page]) for page in pages))
+
+    def _remove_from_page(self, epoch: layout.Epoch, page: bytes, names: Collection[bytes]) -> bool:
+        held = self._connection.gets([page])
+        self._require(epoch, [page], held)
+        value, page_token = held[page]
+        items = self._connection.gets([epoch.record_key(name) for name in names])
+        graves = {
+            name: items[epoch.record_key(name)][1]
+            for name in names
+            if epoch.record_key(name) in items
+            and layout.Item.decode(items[epoch.record_key(name)][0]).kind is layout.Kind.GRAVE
+        }
+        standing = layout.decode_page(value)
+        if standing & graves.keys():
+            rest = layout.encode_page(sorted(standing - graves.keys()))
+            command = connection_module.store(b"cas", page, rest, token=page_token)
+            if self._connection.send_all([command]) != (b"STORED",):
+                return False
+        # Stored with a time to live in the past, an item is removed, and that
+        # only if it is still the grave that was seen.
+        self._connection.send_all(
+            [
+                connection_module.store(
+                    b"cas", epoch.record_key(name), b"", ttl_seconds=-1, token=token
+                )
+                for name, token in graves.items()
+            ]
+        )
+        return True
+
+    def _require(
+        self, epoch: layout.Epoch, pages: Iterable[bytes], found: Collection[bytes]
+    ) -> None:
+        if any(page not in found for page in pages):
+            raise self._epochs.broken(epoch, "a page of the index")
+
+    @staticmethod
+    def _by_page(epoch: layout.Epoch, names: Iterable[bytes]) -> dict[bytes, set[bytes]]:
+        pages: dict[bytes, set[bytes]] = collections.defaultdict(set)
+        for name in names:
+            pages[epoch.index_key(name)].add(name)
+        return pages

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and bytes of the items this driver keeps in memcached. No I/O.
+
+=====================  =======================================================
+``P:epoch``            name of the epoch and the base of its revisions
+``P:E:seq``            counter of log slots given out
+``P:E:floor``          cursors below this version need a resync
+``P:E:settled``        see :class:`Settled`
+``P:E:l:N``            log slot N: the record that version N was given to
+``P:E:r:H``            a record, by the hash of its name
+``P:E:p:B``            index page B: names of all records whose hash begins so
+``P:E:g:B``            graveyard page B: names of records that were deleted, and when
+=====================  =======================================================
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Iterable
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+INDEX_PAGES = 256
+GRAVEYARD_PAGES = 16
+
+#: A log slot whose writer gave up or was shut out.
+VOID = b"\x00"
+
+#: Longest name of a record, encoded: 64 and 255 characters of up to 4 bytes.
+MAX_NAME_BYTES = 4 * (64 + 255) + 1
+
+_SEPARATOR = "\x1f"
+# format, kind, version, revision, seconds, bytes of the name
+_HEADER = struct.Struct("!BBQQdH")
+_FORMAT = 1
+
+
+class Kind(enum.IntEnum):
+    """What stands at a record's key."""
+
+    LIVE = 1
+    TOMBSTONE = 2
+    #: Laid down before a record's first write, so that there is a cas token
+    #: to fence a slow creator with. For everybody else: absent.
+    BIRTH = 3
+    #: A tombstone on its way out: nobody writes it, anybody may remove it.
+    GRAVE = 4
+
+
+@attrs.frozen
+class Item:
+    """A record's item.
+
+    :param version: last log slot that was settled for it, which a reader's
+        fence raises without touching the state
+    :param revision: given by the write that made the state
+    :param since_seconds: the server's time when the kind was made
+    """
+
+    key: records.RecordKey
+    kind: Kind
+    version: int
+    revision: int
+    since_seconds: float
+    payload: bytes = b""
+
+    @property
+    def record(self) -> records.Record | None:
+        """What callers see: nothing before the first write and after collection."""
+        if self.kind in (Kind.BIRTH, Kind.GRAVE):
+            return None
+        return records.Record(
+            self.key, self.revision, self.version, self.payload, self.kind is Kind.TOMBSTONE
+        )
+
+    def encode(self) -> bytes:
+        name = encode_name(self.key)
+        header = _HEADER.pack(
+            _FORMAT, self.kind, self.version, self.revision, self.since_seconds, len(name)
+        )
+        return header + name + self.payload
+
+    @classmethod
+    def decode(cls, value: bytes) -> Item:
+        _, kind, version, revision, since_seconds, length = _HEADER.unpack_from(value)
+        end = _HEADER.size + length
+        return cls(
+            decode_name(value[_HEADER.size : end]),
+            Kind(kind),
+            version,
+            revision,
+            since_seconds,
+            value[end:],
+        )
+
+
+def encode_name(key: records.RecordKey) -> bytes:
+    """Return a record's name as one line without its end."""
+    return f"{key.namespace}{_SEPARATOR}{key.key}".encode()
+
+
+def decode_name(name: bytes) -> records.RecordKey:
+    namespace, _, key = name.decode().partition(_SEPARATOR)
+    return records.RecordKey(namespace, key)
+
+
+def encode_page(names: Iterable[bytes]) -> bytes:
+    """Return names as lines, as they are appended to a page."""
+    return b"".join(name + b"\n" for name in names)
+
+
+def decode_page(value: bytes) -> set[bytes]:
+    """Return the names on a page; one may have been appended twice."""
+    return set(value.split(b"\n")) - {b""}
+
+
+def encode_obituary(name: bytes, seconds: float) -> bytes:
+    """Return the line of the graveyard that says when a deletion was begun."""
+    return b"%s\x1e%d\n" % (name, int(seconds))
+
+
+def decode_graveyard(value: bytes) -> dict[bytes, int]:
+    """Return the names on a graveyard page with the last second each was put there."""
+    found: dict[bytes, int] = {}
+    for line in value.split(b"\n"):
+        name, _, seconds = line.partition(b"\x1e")
+        if name:
+            found[name] = max(int(seconds), found.get(name, 0))
+    return found
+
+
+@attrs.frozen
+class Settled:
+    """How far the log is settled, published for those who come later.
+
+    No write with a version up to ``version`` can succeed any more, and every
+    version above it was given out after ``since_seconds`` of the server's
+    time, when the server had evicted ``evictions`` items.
+    """
+
+    version: int
+    since_seconds: float
+    evictions: int
+
+    def encode(self) -> bytes:
+        return b"%d %r %d" % (self.version, self.since_seconds, self.evictions)
+
+    @classmethod
+    def decode(cls, value: bytes) -> Settled:
+        version, since_seconds, evictions = value.split()
+        return cls(int(version), float(since_seconds), int(evictions))
+
+
+@attrs.frozen
+class Epoch:
+    """An epoch and the keys in it.
+
+    :param revision_base: revisions are this plus a version, and bases grow
+        from epoch to epoch, so that a writer that slept through a change of
+        epoch does not find the revision it remembers on another state
+    """
+
+    prefix: bytes
+    name: str
+    revision_base: int
+
+    def encode(self) -> bytes:
+        return b"%s %d" % (self.name.encode(), self.revision_base)
+
+    @classmethod
+    def decode(cls, prefix: bytes, value: bytes) -> Epoch:
+        name, base = value.split()
+        return cls(prefix, name.decode(), int(base))
+
+    @property
+    def sequence_key(self) -> bytes:
+        return self._key(b"seq")
+
+    @property
+    def floor_key(self) -> bytes:
+        return self._key(b"floor")
+
+    @property
+    def settled_key(self) -> bytes:
+        return self._key(b"settled")
+
+    def slot_key(self, version: int) -> bytes:
+        return self._key(b"l:%d" % version)
+
+    def record_key(self, name: bytes) -> bytes:
+        return self._key(b"r:" + _digest(name).hexdigest().encode())
+
+    def index_key(self, name: bytes) -> bytes:
+        return self.index_page(_digest(name).digest()[0] % INDEX_PAGES)
+
+    def graveyard_key(self, name: bytes) -> bytes:
+        return self.graveyard_page(_digest(name).digest()[1] % GRAVEYARD_PAGES)
+
+    def index_page(self, number: int) -> bytes:
+        return self._key(b"p:%d" % number)
+
+    def graveyard_page(self, number: int) -> bytes:
+        return self._key(b"g:%d" % number)
+
+    @property
+    def index_pages(self) -> list[bytes]:
+        return [self.index_page(number) for number in range(INDEX_PAGES)]
+
+    @property
+    def graveyard_pages(self) -> list[bytes]:
+        return [self.graveyard_page(number) for number in range(GRAVEYARD_PAGES)]
+
+    def _key(self, rest: bytes) -> bytes:
+        return b"%s:%s:%s" % (self.prefix, self.name.encode(), rest)
+
+
+def epoch_key(prefix: bytes) -> bytes:
+    return prefix + b":epoch"
+
+
+def _digest(name: bytes) -> hashlib.blake2b:
+    # 160 bits: names that collide do not happen; keys of any length and script
+    # fit memcached's 250 bytes without spaces.
+    return hashlib.blake2b(name, digest_size=20)

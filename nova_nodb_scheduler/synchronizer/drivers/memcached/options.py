@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the memcached driver."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+
+GROUP = "nodb_memcached"
+
+OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "servers",
+        default=["127.0.0.1:11211"],
+        help="""
+The memcached server, as ``host:port`` or the path of a unix socket. Exactly
+one: compare-and-set over several servers cannot be made safe, because a client
+that fails over reads stale records when the first server returns.
+
+Give it a server of its own, started with ``-M`` (refuse instead of evict) and
+ample ``-m``: what another service evicts or flushes is lost here too.
+""",
+    ),
+    cfg.StrOpt(
+        "key_prefix",
+        default="nodb",
+        help="""
+Begin of every key this driver uses, for clouds that share a server: up to 60
+letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
+the same value.
+""",
+    ),
+    cfg.FloatOpt(
+        "timeout_seconds",
+        default=5.0,
+        min=0.1,
+        help="""
+Longest wait for one answer of the server. Raise it on slow networks; while the
+server is down, each call takes as long as this.
+""",
+    ),
+    cfg.FloatOpt(
+        "poll_interval_seconds",
+        default=0.1,
+        min=0.01,
+        help="""
+How often a scheduler asks for changes. Lower it for fresher host states; each
+ask is one request of about 100 bytes.
+""",
+    ),
+    cfg.FloatOpt(
+        "fence_after_seconds",
+        default=1.0,
+        min=0.05,
+        help="""
+How long readers wait for a writer that took a place in the feed and did not
+use it (it crashed, or is paused) before they shut it out. A writer that is
+slower than this repeats its write. The feed stands still meanwhile, so the
+delay of a change after a crash is about this long.
+""",
+    ),
+    cfg.IntOpt(
+        "log_ttl_seconds",
+        default=3600,
+        min=60,
+        max=2_592_000,
+        help="""
+How long the feed's log is kept. A scheduler that lags by more than half of it
+takes a snapshot. Raise it if schedulers are often paused for longer; each
+change costs about 150 bytes of the server's memory for so long.
+""",
+    ),
+    cfg.BoolOpt(
+        "tls_enabled",
+        default=False,
+        help="Speak TLS to the server. Related option: ``tls_cafile``.",
+    ),
+    cfg.StrOpt(
+        "tls_cafile",
+        help="File of the certificate authorities to trust; the system's if unset.",
+    ),
+]
+
+
+@attrs.frozen
+class MemcachedOptions:
+    """Options of one client; see :data:`OPTS`."""
+
+    servers: tuple[str, ...] = ("127.0.0.1:11211",)
+    key_prefix: str = "nodb"
+    timeout_seconds: float = 5.0
+    poll_interval_seconds: float = 0.1
+    fence_after_seconds: float = 1.0
+    log_ttl_seconds: int = 3600
+    tls_enabled: bool = False
+    tls_cafile: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        :raises ConfigurationError: several servers or none, or a bad prefix
+        """
+        if len(self.servers) != 1:
+            raise errors.ConfigurationError(
+                f"[{GROUP}] servers",
+                ",".join(self.servers),
+                "name exactly one memcached server; records cannot be spread over "
+                "several. For high availability use the sqlalchemy driver.",
+            )
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", self.key_prefix):
+            raise errors.ConfigurationError(
+                f"[{GROUP}] key_prefix",
+                self.key_prefix,
+                "use 1 to 60 letters, digits, '-', '_' and '.'.",
+            )
+
+
+def from_config(conf: cfg.ConfigOpts) -> MemcachedOptions:
+    """Read the group of this driver."""
+    group = conf[GROUP]
+    return MemcachedOptions(
+        servers=tuple(group.servers),
+        key_prefix=group.key_prefix,
+        timeout_seconds=group.timeout_seconds,
+        poll_interval_seconds=group.poll_interval_seconds,
+        fence_after_seconds=group.fence_after_seconds,
+        log_ttl_seconds=group.log_ttl_seconds,
+        tls_enabled=group.tls_enabled,
+        tls_cafile=group.tls_cafile,
+    )

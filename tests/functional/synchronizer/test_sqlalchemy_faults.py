@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL driver when writers, connections, tables and servers are hurt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import sqlalchemy as sa
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import statements
+from nova_nodb_scheduler.testing import servers
+from nova_nodb_scheduler.testing.conformance import base
+from tests.functional.synchronizer import sql_databases
+
+BEFORE_COMMIT = ("lock", "read", "sequence", "upsert")
+KEY = records.RecordKey("suite", "a")
+OTHER = records.RecordKey("suite", "b")
+PATIENCE_SECONDS = 60.0
+
+
+class TestFaultsSQLite(sql_databases.SQLiteCase):
+    def client(self, **changes: float) -> driver.SQLAlchemySynchronizer:
+        synchronizer = driver.SQLAlchemySynchronizer(self.sql_options(**changes))
+        synchronizer.open()
+        self.addCleanup(synchronizer.close)
+        return synchronizer
+
+    def put(self, client: driver.SQLAlchemySynchronizer, payload: bytes) -> records.Record:
+        """Write the record, whatever its revision; it must win."""
+        standing = client.read([KEY]).get(KEY)
+        [result] = client.write([records.Write(KEY, standing.revision if standing else 0, payload)])
+        self.assertIs(records.Verdict.WON, result.verdict)
+        assert result.record is not None
+        return result.record
+
+    def at_step(
+        self, client: driver.SQLAlchemySynchronizer, wanted: str, action: Callable[[], object]
+    ) -> None:
+        """Do something when the client is about to take a step, the first time."""
+        pending = [action]
+
+        def on_step(step: str) -> None:
+            if step == wanted and pending:
+                pending.pop()()
+
+        client.on_step = on_step
+
+    def payload(self, client: driver.SQLAlchemySynchronizer) -> bytes:
+        return client.read([KEY])[KEY].payload
+
+    # --- cost ---
+
+    def statements_of(
+        self, client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[str]:
+        seen: list[str] = []
+
+        def count(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
+            seen.append(text)
+
+        sa.event.listen(client.engine, "before_cursor_execute", count)
+        try:
+            action()
+        finally:
+            sa.event.remove(client.engine, "before_cursor_execute", count)
+        return seen
+
+    def test_a_hundred_heartbeats_cost_as_many_statements_as_one(self) -> None:
+        client = self.client()
+        keys = [records.RecordKey("liveness", f"host-{number}") for number in range(100)]
+        written = client.write([records.Write(key, 0, b"1") for key in keys])
+        beats = [
+            records.Write(result.record.key, result.record.revision, b"2")
+            for result in written
+            if result.record
+        ]
+        one = self.statements_of(client, lambda: client.write(beats[:1]))
+        hundred = self.statements_of(client, lambda: client.write(beats[1:]))
+        self.assertEqual(len(one), len(hundred))
+        # BEGIN IMMEDIATE is a statement to SQLite's driver.
+        self.assertEqual(5 if self.dialect == "sqlite" else 4, len(one), one)
+
+    def test_waiting_costs_one_statement_per_poll_interval(self) -> None:
+        client = self.client(poll_interval_seconds=0.1)
+        cursor = client.head()
+        seen = self.statements_of(client, lambda: client.wait(cursor, 1.0))
+        selects = [text for text in seen if text != "BEGIN"]
+        self.assertLessEqual(len(selects), 11)
+        self.assertGreater(len(selects), 2)
+
+    def test_a_fetch_costs_two_statements(self) -> None:
+        client = self.client()
+        cursor = client.head()
+        self.put(client, b"one")
+        seen = self.statements_of(client, lambda: client.fetch(cursor))
+        self.assertEqual(2, len([text for text in seen if text != "BEGIN"]), seen)
+
+    # --- races ---
+
+    def test_of_writers_who_create_the_same_record_exactly_one_wins(self) -> None:
+        clients = [self.client() for _ in range(4)]
+        clients[0].head()
+        for number in range(20):
+            key = records.RecordKey("suite", f"key-{number}")
+            barrier = threading.Barrier(len(clients))
+            won: list[bool] = []
+
+            def create(
+                client: driver.SQLAlchemySynchronizer,
+                key: records.RecordKey = key,
+                barrier: threading.Barrier = barrier,
+                won: list[bool] = won,
+            ) -> None:
+                barrier.wait(PATIENCE_SECONDS)
+                won.append(client.write([records.Write(key, 0, b"mine")])[0].won)
+
+            self.in_threads([lambda who=client: create(who) for client in clients])
+            self.assertEqual([False, False, False, True], sorted(won))
+
+    def in_threads(self, jobs: list[Callable[[], object]]) -> None:
+        threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+            self.assertFalse(thread.is_alive())
+
+    def test_a_reader_never_passes_a_version_that_is_not_committed_yet(self) -> None:
+        self.assertEqual({KEY, OTHER}, self._read_beside_a_slow_commit())
+
+    def test_a_driver_that_numbers_before_the_commit_would_fail_that_test(self) -> None:
+        """Numbers as an auto-increment gives them out: the slow writer is lost."""
+
+        def number_at_once(connection: sa.Connection) -> statements.SequenceRow | None:
+            row = statements.peek(connection)
+            assert row is not None
+            connection.rollback()
+            with numbers_lock:
+                numbers.append(numbers[-1] + 1000)
+                return statements.SequenceRow(row.epoch, numbers[-1], row.floor)
+
+        numbers = [1000]
+        numbers_lock = threading.Lock()
+        if self.dialect == "sqlite":
+            self.skipTest("SQLite has one writer at a time, whatever a driver does")
+        with (
+            mock.patch.object(statements, "lock", number_at_once),
+            mock.patch.object(statements, "advance", lambda _connection, _version: True),
+            mock.patch.object(statements.SequenceRow, "records_missing", False),
+        ):
+            self.assertEqual({OTHER}, self._read_beside_a_slow_commit(check_head=False))
+
+    def _read_beside_a_slow_commit(self, *, check_head: bool = True) -> set[records.RecordKey]:
+        """Follow the feed while one writer is slow to commit and another is not."""
+        slow, quick, reader = self.client(), self.client(), self.client()
+        cursor = reader.head()
+        committing, go_on = threading.Event(), threading.Event()
+
+        def linger() -> None:
+            committing.set()
+            go_on.wait(PATIENCE_SECONDS)
+
+        self.at_step(slow, "commit", linger)
+        first = threading.Thread(target=lambda: slow.write([records.Write(KEY, 0, b"slow")]))
+        second = threading.Thread(target=lambda: quick.write([records.Write(OTHER, 0, b"quick")]))
+        first.start()
+        self.assertTrue(committing.wait(PATIENCE_SECONDS))
+        second.start()
+        second.join(1.0)
+        seen: set[records.RecordKey] = set()
+        for _ in range(2):
+            fetched = reader.fetch(cursor)
+            assert isinstance(fetched, records.Changes)
+            seen |= {record.key for record in fetched.records}
+            cursor = fetched.cursor
+            go_on.set()
+            first.join(PATIENCE_SECONDS)
+            second.join(PATIENCE_SECONDS)
+        if check_head:
+            self.assertEqual(reader.head(), cursor)
+        return seen
+
+    # --- writers that die or sleep ---
+
+    def test_a_writer_killed_at_any_step_leaves_all_or_nothing(self) -> None:
+        for step in driver.SQLAlchemySynchronizer.STEPS:
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"old")
+                client.close()
+                self._write_and_die(step)
+                client.open()
+                expected = b"new" if step == "reply" else b"old"
+                self.assertEqual(expected, self.payload(client))
+                self.put(client, b"next")
+
+    def _write_and_die(self, step: str) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                client = driver.SQLAlchemySynchronizer(self.sql_options())
+                client.open()
+                self.at_step(client, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+                client.write([records.Write(KEY, client.read([KEY])[KEY].revision, b"new")])
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(signal.SIGKILL, os.WTERMSIG(status))
+
+    def test_a_writer_that_sleeps_longer_than_every_timeout_does_no_harm(self) -> None:
+        for step in driver.SQLAlchemySynchronizer.STEPS:
+            with self.subTest(step=step):
+                self._sleep_at(step)
+
+    def _sleep_at(self, step: str) -> None:
+        sleeper, other = self.client(timeout_seconds=2.0), self.client(timeout_seconds=2.0)
+        start = self.put(other, b"old")
+        asleep, wake = threading.Event(), threading.Event()
+        outcome: list[object] = []
+
+        def sleep() -> None:
+            asleep.set()
+            wake.wait(PATIENCE_SECONDS)
+
+        def write() -> None:
+            try:
+                [result] = sleeper.write([records.Write(KEY, start.revision, b"sleeper")])
+                outcome.append(result.verdict)
+            except errors.BackendUnavailable as error:
+                outcome.append(error)
+
+        self.at_step(sleeper, step, sleep)
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        self.assertTrue(asleep.wait(PATIENCE_SECONDS))
+        won_by_other = self._insist(other, start.revision, wake)
+        wake.set()
+        thread.join(PATIENCE_SECONDS)
+        self.assertFalse(thread.is_alive())
+        stands = self.payload(other)
+        if won_by_other:
+            self.assertEqual(b"other", stands)
+            self.assertNotIn(records.Verdict.WON, outcome)
+        else:
+            self.assertEqual([records.Verdict.WON], outcome)
+            self.assertEqual(b"sleeper", stands)
+        if self.dialect != "sqlite" and step != "reply":
+            self.assertTrue(won_by_other, "the server did not end the sleeper's transaction")
+
+    def _insist(
+        self, client: driver.SQLAlchemySynchronizer, revision: int, wake: threading.Event
+    ) -> bool:
+        """Try to write for as long as a sleeping writer may hold others up."""
+        deadline = time.monotonic() + 15.0
+        while True:
+            started = time.monotonic()
+            try:
+                [result] = client.write([records.Write(KEY, revision, b"other")])
+                return result.won
+            except errors.BackendUnavailable:
+                self.assertLess(time.monotonic() - started, 8.0)
+                if self.dialect == "sqlite":
+                    # Nobody can end another process's transaction on a file.
+                    wake.set()
+                if time.monotonic() > deadline:
+                    raise
+
+    # --- tables that are emptied, backups that are restored ---
+
+    def _assert_recovers(self, *hurt: str) -> None:
+        """Hurt the tables behind a writer and a follower; both must go on."""
+        client, follower = self.client(), base.Reader(self.client())
+        for number in range(30):
+            client.write([records.Write(records.RecordKey("suite", f"k{number}"), 0, b"old")])
+        follower.catch_up()
+        self.assertEqual(30, len(follower.held))
+        epoch = follower.cursor.epoch
+        self.execute(*hurt)
+        self.put(client, b"new")
+        follower.catch_up()
+        self.assertNotEqual(epoch, follower.cursor.epoch)
+        self.assertGreaterEqual(follower.resyncs, 1)
+        self.assertEqual(base.everything(client), follower.held)
+        self.assertIn(KEY, follower.held)
+
+    def test_emptied_tables_begin_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+
+    def test_emptied_records_alone_begin_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_record")
+
+    def test_an_emptied_sequence_alone_begins_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_sequence")
+
+    def test_an_older_backup_begins_a_new_epoch(self) -> None:
+        self._assert_recovers(
+            "DELETE FROM nodb_record WHERE version > 20",
+            "UPDATE nodb_sequence SET version = 20",
+        )
+
+    def test_an_older_backup_is_noticed_by_a_follower_alone(self) -> None:
+        client, follower = self.client(), base.Reader(self.client())
+        for number in range(30):
+            client.write([records.Write(records.RecordKey("suite", f"k{number}"), 0, b"old")])
+        follower.catch_up()
+        self.execute(
+            "DELETE FROM nodb_record WHERE version > 20", "UPDATE nodb_sequence SET version = 20"
+        )
+        follower.catch_up()
+        self.assertEqual(20, len(follower.held))
+        self.assertEqual(1, follower.resyncs)
+
+    def test_a_revision_from_before_a_restored_backup_never_matches_again(self) -> None:
+        client = self.client()
+        for number in range(30):
+            last = self.put(client, b"%d" % number)
+        self.execute("DELETE FROM nodb_record", "UPDATE nodb_sequence SET version = 0")
+        for _ in range(5):
+            again = self.put(client, b"again")
+        self.assertGreater(again.revision, last.revision)
+
+    def test_a_waiter_learns_that_the_tables_were_emptied(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        cursor = client.head()
+        self.execute("DELETE FROM nodb_record")
+        self.assertTrue(client.wait(cursor, 5.0))
+        answer = client.fetch(cursor)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+
+    def test_several_who_find_empty_tables_agree_on_one_epoch(self) -> None:
+        clients = [self.client() for _ in range(4)]
+        for _ in range(5):
+            self.execute("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+            heads: list[records.Cursor] = []
+            self.in_threads([lambda who=client: heads.append(who.head()) for client in clients])
+            self.assertEqual(4, len(heads))
+            self.assertEqual(1, len(set(heads)), heads)
+
+    def test_dropped_tables_are_told_with_the_remedy(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        self.execute("DROP TABLE nodb_record")
+        with self.assertRaisesRegex(errors.BackendUnavailable, "db sync"):
+            client.write([records.Write(OTHER, 0, b"two")])
+        with self.assertRaisesRegex(errors.BackendUnavailable, "db sync"):
+            client.head()
+
+
+class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
+    fixture = servers.MariaDB
+
+    def test_a_connection_cut_before_the_commit_means_nothing_was_written(self) -> None:
+        for step in BEFORE_COMMIT:
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"old")
+                revision = client.read([KEY])[KEY].revision
+                self.at_step(client, step, self.kill_connections)
+                with self.assertRaises(errors.BackendUnavailable):
+                    client.write([records.Write(KEY, revision, b"new")])
+                self.assertEqual(b"old", self.payload(client))
+                self.put(client, b"next")
+
+    def test_a_connection_cut_at_the_commit_is_unknown(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        self.at_step(client, "commit", self.kill_connections)
+        lost = records.Write(OTHER, 17, b"")
+        results = client.write([records.Write(KEY, old.revision, b"new"), lost])
+        self.assertEqual(
+            [records.Verdict.UNKNOWN, records.Verdict.LOST], [result.verdict for result in results]
+        )
+        self.assertIsNone(results[0].record)
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_reply_lost_after_the_commit_is_unknown_and_written(self) -> None:
+        proxy = sql_databases.Proxy(self.database.server.port)
+        self.addCleanup(proxy.close)
+        direct = self.client()
+        old = self.put(direct, b"old")
+        self.url = self.url.replace(f":{self.database.server.port}/", f":{proxy.port}/")
+        client = self.client(timeout_seconds=2.0)
+        self.at_step(client, "commit", proxy.swallow_replies.set)
+        started = time.monotonic()
+        [result] = client.write([records.Write(KEY, old.revision, b"new")])
+        self.assertLess(time.monotonic() - started, 6.0)
+        self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+        self.assertEqual(b"new", self.payload(direct))
+
+    def test_later_batches_of_a_call_are_unknown_when_an_earlier_one_was_written(self) -> None:
+        client = self.client()
+        client.head()
+        seen: list[str] = []
+
+        def on_step(step: str) -> None:
+            seen.append(step)
+            if seen.count("lock") == 2 and step == "lock":
+                self.kill_connections()
+
+        client.on_step = on_step
+        keys = [records.RecordKey("suite", f"k{number}") for number in range(1200)]
+        verdicts = [result.verdict for result in client.write([records.Write(k, 0) for k in keys])]
+        self.assertEqual({records.Verdict.WON}, set(verdicts[:500]))
+        self.assertEqual({records.Verdict.UNKNOWN}, set(verdicts[500:]))
+
+    def test_a_pooled_connection_that_the_server_ended_is_replaced(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        self.kill_connections()
+        self.put(client, b"two")
+
+    def test_a_frozen_server_is_given_up_in_time_and_found_again(self) -> None:
+        private = self.enterContext(self.fixture(private=True))
+        self.url = private.url
+        client = self.client(timeout_seconds=2.0)
+        self.put(client, b"one")
+        cursor = client.head()
+        private.server.pause()
+        try:
+            for call in (
+                client.head,
+                lambda: client.fetch(cursor),
+                lambda: client.wait(cursor, 30.0),
+                lambda: client.write([records.Write(OTHER, 0, b"x")]),
+            ):
+                started = time.monotonic()
+                with self.assertRaises(errors.BackendUnavailable):
+                    call()
+                # 2 s, and what libpq and a busy machine add.
+                self.assertLess(time.monotonic() - started, 6.0)
+        finally:
+            private.server.resume()
+        self.put(client, b"two")
+        private.server.restart()
+        self.put(client, b"three")
+
+    def test_a_server_that_is_down_is_told_without_the_password(self) -> None:
+        url = sa.make_url(self.url).set(port=1, password="secret")
+        self.url = url.render_as_string(hide_password=False)
+        with self.assertRaises(errors.BackendUnavailable) as caught:
+            self.client()
+        self.assertNotIn("secret", str(caught.exception))
+        self.assertIn("127.0.0.1:1/", str(caught.exception))
+
+
+class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
+    fixture = servers.PostgreSQL
+    kill_connections = sql_databases.PostgreSQLCase.kill_connections
