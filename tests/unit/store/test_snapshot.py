@@ -199,6 +199,12 @@ class TestChangedSince(testtools.TestCase):
 
         self.assertEqual(set(), self.changed())
 
+    def test_a_record_that_took_over_a_row_with_an_equal_revision_is_told(self):
+        self.store.apply(samples.change("k1", 2))
+        self.store.apply(samples.change("new", 1, {}))  # into the row of k1
+
+        self.assertEqual({"k1", "new"}, self.changed())
+
     def test_across_an_epoch_everything_changed(self):
         self.store.begin_epoch()
         self.store.apply(samples.change("k1", 1, {}))
