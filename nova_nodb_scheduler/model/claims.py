@@ -50,9 +50,10 @@ class Claim:
 
     :param host: uuid of the node
     :param resources: amounts by resource class, positive
-    :param held_on: hosts where the consumer is known to hold claims that this
-        one replaces when it is confirmed; empty for a move, whose source and
-        destination coexist. A host that was missed here keeps its claim until
+    :param replaces: claims of the consumer on other hosts which this one
+        replaces when it is confirmed: claim ids by host, as the store shows
+        them. Empty for a move, whose source and destination coexist. Only a
+        claim of that very id is dropped; one that was missed here stays until
         its lease ends or a reconciliation drops it: too much is counted for a
         while, never too little.
     """
@@ -60,7 +61,7 @@ class Claim:
     consumer: str
     host: str
     resources: Mapping[str, int]
-    held_on: tuple[str, ...] = ()
+    replaces: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -117,6 +117,12 @@ def drop(
     return record_editor.Proposal(dropped, left.to_state())
 
 
+def own(record: model.ClaimRecord, consumer: str, claim_id: str) -> tuple[str, ...]:
+    """Return the consumer if its claim is the one of that id."""
+    held = record.claims.get(consumer)
+    return (consumer,) if held is not None and held.claim_id == claim_id else ()
+
+
 def confirmed(record: model.ClaimRecord, consumers: Collection[str]) -> tuple[str, ...]:
     """Return which of some consumers hold a confirmed claim, sorted.
 
@@ -166,12 +172,11 @@ def _take_one(
         # The same claim again, or our own write of an unknown outcome.
         # A confirmed one is written anew, too: whoever judged it by what was
         # true before (its server may be gone since) loses, and judges again.
-        pending = held.state is model.ClaimState.PENDING
-        renewed = attrs.evolve(
-            held,
-            deadline_seconds=taking.deadline_seconds if pending else None,
-            confirmed_by=None,
-        )
+        # A lease never becomes shorter than another was promised.
+        deadline = held.deadline_seconds
+        if deadline is not None:
+            deadline = max(deadline, taking.deadline_seconds)
+        renewed = attrs.evolve(held, deadline_seconds=deadline, confirmed_by=None)
         granted = model.Granted(claim, held.claim_id, held.state)
         return granted, record.with_claim(claim.consumer, renewed)
     if held is not None and held.state is model.ClaimState.CONFIRMED:

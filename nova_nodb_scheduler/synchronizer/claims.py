@@ -26,6 +26,7 @@ pending -> (the caller writes the allocation) -> confirmed -> settled
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
@@ -110,7 +111,11 @@ class ClaimLedger:
         return answer[0] if isinstance(answer, tuple) else answer
 
     def claim_all(
-        self, claims: Sequence[model.Claim], fits: claim_rules.Fits, view: records.Cursor
+        self,
+        claims: Sequence[model.Claim],
+        fits: claim_rules.Fits,
+        view: records.Cursor,
+        ids: Mapping[str, str] | None = None,
     ) -> tuple[model.Granted, ...] | model.Refused | model.Lost | model.Unknown:
         """Take all claims, or none once this returns.
 
@@ -120,6 +125,7 @@ class ClaimLedger:
         its lease.
 
         :param view: how far the state that `fits` looks at had come
+        :param ids: claim id by consumer, where the caller makes them
         :returns: the grants in the order of the claims, all pending unless
             they were confirmed before; or the first answer that was no grant.
             After Unknown some may stand until their lease ends.
@@ -127,7 +133,8 @@ class ClaimLedger:
         refused = self.not_claimable(claims)
         if refused is not None:
             return refused
-        ids = {claim.consumer: self._make_id() for claim in claims}
+        if ids is None:
+            ids = {claim.consumer: self._make_id() for claim in claims}
         keyed = self.proposers(claims, ids, fits, view)
         grants: list[model.Granted] = []
         steps = [keyed] if self._editor.atomic(len(keyed)) else [[one] for one in keyed]
@@ -163,18 +170,20 @@ class ClaimLedger:
         """Drop what a confirmed claim replaces on other hosts."""
         claim = granted.claim
         try:
-            for host in claim.held_on:
-                if host != claim.host:
-                    self._drop(host, lambda _: [claim.consumer])
-                    self._after_step("replaced")
+            for host, claim_id in claim.replaces.items():
+                choose = functools.partial(
+                    claim_rules.own, consumer=claim.consumer, claim_id=claim_id
+                )
+                self._drop(host, choose)
+                self._after_step("replaced")
         except errors.BackendUnavailable as exc:
             LOG.warning(
                 "Claim of %(consumer)s on %(host)s is confirmed; those it replaces on "
-                "%(held_on)s stay until a reconciliation: %(reason)s",
+                "%(hosts)s stay until a reconciliation: %(reason)s",
                 {
                     "consumer": claim.consumer,
                     "host": claim.host,
-                    "held_on": claim.held_on,
+                    "hosts": ", ".join(claim.replaces),
                     "reason": exc,
                 },
             )
@@ -228,11 +237,14 @@ class ClaimLedger:
             are refused from now on
         :returns: consumers whose claims were dropped; the call may be repeated
         """
-        return self._drop(
-            host,
-            lambda record: claim_rules.settled(record, consumers, shown_at.version),
-            shown_at,
-        )
+
+        def choose(record: model.ClaimRecord) -> tuple[str, ...]:
+            # After the record was read: versions of two epochs do not compare.
+            if self._synchronizer.head().epoch != shown_at.epoch:
+                return ()
+            return claim_rules.settled(record, consumers, shown_at.version)
+
+        return self._drop(host, choose, shown_at)
 
     def expire(self, host: str) -> tuple[str, ...]:
         """Drop pending claims past their lease; returns their consumers.

@@ -72,6 +72,7 @@ class GroupLedger:
         after_step: Callable[[str], None] = ledger.no_crash,
         pause: Callable[[int], None] = record_editor.pause_briefly,
     ) -> None:
+        self._synchronizer = synchronizer
         self._claims = claim_ledger
         self._writer = writer
         self._make_id = make_id
@@ -125,7 +126,7 @@ class GroupLedger:
         if isinstance(edited.answer, claims.Refused):
             return edited.answer
         self._after_step("joined")
-        granted = self._claims.claim_all(wanted, fits, view)
+        granted = self._claims.claim_all(wanted, fits, view, ids)
         if isinstance(granted, tuple):
             return _group_granted(group, edited.answer, granted)
         for claim, member_id in reversed(list(zip(wanted, edited.answer, strict=True))):
@@ -184,11 +185,14 @@ class GroupLedger:
         :param shown_at: epoch and version of that record; views older than it
             are refused from now on
         """
-        return self._drop(
-            group_uuid,
-            lambda record: group_rules.settled(record, places, shown_at.version),
-            shown_at,
-        )
+
+        def choose(record: model.GroupRecord) -> tuple[model.Place, ...]:
+            # After the record was read: versions of two epochs do not compare.
+            if self._synchronizer.head().epoch != shown_at.epoch:
+                return ()
+            return group_rules.settled(record, places, shown_at.version)
+
+        return self._drop(group_uuid, choose, shown_at)
 
     def expire(self, group_uuid: str) -> tuple[model.Place, ...]:
         """Drop pending members past their lease; every claim does this, too."""

@@ -59,12 +59,10 @@ def join(
                 writer=joining.writer,
             )
         # As a claim, a confirmed member is written anew too.
-        pending = member.state is claims.ClaimState.PENDING
-        member = attrs.evolve(
-            member,
-            deadline_seconds=joining.deadline_seconds if pending else None,
-            confirmed_by=None,
-        )
+        deadline = member.deadline_seconds
+        if member.state is claims.ClaimState.PENDING:
+            deadline = max(deadline or 0.0, joining.deadline_seconds)
+        member = attrs.evolve(member, deadline_seconds=deadline, confirmed_by=None)
         record = record.with_member(place, member)
         member_ids.append(member.claim_id)
     return record_editor.Proposal(tuple(member_ids), record.to_state())
@@ -75,24 +73,50 @@ def policy_broken(
 ) -> str:
     """Say why a place breaks the group's policy; empty if it does not.
 
-    The consumer's own places do not count against it: it may move. Soft
-    policies weigh hosts, they never rule one out.
+    Anti-affinity: the consumer's own places do not count against it.
+
+    Affinity: the host must be one on which the group is. While a member moves
+    (the record has it, and it is on more hosts than one) nobody can know which
+    of them will be left, so nobody joins; nor does a consumer whose own claim
+    elsewhere is still pending.
+
+    Soft policies weigh hosts, they never rule one out.
     """
+    if group.policy is model.Policy.ANTI_AFFINITY:
+        others = _hosts_of_others(record, claim.consumer, known)
+        there = sum(claim.host in hosts for hosts in others.values())
+        if there >= group.max_server_per_host:
+            return f"{there} of at most {group.max_server_per_host} members are there"
+    elif group.policy is model.Policy.AFFINITY:
+        return _affinity_broken(record, claim, known)
+    return ""
+
+
+def _affinity_broken(record: model.GroupRecord, claim: claims.Claim, known: Known) -> str:
+    for (consumer, host), member in record.members.items():
+        if (consumer, member.state) == (claim.consumer, claims.ClaimState.PENDING):
+            if host != claim.host:
+                return f"its own claim on {host} is pending"
+    others = _hosts_of_others(record, claim.consumer, known)
+    moving = {consumer for consumer, _ in record.members}
+    for consumer, hosts in others.items():
+        if consumer in moving and hosts != {claim.host}:
+            return f"{consumer} is on, or on its way to, {', '.join(sorted(hosts))}"
+    decided: set[str] = set().union(*others.values())
+    if decided and claim.host not in decided:
+        return f"the group is on {', '.join(sorted(decided))}"
+    return ""
+
+
+def _hosts_of_others(record: model.GroupRecord, claimer: str, known: Known) -> dict[str, set[str]]:
+    """Return the union of the record and of what is known, without the claimer."""
     others: dict[str, set[str]] = {}
     for consumer, host in record.members:
         others.setdefault(consumer, set()).add(host)
     for consumer, hosts in known.items():
         others.setdefault(consumer, set()).update(hosts)
-    others.pop(claim.consumer, None)
-    if group.policy is model.Policy.AFFINITY:
-        decided = set().union(*others.values())
-        if decided and claim.host not in decided:
-            return f"the group is on {', '.join(sorted(decided))}"
-    elif group.policy is model.Policy.ANTI_AFFINITY:
-        there = sum(claim.host in hosts for hosts in others.values())
-        if there >= group.max_server_per_host:
-            return f"{there} of at most {group.max_server_per_host} members are there"
-    return ""
+    others.pop(claimer, None)
+    return others
 
 
 def expired(record: model.GroupRecord, now_seconds: float) -> tuple[model.Place, ...]:
@@ -112,7 +136,12 @@ def confirm(
         return record_editor.Proposal(gone, accepted=False)
     if member.state is claims.ClaimState.CONFIRMED:
         return record_editor.Proposal(granted.grant)
-    replaced = [(claim.consumer, host) for host in claim.held_on if host != claim.host]
+    replaced = [
+        (claim.consumer, host)
+        for host, claim_id in claim.replaces.items()
+        if (former := record.members.get((claim.consumer, host))) is not None
+        and former.claim_id == claim_id
+    ]
     standing = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
     after = record.without(replaced).with_member(place, standing)
     return record_editor.Proposal(granted.grant, after.to_state())

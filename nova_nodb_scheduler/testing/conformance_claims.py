@@ -41,8 +41,11 @@ def fits(claim: model.Claim, record: model.ClaimRecord) -> bool:
     )
 
 
-def claim(consumer: str, host: str, vcpus: int = 1, held_on: Sequence[str] = ()) -> model.Claim:
-    return model.Claim(consumer, host, {"VCPU": vcpus}, tuple(held_on))
+def claim(
+    consumer: str, host: str, vcpus: int = 1, replaces: model.Granted | None = None
+) -> model.Claim:
+    former = {replaces.claim.host: replaces.claim_id} if replaces else {}
+    return model.Claim(consumer, host, {"VCPU": vcpus}, former)
 
 
 def state_of(number: int, _state: publisher.State | None) -> publisher.State:
@@ -237,11 +240,20 @@ class HostClaims(ClaimsCase):
         scheduler = self.scheduler()
         first = self.granted(scheduler.claim(claim("server", "host-a")))
         self.granted(scheduler.hosts.confirm(first))
-        second = self.granted(scheduler.claim(claim("server", "host-b", held_on=["host-a"])))
+        second = self.granted(scheduler.claim(claim("server", "host-b", replaces=first)))
         self.assertEqual({"server"}, self.consumers(scheduler, "host-a"))
         self.granted(scheduler.hosts.confirm(second))
         self.assertEqual(set(), self.consumers(scheduler, "host-a"))
         self.assertEqual({"server"}, self.consumers(scheduler, "host-b"))
+
+    def test_a_replacement_leaves_a_newer_claim_on_the_former_host(self) -> None:
+        scheduler = self.scheduler()
+        first = self.granted(scheduler.claim(claim("server", "host-a")))
+        second = self.granted(scheduler.claim(claim("server", "host-b", replaces=first)))
+        scheduler.hosts.release(first)
+        self.granted(scheduler.claim(claim("server", "host-a")))
+        self.granted(scheduler.hosts.confirm(second))
+        self.assertEqual({"server"}, self.consumers(scheduler, "host-a"))
 
     def test_source_and_destination_of_a_move_coexist(self) -> None:
         scheduler = self.scheduler()
@@ -311,6 +323,14 @@ class HostClaims(ClaimsCase):
         shown_at = self.publication(scheduler.client)
         settled = scheduler.hosts.settle("host", ["back again"], shown_at)
         self.assertEqual(("back again",), settled)
+
+    def test_what_was_shown_in_a_former_epoch_settles_nothing(self) -> None:
+        scheduler = self.scheduler()
+        for _ in range(10):
+            shown_at = self.publication(scheduler.client)
+        scheduler.client.reset()
+        self.granted(scheduler.hosts.confirm(self.granted(scheduler.claim(claim("a", "host")))))
+        self.assertEqual((), scheduler.hosts.settle("host", ["a"], shown_at))
 
     def test_reconciling_drops_what_is_proved_absent_only(self) -> None:
         scheduler = self.scheduler()
@@ -418,7 +438,7 @@ class Crashes(ClaimsCase):
             old = self.granted(victim.claim(claim("moving", a)))
             victim.claim_all([claim("one", a), claim("two", b)])
             self.granted(victim.hosts.confirm(old))
-            new = victim.claim(claim("moving", f"{step}-c", held_on=[a]))
+            new = victim.claim(claim("moving", f"{step}-c", replaces=old))
             self.granted(victim.hosts.confirm(self.granted(new)))
             victim.hosts.release(self.granted(new))
             # Where one write takes all hosts, nothing is ever undone but for
@@ -604,12 +624,25 @@ class GroupClaims(ClaimsCase):
         self.refused(join(shown_at, {"a": ["host"]}), model.Reason.GROUP_POLICY)
         self.joined(join(shown_at, {"a": ["elsewhere"]}))
 
+    def test_nobody_joins_an_affinity_group_while_a_member_moves(self) -> None:
+        scheduler = self.scheduler()
+        group = group_model.Group("group", group_model.Policy.AFFINITY)
+        source = self.joined(scheduler.join(group, claim("a", "one")))
+        self.refused(scheduler.join(group, claim("a", "two")), model.Reason.GROUP_POLICY)
+        self.granted(scheduler.groups.confirm(source))
+        destination = self.joined(scheduler.join(group, claim("a", "two")))
+        for host in ("one", "two"):
+            self.refused(scheduler.join(group, claim("b", host)), model.Reason.GROUP_POLICY)
+        self.granted(scheduler.groups.confirm(destination))
+        scheduler.groups.release(source)
+        self.joined(scheduler.join(group, claim("b", "two")))
+
     def test_a_moved_member_gives_up_its_former_place_when_confirmed(self) -> None:
         scheduler = self.scheduler()
         group = group_model.Group("group", group_model.Policy.AFFINITY)
         first = self.joined(scheduler.join(group, claim("a", "one")))
         self.granted(scheduler.groups.confirm(first))
-        second = self.joined(scheduler.join(group, claim("a", "two", held_on=["one"])))
+        second = self.joined(scheduler.join(group, claim("a", "two", replaces=first.grant)))
         self.granted(scheduler.groups.confirm(second))
         self.assertEqual({("a", "two")}, set(scheduler.groups.read("group").members))
         self.assertEqual(set(), self.consumers(scheduler, "one"))
