@@ -80,9 +80,10 @@ class Canary:
 
     def lag_seconds(self) -> float | None:
         """Return how far the feed was behind, by what is known now."""
-        if self._sent_at is None:
+        sent_at = self._sent_at  # other threads ask, too
+        if sent_at is None:
             return self.flight_seconds
-        return max(self.flight_seconds or 0.0, self._clock() - self._sent_at)
+        return max(self.flight_seconds or 0.0, self._clock() - sent_at)
 
     def silent(self, at_seconds: float) -> bool:
         """Return whether the canary ought to have come back by a time, and did not."""

@@ -52,6 +52,8 @@ class Rebuild:
         self.epoch = ""
         #: Snapshots that reached their end.
         self.count = 0
+        #: Odd while the store is being rebuilt; see Replicator.generation.
+        self.generation = 0
 
     @property
     def in_progress(self) -> bool:
@@ -75,6 +77,7 @@ class Rebuild:
         :raises BackendUnavailable: nothing was changed
         """
         snapshot = self._synchronizer.snapshot()
+        self.generation = (self.generation + 1) | 1
         self._quarantine.clear()
         seen = None
         if snapshot.cursor.epoch != self.epoch or self._store_is_suspect:
@@ -113,4 +116,5 @@ class Rebuild:
             self._store.retain(name, keys, reading.cursor.version)
         self._reading = None
         self.count += 1
+        self.generation += 1
         return reading.cursor

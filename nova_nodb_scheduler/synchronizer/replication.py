@@ -34,6 +34,8 @@ class ReplicatorOptions:
     :param collect_interval_seconds: pause between collections of the back
         end's tombstones and history
     :param collect_keep_seconds: what is younger stays
+    :param silent_beat_seconds: a scheduler whose beat did not change for that
+        long is dead, and its record is removed
     :param quarantine_limit: unreadable records that are kept by key
     """
 
@@ -47,6 +49,7 @@ class ReplicatorOptions:
     reconnect_max_seconds: float = attrs.field(default=10.0, validator=_positive)
     collect_interval_seconds: float = attrs.field(default=300.0, validator=_positive)
     collect_keep_seconds: float = attrs.field(default=3600.0, validator=_positive)
+    silent_beat_seconds: float = attrs.field(default=3600.0, validator=_positive)
     quarantine_limit: int = attrs.field(default=1000, validator=_positive)
 
 

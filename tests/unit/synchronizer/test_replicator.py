@@ -397,6 +397,76 @@ class TestCollection(testtools.TestCase):
         replica.catch_up()
         self.assertEqual({"a": 3, "b": 2}, replica.pools())
 
+    def test_the_beat_of_a_dead_process_is_removed_and_that_of_a_living_one_is_not(self):
+        world = replicas.World()
+        options = {"collect_interval_seconds": 60, "silent_beat_seconds": 300}
+        living, dead = world.replica("living", **options), world.replica("dead", **options)
+        dead.catch_up()
+        living.catch_up()
+        for _ in range(5):
+            world.clock.pass_seconds(60)
+            living.catch_up()
+        self.assertEqual({"living", "dead"}, self._beats(living))
+        world.clock.pass_seconds(60)
+        living.catch_up()
+        living.catch_up()
+        self.assertEqual({"living"}, self._beats(living))
+        # It was only paused: its next beat stands again.
+        dead.catch_up()
+        living.catch_up()
+        self.assertEqual({"living", "dead"}, self._beats(living))
+        self.assertTrue(dead.replicator.alive(1))
+
+    def _beats(self, replica):
+        return set(replica.store.snapshot().namespace("schedulers").row_keys())
+
+
+class TestGeneration(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.world = replicas.World()
+        for number in range(1500):
+            self.world.put(f"k{number:04}", number)
+        self.replica = self.world.replica()
+        self.replica.catch_up()
+
+    def test_it_stays_while_the_feed_is_followed(self):
+        before = self.replica.replicator.generation
+        self.world.put("a", 1)
+        self.world.hub.faults.go_down()
+        self.replica.replicator.step()
+        self.world.hub.faults.come_up()
+        self.world.clock.pass_seconds(1)
+        self.replica.catch_up()
+        self.assertEqual(before, self.replica.replicator.generation)
+
+    def test_a_half_built_store_cannot_be_taken_for_the_proved_one(self):
+        self.world.hub.begin_epoch()
+        for number in range(1500):
+            self.world.put(f"k{number:04}", number)
+        generations = [self.replica.replicator.generation]
+        self.assertIs(StepOutcome.RESYNC, self.replica.replicator.step())
+        self.replica.replicator.step()
+        generations.append(self.replica.replicator.generation)
+        half = self.replica.store.snapshot().namespace("pools")
+        self.assertEqual(1000, len(half))
+        self.replica.catch_up()
+        generations.append(self.replica.replicator.generation)
+        self.assertTrue(self.replica.replicator.alive(1))
+        self.assertEqual(3, len(set(generations)), generations)
+
+    def test_a_rebuild_that_is_cut_and_begun_again_changes_it(self):
+        self.world.hub.begin_epoch()
+        for number in range(1500):
+            self.world.put(f"k{number:04}", number)
+        self.replica.replicator.step()
+        self.replica.replicator.step()
+        before = self.replica.replicator.generation
+        self.world.hub.begin_epoch()
+        self.assertIs(StepOutcome.RESYNC, self.replica.replicator.step())
+        self.replica.replicator.step()
+        self.assertNotEqual(before, self.replica.replicator.generation)
+
 
 class TestThread(testtools.TestCase):
     def setUp(self):
