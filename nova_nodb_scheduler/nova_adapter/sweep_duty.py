@@ -95,13 +95,21 @@ class SweepDuty:
         self._asked.update(scopes)
 
     def _run(self) -> None:
+        complaint: str | None = None
         while not self._stop.wait(self._options.check_seconds):
             try:
+                self._synchronizer.open()
                 self.turn()
+                complaint = None
             except sweeper_module.SweepStopped:
                 break
             except (errors.NodbError, sweeper_module.SweepIncomplete) as error:
-                LOG.warning("A sweep was given up, it is tried again: %(error)s", {"error": error})
+                # Once per trouble: it may last, and each turn meets it again.
+                if str(error) != complaint:
+                    complaint = str(error)
+                    LOG.warning(
+                        "A sweep was given up, it is tried again: %(error)s", {"error": error}
+                    )
             except Exception:
                 LOG.exception("The sweep duty failed; it is tried again.")
         for keeper in self._leases.values():
@@ -109,6 +117,7 @@ class SweepDuty:
                 keeper.release()
             except errors.NodbError:
                 LOG.debug("A lease could not be released; it ends by itself.")
+        self._synchronizer.close()
 
     def turn(self) -> None:
         """Look for reasons once, and sweep what has one.
