@@ -44,16 +44,21 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
         self, context: Any, cells: Collection[Any], compute_uuids: Collection[str] | None
     ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
         view = views.current()
+        if view is None:
+            found: tuple[dict[str, list[Any]], dict[str, Any]] = super()._get_computes_for_cells(
+                context, cells, compute_uuids
+            )
+            return found
         nodes: dict[str, list[Any]] = collections.defaultdict(list)
         services: dict[str, Any] = {}
         left = []
         for cell in cells:
-            found = self._from_memory(view, str(cell.uuid), compute_uuids)
-            if found is None:
+            held = self._from_memory(view, str(cell.uuid), compute_uuids)
+            if held is None:
                 left.append(cell)
                 continue
-            nodes[str(cell.uuid)].extend(found[0])
-            services.update(found[1])
+            nodes[str(cell.uuid)].extend(held[0])
+            services.update(held[1])
         if left:
             more, more_services = super()._get_computes_for_cells(context, left, compute_uuids)
             nodes.update(more)
@@ -62,9 +67,9 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
 
     @staticmethod
     def _from_memory(
-        view: views.RequestView | None, cell: str, uuids: Collection[str] | None
+        view: views.RequestView, cell: str, uuids: Collection[str] | None
     ) -> tuple[list[Any], dict[str, Any]] | None:
-        if view is None or not view.serves(cell):
+        if not view.serves(cell):
             return None
         try:
             nodes = view.reads.compute_nodes(cell, uuids)

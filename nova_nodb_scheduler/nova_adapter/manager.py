@@ -109,9 +109,8 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
     def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
         # Nova's own method is wrapped for its RPC server; what it wraps
         # raises NoValidHost as it is.
-        own = nova.scheduler.manager.SchedulerManager.select_destinations
         try:
-            return own(self, context, *args, **kwargs)
+            return super().select_destinations(context, *args, **kwargs)
         except messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
 

@@ -22,7 +22,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
 from nova_nodb_scheduler.synchronizer import loader
-from tests.nova_suite import cells, feed, reporters, schedulers
+from tests.nova_suite import cells, feed, reporters, schedulers, unit
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -56,6 +56,8 @@ def install() -> None:
         original(test)
         if test.USES_DB:
             test.useFixture(NodbFixture(test.id(), template))
+        else:
+            test.useFixture(unit.NoDatabaseFixture())
 
     nova_test.TestCase.setUp = set_up
 

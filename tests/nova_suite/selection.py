@@ -13,6 +13,11 @@ def read(path: pathlib.Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def excluded() -> list[str]:
+    """Return the tests that cannot hold with the plugin; the file says why."""
+    return read(SELECTIONS / "excluded.txt")
+
+
 def covers(names: list[str], test_id: str) -> bool:
     """Tell whether a test belongs to a selection (it or a prefix of it is named)."""
     return any(test_id == name or test_id.startswith(name + ".") for name in names)

@@ -10,6 +10,8 @@ import os
 import pathlib
 import unittest
 
+import testtools
+
 from tests.nova_suite import selection
 
 SELECTION_VARIABLE = "NOVA_SUITE_SELECTION"
@@ -31,4 +33,10 @@ def load_tests(
     if os.environ.get(PLUGIN_VARIABLE):
         fixture = importlib.import_module("tests.nova_suite.fixture")
         fixture.install()
-    return unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
+        if any(name.startswith("nova.tests.unit.") for name in names):
+            importlib.import_module("tests.nova_suite.unit").install()
+    tests = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
+    excluded = selection.excluded() if os.environ.get(PLUGIN_VARIABLE) else []
+    return unittest.TestSuite(
+        test for test in testtools.iterate_tests(tests) if test.id() not in excluded
+    )
