@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import select
+import signal
 import socket
 import tempfile
 import threading
+import time
 import unittest
 from typing import Any
 
@@ -15,7 +18,7 @@ import sqlalchemy as sa
 
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines
-from nova_nodb_scheduler.testing import servers
+from nova_nodb_scheduler.testing import server_processes, servers
 
 
 class SQLiteCase(unittest.TestCase):
@@ -66,6 +69,15 @@ class MariaDBCase(SQLiteCase):
                     connection.execute(sa.text(f"KILL CONNECTION {thread}"))
         engine.dispose()
 
+    def freeze(self, server: server_processes.Server) -> None:
+        """Stop a server in its tracks."""
+        server.pause()
+        time.sleep(0.3)  # until all of its threads have stopped
+
+    def thaw(self, server: server_processes.Server) -> None:
+        """Let a frozen server go on."""
+        server.resume()
+
 
 class PostgreSQLCase(SQLiteCase):
     """Gives each test a PostgreSQL database of its own."""
@@ -85,6 +97,22 @@ class PostgreSQLCase(SQLiteCase):
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             f"WHERE datname = '{sa.make_url(self.url).database}'"
         )
+
+    def freeze(self, server: server_processes.Server) -> None:
+        """Stop a server in its tracks: each connection has a process of its own."""
+        self._signal_all(server, signal.SIGSTOP)
+        time.sleep(0.3)
+
+    def thaw(self, server: server_processes.Server) -> None:
+        """Let a frozen server go on."""
+        self._signal_all(server, signal.SIGCONT)
+
+    @staticmethod
+    def _signal_all(server: server_processes.Server, number: signal.Signals) -> None:
+        parent = (server.directory / "data" / "postmaster.pid").read_text().split()[0]
+        children = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for process in (parent, *children):
+            os.kill(int(process), number)
 
 
 class Proxy:

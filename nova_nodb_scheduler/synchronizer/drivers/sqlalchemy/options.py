@@ -138,7 +138,7 @@ def read(conf: cfg.ConfigOpts) -> SQLOptions:
     group = conf[GROUP]
     try:
         connection = group.connection
-    except cfg.TemplateSubstitutionError as error:
+    except (cfg.NoSuchOptError, cfg.TemplateSubstitutionError) as error:
         raise errors.ConfigurationError(
             f"[{GROUP}] connection",
             "sqlite:///$state_path/nodb.sqlite",
