@@ -403,6 +403,12 @@ class TestCollection(testtools.TestCase):
         living, dead = world.replica("living", **options), world.replica("dead", **options)
         dead.catch_up()
         living.catch_up()
+        buried = []
+        living.replicator.subscribe(
+            lambda changes: buried.extend(
+                change.record.key.key for change in changes if change.record.deleted
+            )
+        )
         for _ in range(5):
             world.clock.pass_seconds(60)
             living.catch_up()
@@ -411,6 +417,7 @@ class TestCollection(testtools.TestCase):
         living.catch_up()
         living.catch_up()
         self.assertEqual({"living"}, self._beats(living))
+        self.assertEqual(["dead"], buried)
         # It was only paused: its next beat stands again.
         dead.catch_up()
         living.catch_up()
@@ -463,8 +470,10 @@ class TestGeneration(testtools.TestCase):
         self.replica.replicator.step()
         before = self.replica.replicator.generation
         self.world.hub.begin_epoch()
+        self.world.put("a", 1)
         self.assertIs(StepOutcome.RESYNC, self.replica.replicator.step())
         self.replica.replicator.step()
+        self.assertIs(State.SNAPSHOT, self.replica.status.state)
         self.assertNotEqual(before, self.replica.replicator.generation)
 
 
