@@ -39,7 +39,7 @@ MODE_VARIABLE = "NOVA_SUITE_PLUGIN"
 MANAGER = "nova_nodb_scheduler.nova_adapter.manager.SchedulerManager"
 
 #: How long the first request waits for the first proof of life.
-PROOF_SECONDS = 5.0
+PROOF_SECONDS = 3.0
 
 
 def manager_class() -> type[Any]:
