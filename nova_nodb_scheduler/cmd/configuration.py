@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import patching
 
 
 def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
@@ -15,7 +14,6 @@ def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
 
     :returns: the activated :class:`..nova_adapter.assembly.Plugin`
     """
-    patching.for_threads()
     # Imported here: `--help` must not need Nova's configuration.
     from nova import config, objects
     from oslo_log import log

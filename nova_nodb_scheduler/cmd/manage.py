@@ -3,63 +3,15 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Sequence
 
-from cliff import app, commandmanager
-
-from nova_nodb_scheduler.cmd import database, transfer
-
-PROGRAM = "nova-nodb-manage"
-
-_COMMANDS = {
-    "db sync": database.Sync,
-    "db version": database.Version,
-    "db check": database.Check,
-    "import": transfer.Import,
-    "compare": transfer.Compare,
-}
-
-
-class ManageApp(app.App):  # type: ignore[misc]
-    """Global options and the list of commands."""
-
-    def __init__(self) -> None:
-        manager = commandmanager.CommandManager(PROGRAM)
-        for name, command in _COMMANDS.items():
-            manager.add_command(name, command)
-        super().__init__(
-            description="Manage the nodb scheduler: its schema, its states, its health.",
-            version=_version(),
-            command_manager=manager,
-            deferred_help=True,
-        )
-
-    def build_option_parser(self, description: str, version: str) -> object:
-        """Add the options that every OpenStack command has."""
-        parser = super().build_option_parser(description, version)
-        parser.add_argument(
-            "--config-file",
-            action="append",
-            default=[],
-            help="a configuration file of Nova; may be given several times "
-            "(default: /etc/nova/nova.conf)",
-        )
-        parser.add_argument(
-            "--config-dir",
-            action="append",
-            default=[],
-            help="a directory of configuration files; may be given several times",
-        )
-        return parser
-
-
-def _version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("nova-nodb-scheduler")
+from nova_nodb_scheduler.cmd import patching
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    return int(ManageApp().run(list(sys.argv[1:] if argv is None else argv)))
+    # Libraries that Nova uses choose their threads when they are imported.
+    patching.for_threads()
+    application = importlib.import_module("nova_nodb_scheduler.cmd.application")
+    return int(application.run(argv))
