@@ -25,6 +25,9 @@ _COMMANDS = {
 class ManageApp(app.App):  # type: ignore[misc]
     """Global options and the list of commands."""
 
+    #: Warnings only: -v shows what libraries say.
+    DEFAULT_VERBOSE_LEVEL = 0
+
     def __init__(self) -> None:
         manager = commandmanager.CommandManager(PROGRAM)
         for name, command in _COMMANDS.items():

@@ -34,7 +34,10 @@ class Command(command.Command):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; an expected error is one line and status 1."""
         #: Tables go to standard output, progress to standard error.
-        self.console = rich.console.Console()
+        self.console = rich.console.Console(
+            # A pipe has no width; eighty columns would fold every uuid.
+            width=None if sys.stdout.isatty() else 160
+        )
         self.progress_console = rich.console.Console(stderr=True)
         try:
             return self.execute(parsed_args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,9 @@ import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
 
-from nova_nodb_scheduler.nova_adapter import assembly, database_reads, views
+from nova_nodb_scheduler.nova_adapter import assembly, database_reads, rpc_server, views
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
+from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 
 LOG = logging.getLogger(__name__)
 
@@ -45,13 +47,25 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         with _host_manager_class(plugin.host_manager_class()):
             super().__init__(*args, **kwargs)
         database_reads.install()
-        self.nodb = plugin.scheduler(lambda: sorted(self.host_manager.cells))
+        self._nodb_pid = os.getpid()
+        self.nodb = self._runtime(plugin)
+
+    def _runtime(self, plugin: assembly.Plugin) -> runtime_module.SchedulerRuntime:
+        return plugin.scheduler(
+            lambda: sorted(self.host_manager.cells),
+            make_server=lambda runtime: rpc_server.RpcServer(plugin, runtime),
+        )
 
     # -- life: threads start in the worker, after the fork ---------------------
 
     def init_host(self, service_ref: Any) -> None:
         """Start the feed of host states; called in each worker."""
         super().init_host(service_ref)
+        if self._nodb_pid != os.getpid():
+            # Nova made this manager before it forked its workers; each needs
+            # a name of its own.
+            self._nodb_pid = os.getpid()
+            self.nodb = self._runtime(assembly.get())
         self.nodb.start()
 
     def cleanup_host(self) -> None:

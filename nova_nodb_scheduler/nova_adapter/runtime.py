@@ -80,7 +80,8 @@ class SchedulerRuntime:
     ) -> None:
         self._make_synchronizer = make_synchronizer
         self._declared = declared
-        self._facts = facts
+        self.facts = facts
+        self.cells = cells
         self._replicator_options = replicator_options
         self._make_server = make_server
         self._metrics_address = metrics_address
@@ -106,14 +107,21 @@ class SchedulerRuntime:
             self.clock.now_seconds,
             proof_options,
         )
-        self.views = views_module.Views(self.store, self.judge, built, cells, self.fell_back)
+        self.views = views_module.Views(
+            self.store,
+            self.judge,
+            built,
+            cells,
+            lambda: self.replicator.generation,
+            self.fell_back,
+        )
 
     def _make_replicator(self) -> replicator_module.Replicator:
         return replicator_module.Replicator(
             self.synchronizer,
             self.store,
             self._declared,
-            identity=f"{self._facts.host}:{os.getpid()}:{next(_numbers)}",
+            identity=f"{self.facts.host}:{os.getpid()}:{next(_numbers)}",
             options=self._replicator_options,
             beat=self._beat,
             meter=self.metrics,
@@ -121,14 +129,19 @@ class SchedulerRuntime:
 
     def _beat(self) -> Mapping[str, Any]:
         self.clock.adjust()
+        p50, p99 = self.percentiles_seconds()
         return {
-            "host": self._facts.host,
+            "host": self.facts.host,
             "pid": os.getpid(),
-            "plugin": self._facts.plugin_version,
-            "nova": self._facts.nova_version,
+            "plugin": self.facts.plugin_version,
+            "nova": self.facts.nova_version,
             "beat_at": self.clock.now_seconds(),
             "fallbacks": self.fallbacks(),
             "outcomes": dict(self._outcomes),
+            "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
+            "state": self.replicator.status().state.value,
+            "schedule_seconds_p50": p50,
+            "schedule_seconds_p99": p99,
         }
 
     # -- life -----------------------------------------------------------------
@@ -209,6 +222,13 @@ class SchedulerRuntime:
     def latencies_seconds(self) -> list[float]:
         """Return durations of the last 1,000 decisions, sorted."""
         return sorted(self._latencies)
+
+    def percentiles_seconds(self) -> tuple[float | None, float | None]:
+        """Return median and 99th percentile of those durations; None before the first."""
+        kept = self.latencies_seconds()
+        if not kept:
+            return None, None
+        return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
 
     def counts(self) -> dict[str, float]:
         """Return records in the store by namespace."""

@@ -71,6 +71,7 @@ class Views:
     """Opens views over a store; keeps the current request's per thread.
 
     :param cells: uuids of the cells the scheduler knows
+    :param generation: grows when the store begins to be built anew
     :param fell_back: told of each scope and request that left memory
     """
 
@@ -80,23 +81,31 @@ class Views:
         judge: proof_module.Judge,
         built: reads_module.BuiltObjects,
         cells: Callable[[], list[str]],
+        generation: Callable[[], int],
         fell_back: FellBack,
     ) -> None:
         self._store = store
         self._judge = judge
         self._built = built
         self._cells = cells
+        self._generation = generation
         self._fell_back = fell_back
 
     def open(self, *, stock: bool = False) -> RequestView:
         """Take a snapshot and judge it."""
+        generation = self._generation()
         snapshot = self._store.snapshot()
         cells = tuple(self._cells())
         scopes = [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
         context: Any = nova_context.get_admin_context()
+        proof = self._judge.judge(snapshot, scopes)
+        if generation != self._generation():
+            # The snapshot may have been taken from a store half built, and
+            # the feed proved only after it was whole again.
+            proof = proof_module.Proof({scope: proof_module.Reason.FEED for scope in scopes})
         return RequestView(
             reads_module.Reads(snapshot, self._built, context),
-            self._judge.judge(snapshot, scopes),
+            proof,
             cells,
             self._fell_back,
             stock=stock,

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The RPC API on Nova's message bus: server in a scheduler worker, client for commands."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import nova.rpc
+import oslo_messaging
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import assembly, scheduler_status
+from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
+from nova_nodb_scheduler.rpc import admission as admission_module
+from nova_nodb_scheduler.rpc import api, client, endpoint
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.wire import objects
+
+LOG = logging.getLogger(__name__)
+
+
+class OwnerPublisher:
+    """Publishes on behalf of owners, over a connection that opens with the first call.
+
+    Not the replicator's: that one is closed and opened again when the feed is
+    silent, and most schedulers are never asked to write.
+    """
+
+    def __init__(self, plugin: assembly.Plugin) -> None:
+        self._plugin = plugin
+        self._lock = threading.Lock()
+        self._synchronizer: contract.Synchronizer | None = None
+
+    def publish(
+        self, owner: str, states: Mapping[records.RecordKey, Mapping[str, Any] | None]
+    ) -> endpoint.Published:
+        """Write states; None deletes.
+
+        :raises BackendUnavailable: some may have been written
+        """
+        publisher = self._plugin.publisher(self._opened(), owner)
+        report = publisher.publish({key: _constant(state) for key, state in states.items()})
+        lost = dict.fromkeys(report.failed, "others kept writing it at the same time; call again")
+        return endpoint.Published(
+            published=report.published,
+            unchanged=report.unchanged,
+            deleted=report.deleted,
+            version=report.version,
+            rejected={**report.rejected, **lost},
+        )
+
+    def close(self) -> None:
+        """Release the connection; idempotent."""
+        with self._lock:
+            synchronizer, self._synchronizer = self._synchronizer, None
+        if synchronizer is not None:
+            synchronizer.close()
+
+    def _opened(self) -> contract.Synchronizer:
+        with self._lock:
+            if self._synchronizer is None:
+                synchronizer = self._plugin.make_synchronizer()
+                synchronizer.open()
+                self._synchronizer = synchronizer
+            return self._synchronizer
+
+
+def _constant(state: Mapping[str, Any] | None) -> publisher_module.Compute:
+    return lambda current: publisher_module.DELETE if state is None else state
+
+
+class RpcServer:
+    """A worker's server; started and stopped by its runtime."""
+
+    def __init__(self, plugin: assembly.Plugin, runtime: runtime_module.SchedulerRuntime) -> None:
+        options = plugin.options
+        limits = admission_module.Limits(
+            records_per_update=options.rpc_max_records_per_update,
+            update_bytes=options.rpc_max_update_bytes,
+            updates_per_second=options.rpc_max_updates_per_second,
+            page_size=options.rpc_page_size,
+        )
+        self._publisher = OwnerPublisher(plugin)
+
+        def freshness() -> tuple[str, float | None]:
+            status = runtime.replicator.status()
+            return status.epoch, status.proof_age_seconds
+
+        self._endpoint = endpoint.Endpoint(
+            runtime.store,
+            plugin.declared,
+            admission_module.Admission(
+                plugin.declared, limits, protected=(namespaces.CLAIMS, namespaces.NODB)
+            ),
+            limits,
+            self._publisher.publish,
+            lambda: scheduler_status.build(runtime),
+            freshness,
+        )
+        self._target = oslo_messaging.Target(topic=options.rpc_topic, server=str(plugin.conf.host))
+        self._server: Any = None
+
+    def start(self) -> None:
+        """Listen; the transport must be there (Nova's service made it)."""
+        self._server = nova.rpc.get_server(
+            self._target, [self._endpoint], serializer=objects.Serializer()
+        )
+        self._server.start()
+        LOG.debug("The nodb RPC API listens on %(target)s.", {"target": self._target})
+
+    def stop(self) -> None:
+        """Take no more calls; idempotent."""
+        if self._server is not None:
+            self._server.stop()
+
+    def wait(self) -> None:
+        """Return when the calls that were taken are answered."""
+        if self._server is not None:
+            self._server.wait()
+        self._publisher.close()
+
+
+def make_client(plugin: assembly.Plugin, timeout_seconds: float) -> client.Client:
+    """Return a client of the schedulers, for a process with Nova's configuration."""
+    for module in api.EXCEPTION_MODULES:
+        if module not in nova.rpc.get_allowed_exmods():
+            nova.rpc.add_extra_exmods(module)
+    transport = nova.rpc.create_transport(nova.rpc.get_transport_url())
+    return client.Client(
+        transport,
+        plugin.options.rpc_topic,
+        nova.rpc.RequestContextSerializer(objects.Serializer()),
+        timeout_seconds,
+    )
+
+
+#: What a client raises that is no error of this project: nobody answered in
+#: time, the bus is not there, or the caller's version is too new.
+CALL_ERRORS: tuple[type[Exception], ...] = (
+    oslo_messaging.MessagingException,
+    oslo_messaging.RemoteError,
+    errors.NodbError,
+)
