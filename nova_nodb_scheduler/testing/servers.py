@@ -37,7 +37,7 @@ def _shared_server(kind: type[server_processes.Server]) -> server_processes.Serv
         return server
 
 
-class _Database(fixtures.Fixture):
+class _Database(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     """A fresh, empty database on a server of the process, or on a private one."""
 
     server_class: type[server_processes.MariaDBServer | server_processes.PostgreSQLServer]
@@ -94,7 +94,7 @@ class PostgreSQL(_Database):
         self.server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-class Memcached(fixtures.Fixture):
+class Memcached(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     """A memcached of its own: ``server``, ``address``.
 
     :param options: added to its command line, such as ``-m``, ``4``, ``-M``

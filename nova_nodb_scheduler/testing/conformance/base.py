@@ -182,6 +182,7 @@ class Reader:
         while self.step() or self._synchronizer.head() != self.cursor:
             if time.monotonic() > deadline:
                 raise AssertionError(f"the feed stands still at {self.cursor}")
+            self._synchronizer.wait(self.cursor, 0.02)
 
     def follow(self, stop: threading.Event) -> None:
         """Follow until told to stop."""

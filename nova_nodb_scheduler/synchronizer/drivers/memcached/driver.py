@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Self, TypeVar
 
 from oslo_config import cfg
 from oslo_log import log
@@ -28,6 +29,8 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
 )
 
 LOG = log.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 #: memcached's default item limit is 1 MiB, name and headers included.
 MAX_PAYLOAD_BYTES = 1_000_000
@@ -107,13 +110,11 @@ class MemcachedSynchronizer(contract.Synchronizer):
         self._connection.close()
 
     def head(self) -> records.Cursor:
-        with self._translated():
-            heights = self._follower.heights()
+        heights = self._in_one_epoch(self._follower.heights)
         return records.Cursor(heights.epoch.name, heights.sequence)
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        with self._translated():
-            cursor = self._follower.settle()
+        cursor = self._in_one_epoch(self._follower.settle)
         return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
 
     def fetch(
@@ -160,15 +161,19 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return self._clock.now_seconds()
 
     def collect(self, keep_seconds: float) -> contract.Collected:
-        with self._translated():
-            return self._collector.collect(keep_seconds)
+        return self._in_one_epoch(functools.partial(self._collector.collect, keep_seconds))
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        with self._translated():
-            heights = self._follower.heights()
-            epoch = heights.epoch
-            names = set().union(*self._index.pages(epoch))
-            found = self._connection.get(epoch.graveyard_pages)
+        return self._in_one_epoch(self._statistics)
+
+    def reset(self) -> None:
+        self._epochs.begin_anew()
+
+    def _statistics(self) -> dict[str, int | float | str]:
+        heights = self._follower.heights()
+        epoch = heights.epoch
+        names = set().union(*self._index.pages(epoch))
+        found = self._connection.get(epoch.graveyard_pages)
         announced: set[bytes] = set()
         for value in found.values():
             announced.update(layout.decode_graveyard(value))
@@ -192,15 +197,12 @@ class MemcachedSynchronizer(contract.Synchronizer):
             "repeats": self._writer.repeats,
         }
 
-    def reset(self) -> None:
-        self._epochs.begin_anew()
-
     def _check_server(self) -> None:
         """Refuse a server whose configuration rules this driver out."""
         server = self._settings.servers[0]
         version = self._connection.version()
         settings = self._connection.statistics("settings")
-        if not settings.get("cas_enabled", True):
+        if settings.get("cas_enabled") in (b"no", False):
             raise errors.ConfigurationError(
                 f"[{options.GROUP}] servers", server, "start memcached without -C: it needs cas."
             )
@@ -259,13 +261,14 @@ class MemcachedSynchronizer(contract.Synchronizer):
         with contextlib.suppress(errors.BackendUnavailable, epochs.EpochBroken):
             self._follower.settle()
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Let an epoch that broke show as a back end that was away for a moment."""
-        try:
-            yield
-        except epochs.EpochBroken as error:
-            raise self._connection.unavailable(f"{error} was evicted") from error
+    def _in_one_epoch(self, call: Callable[[], _T]) -> _T:
+        """Call what an epoch that breaks meanwhile does not harm, in the next one."""
+        for _ in range(epochs.ATTEMPTS):
+            try:
+                return call()
+            except epochs.EpochBroken:
+                continue
+        raise self._connection.unavailable("its epoch changes all the time")
 
 
 def _check_name(key: records.RecordKey) -> None:

@@ -8,6 +8,7 @@ rest; what is missing later was evicted, and then nothing can be trusted.
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -134,8 +135,8 @@ class Epochs:
     def _lay_down(self) -> layout.Epoch:
         """Store all an epoch needs but its name."""
         sample = self._clock.sample()
-        # Microseconds: more than the writes that any epoch sees in that time.
-        base = int(sample.seconds * 1_000_000)
+        # It grows, and two epochs that begin in the same second differ by chance.
+        base = (int(sample.seconds) << 31) + secrets.randbits(31)
         epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base)
         settled = layout.Settled(0, sample.seconds, sample.evictions)
         items = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 import attrs
 from oslo_log import log
@@ -213,6 +214,14 @@ class Follower:
         slots = self._connection.get(keys)
         names = {slots[key] for key in keys if slots.get(key, layout.VOID) != layout.VOID}
         items = self._items(epoch, names)
+        self._begin_waiting(
+            epoch,
+            [
+                number
+                for number, key in enumerate(keys, version + 1)
+                if not _is_settled(number, slots.get(key), items)
+            ],
+        )
         walked: list[records.Record | None] = []
         for number, key in enumerate(keys, version + 1):
             name = slots.get(key) or self._void_if_overdue(epoch, heights, number)
@@ -244,13 +253,24 @@ class Follower:
             if epoch.record_key(name) in found
         }
 
-    def _is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
-        """Return whether a version was waited for long enough; begins the wait."""
+    def _begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
+        """Note since when versions are waited for: all at once.
+
+        One after the other, the versions of a writer that crashed in a large
+        batch would hold up the feed for their number times the wait.
+        """
         now = time.monotonic()
         with self._lock:
             if len(self._pending) > PENDING_KEPT:
                 self._pending.clear()
-            since = self._pending.setdefault((epoch.name, version), now)
+            for version in versions:
+                self._pending.setdefault((epoch.name, version), now)
+
+    def _is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
+        """Return whether a version was waited for long enough."""
+        now = time.monotonic()
+        with self._lock:
+            since = self._pending.get((epoch.name, version), now)
         return now - since >= self._settings.fence_after_seconds
 
     def _forget_pending(self, epoch: layout.Epoch, settled_version: int) -> None:
@@ -398,3 +418,10 @@ class Follower:
         self._connection.send_all(
             [connection_module.store(b"cas", epoch.settled_key, settled.encode(), token=held[1])]
         )
+
+
+def _is_settled(number: int, name: bytes | None, items: Mapping[bytes, layout.Item]) -> bool:
+    if name is None:
+        return False
+    item = items.get(name)
+    return name == layout.VOID or item is None or item.version >= number

@@ -159,7 +159,7 @@ class Settled:
 class Epoch:
     """An epoch and the keys in it.
 
-    :param revision_base: revisions are this plus a version, and bases grow
+    :param revision_base: revisions are this plus a version, and bases differ
         from epoch to epoch, so that a writer that slept through a change of
         epoch does not find the revision it remembers on another state
     """

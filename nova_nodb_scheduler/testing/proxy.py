@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TCP proxy before a server, which loses replies and cuts connections on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import fixtures
+
+CHUNK_BYTES = 65536
+
+
+class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+    """Listens on 127.0.0.1 and passes bytes on: ``address``.
+
+    :param port: port of the server on 127.0.0.1
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+
+    def _setUp(self) -> None:  # noqa: N802, as fixtures names it
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._loses_replies = threading.Event()
+        self._loses_requests = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.addCleanup(self.cut)
+        self.addCleanup(self._stop)
+        self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._acceptor.start()
+
+    def lose_replies(self) -> None:
+        """From now on requests arrive, and their replies vanish."""
+        self._loses_replies.set()
+
+    def lose_requests(self) -> None:
+        """From now on requests vanish: a connection that is open on one side only."""
+        self._loses_requests.set()
+
+    def heal(self) -> None:
+        """Pass everything on again, on new connections."""
+        self._loses_replies.clear()
+        self._loses_requests.clear()
+        self.cut()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, set()
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _stop(self) -> None:
+        # close() alone does not wake a thread that waits in accept().
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._acceptor.join(5.0)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+            except OSError:
+                return
+            with self._lock:
+                self._sockets |= {client, server}
+            for source, target, lossy in (
+                (client, server, self._loses_requests),
+                (server, client, self._loses_replies),
+            ):
+                threading.Thread(
+                    target=self._pass_on,
+                    args=(source, target, lossy),
+                    name="proxy-pump",
+                    daemon=True,
+                ).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket, lossy: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK_BYTES):
+                if not lossy.is_set():
+                    target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
