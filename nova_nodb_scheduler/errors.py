@@ -206,3 +206,19 @@ class LimitExceeded(NodbError):
             f"{self.what} is {self.value:g}, the limit is {self.limit:g}: send "
             f"less at a time, or raise {self.option}."
         )
+
+
+class InvalidPredicate(NodbError):
+    """A condition on a namespace's columns cannot be evaluated.
+
+    :param namespace: whose columns
+    :param condition: the condition as given
+    :param reason: what is wrong with it, choices included
+    """
+
+    def __init__(self, namespace: str, condition: str, reason: str) -> None:
+        super().__init__(namespace, condition, reason)
+        self.namespace, self.condition, self.reason = namespace, condition, reason
+
+    def __str__(self) -> str:
+        return f"Condition {self.condition} on namespace {self.namespace}: {self.reason}."

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What client and server of the RPC API agree on.
+
+======= ===================================================================
+version methods
+======= ===================================================================
+1.0     update_host_states, get_host_states, list_namespaces, get_status
+======= ===================================================================
+"""
+
+from __future__ import annotations
+
+from nova_nodb_scheduler import errors
+
+NAMESPACE = "nodb"
+VERSION = "1.0"
+
+#: Modules whose exceptions a client's transport must be allowed to build
+#: (``allowed_remote_exmods``); without it each is a RemoteError.
+EXCEPTION_MODULES = (errors.__name__,)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls schedulers through the RPC API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import oslo_messaging
+
+from nova_nodb_scheduler.rpc import api
+from nova_nodb_scheduler.wire import objects
+
+
+class Client:
+    """A client of the schedulers on one topic. Any thread.
+
+    Each call blocks for the time-out at most and raises
+    ``oslo_messaging.MessagingTimeout`` then, or what the endpoint's method
+    says that it raises.
+
+    :param transport: an RPC transport that was made with
+        :data:`api.EXCEPTION_MODULES` among its ``allowed_remote_exmods``
+    :param serializer: the servers' serializer, contexts included
+    """
+
+    def __init__(self, transport: Any, topic: str, serializer: Any, timeout_seconds: float) -> None:
+        target = oslo_messaging.Target(topic=topic, namespace=api.NAMESPACE, version=api.VERSION)
+        self._client = oslo_messaging.get_rpc_client(
+            transport, target, serializer=serializer, timeout=timeout_seconds
+        )
+
+    def update_host_states(
+        self,
+        context: Any,
+        owner: str,
+        states: Mapping[tuple[str, str], Mapping[str, Any] | None],
+        server: str | None = None,
+    ) -> objects.UpdateResult:
+        """Have any scheduler, or one, write records; see the endpoint.
+
+        :param states: by namespace and key; None deletes
+        """
+        updates = [
+            objects.HostStateUpdate(namespace=namespace, key=key, state=state)
+            for (namespace, key), state in states.items()
+        ]
+        result: objects.UpdateResult = self._to(server).call(
+            context, "update_host_states", owner=owner, records=updates
+        )
+        return result
+
+    def get_host_states(
+        self,
+        context: Any,
+        namespace: str,
+        keys: Collection[str] | None = None,
+        predicate: Sequence[Sequence[Any]] | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+        server: str | None = None,
+    ) -> objects.HostStatePage:
+        """Read one page from any scheduler, or from one; see the endpoint."""
+        page: objects.HostStatePage = self._to(server).call(
+            context,
+            "get_host_states",
+            namespace=namespace,
+            keys=None if keys is None else list(keys),
+            predicate=None if predicate is None else [list(each) for each in predicate],
+            limit=limit,
+            marker=marker,
+        )
+        return page
+
+    def iterate_host_states(
+        self,
+        context: Any,
+        namespace: str,
+        predicate: Sequence[Sequence[Any]] | None = None,
+        server: str | None = None,
+    ) -> Iterator[objects.HostState]:
+        """Read all pages, in order of key; each may come from another scheduler."""
+        marker = None
+        while True:
+            page = self.get_host_states(
+                context, namespace, predicate=predicate, marker=marker, server=server
+            )
+            yield from page.states
+            marker = page.next_marker
+            if marker is None:
+                return
+
+    def list_namespaces(
+        self, context: Any, server: str | None = None
+    ) -> list[objects.NamespaceInfo]:
+        """Ask any scheduler, or one, for the declared namespaces."""
+        found: list[objects.NamespaceInfo] = self._to(server).call(context, "list_namespaces")
+        return found
+
+    def get_status(self, context: Any, server: str | None = None) -> objects.SchedulerStatus:
+        """Ask a worker of a scheduler host (or of any) where it stands."""
+        status: objects.SchedulerStatus = self._to(server).call(context, "get_status")
+        return status
+
+    def _to(self, server: str | None) -> Any:
+        return self._client.prepare(server=server) if server is not None else self._client
