@@ -102,7 +102,7 @@ class Views:
         if generation != self._generation():
             # The snapshot may have been taken from a store half built, and
             # the feed proved only after it was whole again.
-            proof = proof_module.Proof({scope: proof_module.Reason.FEED for scope in scopes})
+            proof = proof_module.Proof(dict.fromkeys(scopes, proof_module.Reason.FEED))
         return RequestView(
             reads_module.Reads(snapshot, self._built, context),
             proof,
