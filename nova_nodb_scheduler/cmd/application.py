@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import database, transfer
+from nova_nodb_scheduler.cmd import database, health, transfer
 
 PROGRAM = "nova-nodb-manage"
 
@@ -19,6 +19,7 @@ _COMMANDS = {
     "db check": database.Check,
     "import": transfer.Import,
     "compare": transfer.Compare,
+    "status": health.Status,
 }
 
 

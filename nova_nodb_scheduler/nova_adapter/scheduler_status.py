@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nova import objects as nova_objects
+
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -79,7 +81,8 @@ def _scopes(
     hosts = runtime.hosts_by_cell()
     fallbacks = runtime.fallbacks_by_cell()
     # Cells the scheduler knows, and those it has hosts of without knowing them.
-    scopes = sorted({*runtime.cells(), *hosts, *fallbacks, scopes_module.API})
+    always = (nova_objects.CellMapping.CELL0_UUID, scopes_module.API)
+    scopes = sorted({*runtime.cells(), *hosts, *fallbacks, *always})
     missing = runtime.judge.judge(snapshot, scopes).missing
     return [
         objects.ScopeStatus(

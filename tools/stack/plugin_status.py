@@ -38,7 +38,7 @@ def read(settings: stack_settings.Settings) -> PluginStatus:
     command = [settings.program("nova-nodb-manage"), "--config-file", str(file), "status", "--json"]
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
         )
         status = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError):

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-nodb-manage status: how the deployment is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from nova_nodb_scheduler.cmd import asking, command, deployment
+
+
+class Status(asking.AskingCommand):
+    """Show back end, schedulers, reporters and cells; status 1 if anything is not healthy.
+
+    Healthy: the back end can be read, at least one scheduler runs, every
+    scheduler answers and follows its feed, no record is unreadable, no
+    reporter is silent, and every scheduler has proof of every cell. The
+    workers are read from the back end, so that one which does not answer is
+    listed all the same.
+    """
+
+    def execute(self, args: argparse.Namespace) -> int:
+        """Gather and print."""
+        plugin = self.plugin()
+        rpc, expected = self.client(plugin, args)
+        found = deployment.gather(
+            deployment.read_backend(plugin.make_synchronizer()),
+            lambda host: rpc.get_status(self.context(), server=host),
+            expected,
+            float(plugin.options.reporter_bound_seconds),
+        )
+        if args.json:
+            self.print_json(found.as_dict())
+        else:
+            show(self, found)
+        return 1 if found.problems else 0
+
+
+def show(printer: command.Command, found: deployment.Deployment) -> None:
+    """Print tables for people."""
+    backend = found.backend.as_dict()
+    printer.print_facts(
+        "Back end",
+        {name: value for name, value in backend.items() if "." not in name and value != []},
+    )
+    printer.print_table(
+        "Schedulers",
+        (
+            "host",
+            "process",
+            "feed",
+            "lag s",
+            "hosts",
+            "decisions",
+            "p50 s",
+            "p99 s",
+            "fallbacks",
+            "plugin",
+            "answers",
+        ),
+        (
+            (
+                each["host"],
+                each["pid"],
+                each["state"] if each["alive"] else f"silent for {each['age_seconds']:.0f} s",
+                _seconds(each["feed_lag_seconds"]),
+                each["hosts"],
+                _counts(each["outcomes"]),
+                _seconds(each["schedule_seconds_p50"]),
+                _seconds(each["schedule_seconds_p99"]),
+                _counts(each["fallbacks"]),
+                each["plugin_version"],
+                "yes" if each["answered"] else "no",
+            )
+            for each in found.schedulers
+        ),
+    )
+    printer.print_table(
+        "Reporters",
+        (
+            "role",
+            "host",
+            "process",
+            "cell",
+            "last beat s",
+            "queued",
+            "published",
+            "failed",
+            "plugin",
+        ),
+        (
+            (
+                each["role"],
+                each["host"],
+                each["pid"],
+                "every cell" if each["cell"] == "*" else each["cell"],
+                _seconds(each["age_seconds"]),
+                each["queued"],
+                each["published"],
+                each["failed_flushes"],
+                each["plugin_version"],
+            )
+            for each in found.reporters
+        ),
+    )
+    printer.print_table(
+        "Cells",
+        ("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved", "fallbacks"),
+        (
+            (
+                each["cell"],
+                each["hosts"],
+                "yes" if each["imported"] else "no",
+                _seconds(each["swept_age_seconds"]),
+                each["rows"],
+                each["reporters"],
+                _proved(each),
+                _counts(each["fallbacks"]),
+            )
+            for each in found.cells
+        ),
+    )
+    if found.problems:
+        printer.print_table("Problems", ("",), ([problem] for problem in found.problems))
+    else:
+        printer.console.print("Everything is healthy.")
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _counts(value: Mapping[str, int] | None) -> str | None:
+    if value is None:
+        return None
+    return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "none"
+
+
+def _proved(cell: Mapping[str, Any]) -> str:
+    if cell["proved"] is None:
+        return "nobody says"
+    return "yes" if cell["proved"] else ", ".join(sorted(set(cell["reasons"].values())))
