@@ -50,7 +50,8 @@ case $nova in 31|32|33|34) ;; *) usage >&2; exit 2 ;; esac
 [ -r "$list" ] || { echo "no such selection: '$list'" >&2; usage >&2; exit 2; }
 [ "$record" = no ] || [ "$mode" = stock ] || { echo "--record needs --stock" >&2; exit 2; }
 if [ -z "$threading" ]; then
-    if [ "$nova" -ge 34 ]; then threading=native; else threading=eventlet; fi
+    threading=eventlet
+    [ "$nova" -lt 34 ] || threading=native
 fi
 case $threading in
     native) export OS_NOVA_DISABLE_EVENTLET_PATCHING=true ;;

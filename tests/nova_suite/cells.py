@@ -24,9 +24,7 @@ class SuiteScopes(scopes.Scopes):
         manager = main_db.get_context_manager(context)
         # The patched function is a method of Nova's fixture.
         fixture = main_db.get_context_manager.__self__
-        return next(
-            cell for cell, other in fixture._ctxt_mgrs.items() if other is manager
-        )
+        return next(cell for cell, other in fixture._ctxt_mgrs.items() if other is manager)
 
     def context_for(self, scope: str) -> Any:
         """Return a context of our own, for the threads of the plugin.

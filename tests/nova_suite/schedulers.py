@@ -28,7 +28,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler.nova_adapter import scopes
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import loader, replication, replicator
+from nova_nodb_scheduler.synchronizer import loader, replicator
 from nova_nodb_scheduler.wire import codec
 from tests.nova_suite import feed, reporters, statements
 
