@@ -96,11 +96,18 @@ own path until then.
     ),
     cfg.FloatOpt(
         "beat_interval_seconds",
-        default=2.0,
+        default=3.0,
         min=0.2,
         max=30,
         help="""
-How often reporters and schedulers say that they are alive, on the back end.
+How often reporters and schedulers say that they are alive, on the back end:
+about four small statements each. Raise it, and the two bounds with it, where
+very many API workers report.
+
+Related options:
+
+* ``reporter_bound_seconds`` and ``feed_bound_seconds`` must be at least three
+  times as long.
 """,
     ),
     cfg.FloatOpt(
@@ -158,16 +165,6 @@ Nova's own path until the feed is proved again.
         help="""
 How long a reporter may be silent before the states of its cells are no longer
 trusted. Several times beat_interval_seconds.
-""",
-    ),
-    cfg.BoolOpt(
-        "fallback",
-        default=True,
-        help="""
-Whether a cell whose states are not proved takes Nova's own path (reads of the
-cell database). Without it such a cell is left out of scheduling, as Nova
-leaves out a cell whose database is down. For tests that must not pass by
-falling back.
 """,
     ),
 ]

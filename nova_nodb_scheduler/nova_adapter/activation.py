@@ -51,11 +51,10 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
     objects.register()
     assembly.install(plugin)
     role = role or role_of(sys.argv[0])
-    if role != "compute":
-        reporting.install(
-            plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"),
-            plugin.scopes,
-        )
+    reporting.install(
+        plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"),
+        plugin.scopes,
+    )
     nova.service.SERVICE_MANAGERS["nova-conductor"] = CONDUCTOR_MANAGER
     if plugin.replaces_scheduler():
         cls = plugin.scheduler_class()
@@ -103,6 +102,9 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
     def __init__(self, conf: Any, topics: Any, transport: Any) -> None:
         super().__init__(conf, topics, transport)
         keep_notifications()
+        if role_of(sys.argv[0]) == "compute":
+            # A nova.conf shared with compute nodes: they stay exactly stock.
+            return
         try:
             activate(conf)
         except errors.UnsupportedRelease as error:

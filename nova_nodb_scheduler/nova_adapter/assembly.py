@@ -79,6 +79,15 @@ class Plugin:
             entry_points(HOST_MANAGERS),
         )
         loader.load_class(self.options.synchronizer)
+        for name in ("feed_bound_seconds", "reporter_bound_seconds"):
+            least = 3 * self.options.beat_interval_seconds
+            if self.options[name] < least:
+                raise errors.ConfigurationError(
+                    f"[{nodb.GROUP}] {name}",
+                    self.options[name],
+                    f"set it to at least {least:g}, three times beat_interval_seconds: one "
+                    "late beat must not send a cell to its database",
+                )
         if self.conf.servicegroup_driver != "db":
             raise errors.ConfigurationError(
                 "[DEFAULT] servicegroup_driver",

@@ -223,6 +223,8 @@ class Reporter:
 
     def _until_next_duty(self) -> float:
         next_beat = self._last_beat + self._options.beat_interval_seconds
+        if not self._beats:
+            next_beat = float("inf")
         next_heartbeats = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
         due = min(next_beat, next_heartbeats)
         return max(0.0, min(due - self._clock(), self._options.beat_interval_seconds))

@@ -76,6 +76,7 @@ class SweepDuty:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._asked: set[str] = set()
+        self._counted_at: dict[str, float] = {}
         self._leases: dict[str, leases.LeaseKeeper] = {}
 
     def start(self) -> None:
@@ -186,9 +187,17 @@ class SweepDuty:
             return "names of changed rows were lost"
         if self._dead(float(state["swept_from"]), scope):
             return "a reporter is silent"
-        if self._sweeper.unreported(scope) > int(state["unreported"]):
+        if self._counts_more(scope, int(state["unreported"])):
             return "heartbeats arrived that no reporter saw"
         return None
+
+    def _counts_more(self, scope: str, known: int) -> bool:
+        """Count unreported heartbeats, now and then: it reads every service's liveness."""
+        last = self._counted_at.get(scope, float("-inf"))
+        if self._clock() < last + self._options.least_pause_seconds:
+            return False
+        self._counted_at[scope] = self._clock()
+        return self._sweeper.unreported(scope) > known
 
     def _dead(self, swept_from: float, scope: str) -> list[str]:
         """Name the silent reporters of a scope whose silence no sweep has covered."""
