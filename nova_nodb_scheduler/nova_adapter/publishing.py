@@ -174,16 +174,13 @@ def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
     two conductors' batches cross.
     """
 
-    def update(current: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def update(
+        current: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | publisher_module.Outcome:
         if current is None:
-            return {
-                "cell": beat.scope,
-                "report_count": beat.report_count,
-                "base": beat.report_count - beat.seen,
-                "seen": beat.seen,
-                "unreported": 0,
-                "last_seen_up": beat.last_seen_up,
-            }
+            # Not known yet, and then its row brings the count; or deleted, and
+            # then a late heartbeat must not bring it back.
+            return publisher_module.UNCHANGED
         return _with_count(current, beat.report_count, beat.seen, beat.last_seen_up)
 
     return update
