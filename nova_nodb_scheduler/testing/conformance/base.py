@@ -179,7 +179,11 @@ class Reader:
     def catch_up(self) -> None:
         """Fetch until the cursor stands at the head; nobody may be writing."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.step() or self._synchronizer.head() != self.cursor:
+        while True:
+            if self.step():
+                continue
+            if self._synchronizer.head() == self.cursor:
+                return
             if time.monotonic() > deadline:
                 raise AssertionError(f"the feed stands still at {self.cursor}")
             self._synchronizer.wait(self.cursor, 0.02)

@@ -13,6 +13,7 @@ import functools
 import multiprocessing
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from nova_nodb_scheduler.model import records
@@ -229,6 +230,7 @@ def _transfer(seed: int, synchronizer: contract.Synchronizer) -> int:
     for _ in range(60):
         source, target = (base.key(name) for name in chance.sample("abcd", 2))
         standing = synchronizer.read([source, target])
+        time.sleep(0.001)  # so that others come between, however fast the engine
         amount = chance.randint(1, 9)
         results = synchronizer.write(
             [

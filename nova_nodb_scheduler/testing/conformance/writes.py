@@ -77,6 +77,12 @@ class CompareAndSet(base.Case):
         self.assertFalse(again.deleted)
         self.assertEqual({again.key: again}, client.read([again.key]))
 
+    def test_the_revision_of_a_tombstone_wins_over_it(self) -> None:
+        client = self.client()
+        tombstone = self.drop(client, self.put(client, "a", b"one"))
+        again = self.put(client, "a", b"two", tombstone.revision)
+        self.assertGreater(again.revision, tombstone.revision)
+
     def test_a_revision_from_before_the_deletion_loses_and_sees_the_tombstone(self) -> None:
         client = self.client()
         first = self.put(client, "a", b"one")

@@ -64,6 +64,7 @@ class PausedWriter(threading.Thread):
 
 class MemcachedCase(base.Case):
     options: tuple[str, ...] = ("-m", "64", "-M")
+    driver_class = memcached.MemcachedSynchronizer
 
     def setUp(self) -> None:
         super().setUp()
@@ -80,7 +81,7 @@ class MemcachedCase(base.Case):
         log_ttl_seconds: int = 3600,
     ) -> memcached.MemcachedSynchronizer:
         """Return a new client; open, unless it is for the conformance suite."""
-        return memcached.MemcachedSynchronizer(
+        return self.driver_class(
             memcached.MemcachedOptions(
                 servers=(address or self.memcached.address,),
                 timeout_seconds=TIMEOUT_SECONDS,

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memcached protocol without its fences fails the tests laid for that."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from typing import Any
+
+from nova_nodb_scheduler.synchronizer.drivers import memcached
+from nova_nodb_scheduler.synchronizer.drivers.memcached import driver, following, layout
+from nova_nodb_scheduler.testing import conformance
+from tests.functional.synchronizer import memcached_case, test_memcached
+
+
+class _NoWait(following.Follower):
+    """The naive log: what is not there when a reader passes is skipped."""
+
+    def _void_if_overdue(self, epoch: layout.Epoch, heights: Any, version: int) -> bytes:
+        return layout.VOID
+
+    def _fence_if_overdue(
+        self, epoch: layout.Epoch, version: int, name: bytes
+    ) -> layout.Item | None:
+        return self._items(epoch, {name})[name]
+
+
+class _NoFence(following.Follower):
+    """Waits for slow writers, and then passes them without shutting them out."""
+
+    def _void_if_overdue(self, epoch: layout.Epoch, heights: Any, version: int) -> bytes | None:
+        return layout.VOID if self._is_overdue(epoch, version) else None
+
+    def _fence_if_overdue(
+        self, epoch: layout.Epoch, version: int, name: bytes
+    ) -> layout.Item | None:
+        return self._items(epoch, {name})[name] if self._is_overdue(epoch, version) else None
+
+
+class _Naive(driver.MemcachedSynchronizer):
+    follower_class: type[following.Follower]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._follower = self.follower_class(
+            self._settings, self._connection, self._clock, self._epochs, self._index
+        )
+
+
+class NoWaitSynchronizer(_Naive):
+    follower_class = _NoWait
+
+
+class NoFenceSynchronizer(_Naive):
+    follower_class = _NoFence
+
+
+class HeadSnapshotSynchronizer(driver.MemcachedSynchronizer):
+    """Begins its snapshots at the counter, settled or not."""
+
+    def snapshot(self, namespaces: Any = None) -> Any:
+        epoch = self._epochs.current()
+        return driver.contract.SnapshotPages(self.head(), self._pages(epoch.name, namespaces))
+
+
+def _dawdle(step: memcached.Step) -> None:
+    """Make the window that crashes hit by chance wide enough to be hit always."""
+    if step in (memcached.Step.SLOT, memcached.Step.RECORD):
+        time.sleep(0.002)
+
+
+def _suite_case(driver_class: type[driver.MemcachedSynchronizer]) -> type[Any]:
+    """Return the conformance suite with a driver whose writers dawdle."""
+    chosen = driver_class
+
+    class Trap(memcached_case.MemcachedCase, conformance.ConformanceSuite):
+        driver_class = chosen
+
+        def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
+            return self.make(_dawdle)
+
+    return Trap
+
+
+class TestTraps(unittest.TestCase):
+    def test_a_log_that_readers_pass_without_waiting_is_caught(self) -> None:
+        case = _suite_case(NoWaitSynchronizer)
+        name = "test_readers_equal_the_back_end_after_concurrent_writers"
+        self._assert_caught(case, name)
+        self._assert_passes(_suite_case(memcached.MemcachedSynchronizer), name)
+
+    def test_a_log_without_fencing_is_caught(self) -> None:
+        class Trap(test_memcached.TestSlowWriters):
+            driver_class = NoFenceSynchronizer
+
+        self._assert_caught(
+            Trap, "test_a_writer_paused_at_any_step_wins_in_the_end_where_it_is_alone"
+        )
+
+    def test_a_snapshot_at_an_unsettled_version_is_caught(self) -> None:
+        class Trap(test_memcached.TestSlowWriters):
+            driver_class = HeadSnapshotSynchronizer
+
+        self._assert_caught(
+            Trap, "test_a_snapshot_taken_while_a_writer_is_paused_misses_nothing_of_it"
+        )
+
+    def _assert_caught(self, case: type[Any], name: str) -> None:
+        result = unittest.TestResult()
+        case(name).run(result)
+        self.assertEqual([], result.skipped)
+        self.assertEqual([], result.errors)
+        self.assertTrue(result.failures, f"{name} passes a naive driver")
+
+    def _assert_passes(self, case: type[Any], name: str) -> None:
+        result = unittest.TestResult()
+        case(name).run(result)
+        self.assertTrue(result.wasSuccessful(), result.failures + result.errors)
