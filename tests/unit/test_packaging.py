@@ -18,7 +18,7 @@ PACKAGE = ROOT / "nova_nodb_scheduler"
 # The adapter's modules import Nova, which the unit tests do without.
 NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
 # Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
-TEST_DIRECTORIES = {"unit", "functional", "nova_suite"}
+TEST_DIRECTORIES = {"unit", "functional", "nova_suite", "faults"}
 
 
 def entry_points() -> dict[str, dict[str, str]]:
@@ -134,8 +134,10 @@ class TreeTest(testtools.TestCase):
         found = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
         self.assertEqual(set(), found - TEST_DIRECTORIES)
         script = (ROOT / "tools" / "test.sh").read_text()
-        for name in TEST_DIRECTORIES - {"nova_suite"}:
+        for name in ("unit", "functional"):
             self.assertIn(f"run_tests {name}", script)
+        for name in ("faults.sh", "nova_functional.sh"):
+            self.assertIn(name, script)
 
     def test_sqlalchemy_stays_below_2_1_which_nova_34_does_not_work_with(self) -> None:
         requirements = (ROOT / "requirements.txt").read_text()
