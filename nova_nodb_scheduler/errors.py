@@ -222,3 +222,21 @@ class InvalidPredicate(NodbError):
 
     def __str__(self) -> str:
         return f"Condition {self.condition} on namespace {self.namespace}: {self.reason}."
+
+
+class NoAnswer(NodbError):
+    """No scheduler answered over RPC.
+
+    :param asked: which one was asked
+    :param reason: what the messaging library said
+    """
+
+    def __init__(self, asked: str, reason: str) -> None:
+        super().__init__(asked, reason)
+        self.asked, self.reason = asked, reason
+
+    def __str__(self) -> str:
+        return (
+            f"No answer from {self.asked}: {self.reason}. 'nova-nodb-manage status' lists "
+            "the schedulers that run the plugin; check the message bus, too."
+        )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import database, health, transfer
+from nova_nodb_scheduler.cmd import database, health, hosts, transfer
 
 PROGRAM = "nova-nodb-manage"
 
@@ -20,6 +20,9 @@ _COMMANDS = {
     "import": transfer.Import,
     "compare": transfer.Compare,
     "status": health.Status,
+    "host list": hosts.HostList,
+    "host show": hosts.HostShow,
+    "namespace list": hosts.NamespaceList,
 }
 
 

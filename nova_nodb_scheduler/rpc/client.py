@@ -8,6 +8,7 @@ from typing import Any
 
 import oslo_messaging
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.rpc import api
 from nova_nodb_scheduler.wire import objects
 
@@ -45,8 +46,8 @@ class Client:
             objects.HostStateUpdate(namespace=namespace, key=key, state=state)
             for (namespace, key), state in states.items()
         ]
-        result: objects.UpdateResult = self._to(server).call(
-            context, "update_host_states", owner=owner, records=updates
+        result: objects.UpdateResult = self._call(
+            context, server, "update_host_states", owner=owner, records=updates
         )
         return result
 
@@ -61,8 +62,9 @@ class Client:
         server: str | None = None,
     ) -> objects.HostStatePage:
         """Read one page from any scheduler, or from one; see the endpoint."""
-        page: objects.HostStatePage = self._to(server).call(
+        page: objects.HostStatePage = self._call(
             context,
+            server,
             "get_host_states",
             namespace=namespace,
             keys=None if keys is None else list(keys),
@@ -94,13 +96,27 @@ class Client:
         self, context: Any, server: str | None = None
     ) -> list[objects.NamespaceInfo]:
         """Ask any scheduler, or one, for the declared namespaces."""
-        found: list[objects.NamespaceInfo] = self._to(server).call(context, "list_namespaces")
+        found: list[objects.NamespaceInfo] = self._call(context, server, "list_namespaces")
         return found
 
     def get_status(self, context: Any, server: str | None = None) -> objects.SchedulerStatus:
         """Ask a worker of a scheduler host (or of any) where it stands."""
-        status: objects.SchedulerStatus = self._to(server).call(context, "get_status")
+        status: objects.SchedulerStatus = self._call(context, server, "get_status")
         return status
 
-    def _to(self, server: str | None) -> Any:
-        return self._client.prepare(server=server) if server is not None else self._client
+    def _call(self, context: Any, server: str | None, method: str, **arguments: Any) -> Any:
+        to = self._client if server is None else self._client.prepare(server=server)
+        try:
+            return to.call(context, method, **arguments)
+        except errors.NodbError as error:
+            raise _as_raised(error) from error
+
+
+def _as_raised(error: errors.NodbError) -> errors.NodbError:
+    """Return an error as the server raised it.
+
+    ``oslo.messaging`` gives it a class made on the spot, whose text ends with
+    the server's traceback; that one stays behind as the cause.
+    """
+    original = next(cls for cls in type(error).__mro__ if cls.__module__ in api.EXCEPTION_MODULES)
+    return original(*error.args)

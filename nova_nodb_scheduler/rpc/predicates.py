@@ -46,9 +46,10 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_IN = "in"
-_EQUALITY = ("==", "!=", _IN)
-_ORDERED = (*_COMPARE, _IN)
+#: The one operator that takes a list.
+IN = "in"
+_EQUALITY = ("==", "!=", IN)
+_ORDERED = (*_COMPARE, IN)
 
 
 def operators_of(kind: namespaces.Kind) -> tuple[str, ...]:
@@ -98,7 +99,7 @@ def _condition(view: snapshot_module.NamespaceView, condition: Any) -> Mask:
         raise errors.InvalidPredicate(
             name,
             _shown(condition),
-            f"a {column.kind.value} column has no operator {_shown(operator_name)} "
+            f"a column of kind {column.kind.value} has no operator {_shown(operator_name)} "
             f"(choose one of {' '.join(operators)})",
         )
     try:
@@ -114,7 +115,7 @@ def _values(kind: namespaces.Kind, operator_name: str, value: Any) -> list[Any]:
     :raises ValueError: a value is not of the column's kind
     """
     convert = _CONVERT[kind]
-    if operator_name != _IN:
+    if operator_name != IN:
         return [convert(value)]
     if not isinstance(value, (list, tuple)):
         raise ValueError("'in' takes a list of values")
@@ -159,7 +160,7 @@ def _numbers(
     view: snapshot_module.NamespaceView, column: str, operator_name: str, values: list[Any]
 ) -> Mask:
     array = view.column(column)
-    if operator_name == _IN:
+    if operator_name == IN:
         found: Mask = np.isin(array, np.array(values, dtype=array.dtype))
         return found
     compared: Mask = _COMPARE[operator_name](array, array.dtype.type(values[0]))
