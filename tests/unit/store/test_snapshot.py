@@ -74,7 +74,7 @@ class TestSnapshots(testtools.TestCase):
         self.assertEqual(("lvm", "ceph"), view.vocabulary("backend").texts())
         self.assertEqual("y", view.vocabulary("tags").text(1))
         self.assertEqual(1, view.vocabulary("tags").code("y"))
-        self.assertIs(None, view.vocabulary("tags").code("z"))
+        self.assertIsNone(view.vocabulary("tags").code("z"))
         self.assertRaises(IndexError, view.vocabulary("tags").text, 2)
 
     def test_absent_none_and_misplaced_values_are_the_default(self):
@@ -112,7 +112,7 @@ class TestSnapshots(testtools.TestCase):
         self.assertEqual((302, 7), view.column("tags").shape)
         self.assertEqual((301, 5), small.column("tags").shape)
         self.assertEqual(300, len(small.vocabulary("tags")))
-        self.assertIs(None, small.vocabulary("tags").code("u0"))
+        self.assertIsNone(small.vocabulary("tags").code("u0"))
         counts = [sum(bin(word).count("1") for word in row) for row in view.column("tags").tolist()]
         self.assertEqual([1] * 301 + [100], counts)
 
