@@ -25,9 +25,10 @@ from nova_nodb_scheduler.synchronizer import group_claims, publisher, replicatio
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
 
-CAPACITY = 3
+#: Small: the fewer hosts and places there are, the more often schedulers meet.
+CAPACITY = 2
 LEASE_SECONDS = 10.0
-HOSTS = ("host-0", "host-1", "host-2")
+HOSTS = ("host-0", "host-1")
 
 #: The authority: allocations by consumer on a host, and the epoch in which
 #: its owner looked.
@@ -61,10 +62,10 @@ class Server:
 SERVERS = {
     server.name: server
     for server in (
-        *(Server(f"one-{n}", 1) for n in range(4)),
-        *(Server(f"two-{n}", 2) for n in range(3)),
-        *(Server(f"apart-{n}", 1, APART) for n in range(3)),
-        *(Server(f"together-{n}", 1, TOGETHER) for n in range(3)),
+        *(Server(f"one-{n}", 1) for n in range(2)),
+        *(Server(f"two-{n}", 2) for n in range(2)),
+        *(Server(f"apart-{n}", 1, APART) for n in range(2)),
+        *(Server(f"together-{n}", 1, TOGETHER) for n in range(2)),
     )
 }
 

@@ -107,8 +107,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def publish_apply_and_settle(self, number, host):
         """The usual course, so that claims are handed over often."""
         self.cluster.publish(host)
-        for _ in range(6):
-            self.replica(number).replicator.step()
+        self.catch_up(number)
         self.cluster.settle(self.replica(number), host)
 
     @stateful.rule(number=REPLICAS, host=HOSTS)
@@ -192,42 +191,30 @@ class Machine(stateful.RuleBasedStateMachine):
 
     # --- what comes between a read and a write -------------------------------
 
-    def meanwhile(self, number, action):
+    @stateful.rule(
+        victim=st.integers(0, 3),
+        number=REPLICAS,
+        host=HOSTS,
+        name=NAMES,
+        what=st.sampled_from(
+            ["place", "place", "settle", "publish", "delete", "wait", "expire", "epoch"]
+        ),
+    )
+    def meanwhile(self, victim, number, host, name, what):
+        """Order what comes between the next read and write of one process."""
+        if victim - 1 == number:
+            return
         clients = [self.cluster.reporter, *(each.client for each in self.cluster.replicas)]
-        clients[number].meanwhile.append(action)
-
-    @stateful.rule(victim=st.integers(0, 3), number=REPLICAS, name=NAMES, host=HOSTS)
-    def meanwhile_another_places(self, victim, number, name, host):
-        if victim - 1 != number:
-            self.meanwhile(victim, lambda: self.place(number, name, host, True))
-
-    @stateful.rule(victim=st.integers(0, 3), number=REPLICAS, which=st.integers(0, 3))
-    def meanwhile_another_confirms(self, victim, number, which):
-        if victim - 1 != number:
-            self.meanwhile(victim, lambda: self.confirm(number, which))
-
-    @stateful.rule(victim=st.integers(1, 3), number=REPLICAS, host=HOSTS)
-    def meanwhile_another_settles_and_expires(self, victim, number, host):
-        if victim - 1 != number:
-            self.meanwhile(victim, lambda: self.publish_apply_and_settle(number, host))
-            self.meanwhile(victim, lambda: self.expire(number, host))
-
-    @stateful.rule(victim=st.integers(1, 3), hosts=st.sets(HOSTS, min_size=1))
-    def meanwhile_hosts_are_published(self, victim, hosts):
-        self.meanwhile(victim, lambda: self.publish(hosts))
-
-    @stateful.rule(victim=st.integers(0, 3), seconds=st.sampled_from([5.0, 11.0]))
-    def meanwhile_time_passes(self, victim, seconds):
-        self.meanwhile(victim, lambda: self.time_passes(seconds))
-
-    @stateful.rule(victim=st.integers(0, 3), which=st.integers(0, 8))
-    def meanwhile_a_server_is_deleted(self, victim, which):
-        self.meanwhile(victim, lambda: self.delete_server(which))
-
-    @stateful.rule(victim=st.integers(0, 3), odds=st.integers(0, 3))
-    def meanwhile_an_epoch_begins(self, victim, odds):
-        if not odds:
-            self.meanwhile(victim, self.cluster.begin_epoch)
+        act = {
+            "place": lambda: self.place(number, name, host, True),
+            "settle": lambda: self.publish_apply_and_settle(number, host),
+            "publish": lambda: self.cluster.publish(host) if victim else None,
+            "delete": lambda: self.cluster.truth.remove((name, host)),
+            "wait": lambda: self.time_passes(11.0),
+            "expire": lambda: self.expire(number, host),
+            "epoch": self.cluster.begin_epoch,
+        }[what]
+        clients[victim].meanwhile.append(act)
 
     # --- what must hold -----------------------------------------------------
 
