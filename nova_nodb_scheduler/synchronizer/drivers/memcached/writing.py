@@ -84,11 +84,10 @@ class Writer:
         :raises BackendUnavailable: nothing was written
         """
         call = _Call(writes)
-        deadline = time.monotonic() + self._settings.timeout_seconds
         try:
             for start in range(0, len(writes), WRITES_PER_ROUND):
                 numbers = range(start, min(start + WRITES_PER_ROUND, len(writes)))
-                self._write_some(call, numbers, deadline)
+                self._write_some(call, numbers)
         except (errors.BackendUnavailable, epochs_module.EpochBroken) as error:
             if not call.may_have_written:
                 if isinstance(error, epochs_module.EpochBroken):
@@ -98,8 +97,13 @@ class Writer:
         unknown = records.WriteResult(records.Verdict.UNKNOWN)
         return [call.results.get(number, unknown) for number in range(len(writes))]
 
-    def _write_some(self, call: _Call, numbers: Sequence[int], deadline: float) -> None:
-        """Repeat rounds until every write has its result."""
+    def _write_some(self, call: _Call, numbers: Sequence[int]) -> None:
+        """Repeat rounds until every write has its result.
+
+        The time-out bounds the rounds of these writes, not those of a call:
+        a large call may take longer as long as it gets on.
+        """
+        deadline = time.monotonic() + self._settings.timeout_seconds
         todo = list(numbers)
         while todo:
             self._round(call, todo)
