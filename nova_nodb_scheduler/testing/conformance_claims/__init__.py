@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims protocol against a real back end: every driver runs these cases.
+
+As with :class:`.conformance.ConformanceSuite`, a driver's author gives
+``make_synchronizer()``. The cases ask whether the driver's compare-and-set,
+unknown outcomes and clock carry the promises of the claims ledgers; with a
+driver that declares several atomic keys they run over one write, with any
+other over the one-key protocol.
+"""
+
+from __future__ import annotations
+
+from nova_nodb_scheduler.testing.conformance_claims import faults, groups, hosts
+
+
+class ClaimsConformance(
+    hosts.HostClaims,
+    hosts.MultiClaims,
+    groups.GroupClaims,
+    faults.UnknownOutcomes,
+    faults.Crashes,
+):
+    """Everything the claims protocol promises, a sentence per test."""
+
+
+__all__ = ["ClaimsConformance"]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of server group members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.testing.conformance_claims import base as cases
+
+
+class GroupClaims(cases.ClaimsCase):
+    """Claims of server group members."""
+
+    def race(self, group: group_model.Group, hosts: Sequence[str]) -> dict[str, str]:
+        """Let schedulers race, each with its own host order; returns host by consumer."""
+        placed: dict[str, str] = {}
+
+        def job(number: int) -> Callable[[], None]:
+            scheduler = self.scheduler(f"scheduler-{number}")
+            consumer = f"server-{number}"
+
+            def run() -> None:
+                for step in range(len(hosts)):
+                    host = hosts[(step + number) % len(hosts)]
+                    answer = scheduler.join(group, cases.claim(consumer, host))
+                    while isinstance(answer, model.Lost):
+                        answer = scheduler.join(group, cases.claim(consumer, host))
+                    if isinstance(answer, group_model.GroupGranted):
+                        self.granted(scheduler.groups.confirm(answer))
+                        placed[consumer] = host
+                        return
+
+            return run
+
+        self.in_threads([job(number) for number in range(cases.CLAIMERS)])
+        return placed
+
+    def test_racing_members_of_an_anti_affinity_group_never_share_a_host(self) -> None:
+        group = group_model.Group("group", group_model.Policy.ANTI_AFFINITY)
+        placed = self.race(group, ["one", "two", "three"])
+        self.assertEqual(["one", "three", "two"], sorted(placed.values()))
+
+    def test_max_server_per_host_members_share_a_host_and_no_more(self) -> None:
+        group = group_model.Group("group", group_model.Policy.ANTI_AFFINITY, 2)
+        placed = self.race(group, ["one", "two"])
+        self.assertEqual(["one", "one", "two", "two"], sorted(placed.values()))
+
+    def test_the_first_member_of_an_affinity_group_decides_the_host(self) -> None:
+        group = group_model.Group("group", group_model.Policy.AFFINITY)
+        placed = self.race(group, ["one", "two", "three"])
+        self.assertEqual(1, len(set(placed.values())))
+        # The host has room for four; a member refused there is not placed.
+        self.assertEqual(cases.CAPACITY["VCPU"], len(placed))
+
+    def test_soft_policies_never_refuse(self) -> None:
+        scheduler = self.scheduler()
+        for policy in (group_model.Policy.SOFT_AFFINITY, group_model.Policy.SOFT_ANTI_AFFINITY):
+            group = group_model.Group(policy.value, policy)
+            for number, host in enumerate(["one", "one", "two"]):
+                wanted = cases.claim(f"{policy.value}-{number}", f"{policy.value}-{host}")
+                self.joined(scheduler.join(group, wanted))
+
+    def test_a_member_is_taken_out_when_its_host_is_full_or_it_is_released(self) -> None:
+        scheduler = self.scheduler()
+        self.granted(scheduler.claim(cases.claim("blocker", "full", 4)))
+        group = group_model.Group("group", group_model.Policy.AFFINITY)
+        self.refused(scheduler.join(group, cases.claim("a", "full")), model.Reason.FULL)
+        self.assertEqual({}, scheduler.groups.read("group").members)
+        granted = self.joined(scheduler.join(group, cases.claim("a", "roomy")))
+        self.refused(scheduler.join(group, cases.claim("b", "third")), model.Reason.GROUP_POLICY)
+        self.assertIsInstance(scheduler.groups.release(granted), model.Released)
+        self.joined(scheduler.join(group, cases.claim("b", "third")))
+
+    def test_a_sleeping_member_finds_its_claim_gone(self) -> None:
+        sleeper, other = self.scheduler("sleeper", cases.SHORT_SECONDS), self.scheduler("other")
+        group = group_model.Group("group", group_model.Policy.ANTI_AFFINITY)
+        asleep = self.joined(sleeper.join(group, cases.claim("first", "host")))
+        self.refused(other.join(group, cases.claim("second", "host")), model.Reason.GROUP_POLICY)
+        self.wait_out(other.client, cases.SHORT_SECONDS)
+        awake = self.joined(other.join(group, cases.claim("second", "host")))
+        self.assertIsInstance(sleeper.groups.confirm(asleep), model.Gone)
+        self.granted(other.groups.confirm(awake))
+        self.assertEqual({("second", "host")}, set(other.groups.read("group").members))
+        self.assertEqual({"second"}, self.consumers(other, "host"))
+
+    def test_settled_members_are_counted_from_the_authority_as_of_a_newer_view(self) -> None:
+        scheduler = self.scheduler()
+        group = group_model.Group("group", group_model.Policy.ANTI_AFFINITY)
+        before = scheduler.client.head()
+        granted = self.joined(scheduler.join(group, cases.claim("a", "host")))
+        self.granted(scheduler.groups.confirm(granted))
+        shown_at = self.publication(scheduler.client)
+        settled = scheduler.groups.settle("group", [("a", "host")], shown_at)
+        self.assertEqual((("a", "host"),), settled)
+
+        def join(view: records.Cursor, known: dict[str, list[str]]) -> object:
+            return scheduler.groups.claim(
+                group, cases.claim("b", "host"), lambda record: True, view, known
+            )
+
+        self.refused(join(before, {}), model.Reason.STALE_VIEW)
+        self.refused(join(shown_at, {"a": ["host"]}), model.Reason.GROUP_POLICY)
+        self.joined(join(shown_at, {"a": ["elsewhere"]}))
+
+    def test_nobody_joins_an_affinity_group_while_a_member_moves(self) -> None:
+        scheduler = self.scheduler()
+        group = group_model.Group("group", group_model.Policy.AFFINITY)
+        source = self.joined(scheduler.join(group, cases.claim("a", "one")))
+        self.refused(scheduler.join(group, cases.claim("a", "two")), model.Reason.GROUP_POLICY)
+        self.granted(scheduler.groups.confirm(source))
+        destination = self.joined(scheduler.join(group, cases.claim("a", "two")))
+        for host in ("one", "two"):
+            self.refused(scheduler.join(group, cases.claim("b", host)), model.Reason.GROUP_POLICY)
+        self.granted(scheduler.groups.confirm(destination))
+        scheduler.groups.release(source)
+        self.joined(scheduler.join(group, cases.claim("b", "two")))
+
+    def test_a_moved_member_gives_up_its_former_place_when_confirmed(self) -> None:
+        scheduler = self.scheduler()
+        group = group_model.Group("group", group_model.Policy.AFFINITY)
+        first = self.joined(scheduler.join(group, cases.claim("a", "one")))
+        self.granted(scheduler.groups.confirm(first))
+        second = self.joined(scheduler.join(group, cases.claim("a", "two", replaces=first.grant)))
+        self.granted(scheduler.groups.confirm(second))
+        self.assertEqual({("a", "two")}, set(scheduler.groups.read("group").members))
+        self.assertEqual(set(), self.consumers(scheduler, "one"))
