@@ -151,6 +151,16 @@ class Stack:
         else:
             self._restart_each([*schedulers, *others])
 
+    def switch(self, names: Iterable[str], enabled: bool) -> None:
+        """Give single processes the plugin's lines, or take them away, and restart them.
+
+        Nothing is imported; while ``plugin`` is off nobody has the lines.
+        """
+        names = tuple(names)
+        kept = tuple(name for name in self.settings.stock_processes if name not in names)
+        self._change(stock_processes=kept if enabled else (*kept, *names))
+        self._restart_each(names)
+
     def override(self, process: str, options: Mapping[str, Mapping[str, str]] | None) -> None:
         """Write options over one process's nova.conf (None: as rendered) and restart it."""
         overrides = dict(self.settings.overrides)
@@ -174,6 +184,11 @@ class Stack:
             return sum(1 for vcpus in capacity if vcpus == wanted) >= self.settings.computes
 
         self._wait_for(offered, f"Placement shows {wanted} VCPU a host")
+
+    def discover_hosts(self) -> None:
+        """Map the hosts of new compute services to their cells, as an operator does."""
+        database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
+        self._progress("hosts discovered")
 
     def _write_configuration(self) -> None:
         self.settings.save()
@@ -231,8 +246,7 @@ class Stack:
         self.cloud.seed_contents()
         self._progress("flavors, images and network made")
         self._wait_for(self._all_computes_registered, "compute nodes registered")
-        database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
-        self._progress("hosts discovered")
+        self.discover_hosts()
 
     def _all_computes_registered(self) -> bool:
         count = "SELECT count(*) FROM nova_{}.compute_nodes WHERE deleted = 0"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin stands on restarts, is emptied, or stalls."""
+
+import time
+
+from tests.faults import freezing_proxy
+from tests.faults import trial as trial_module
+from tools.stack import configuration
+from tools.stack import settings as stack_settings
+
+_STALL_SECONDS = 30.0
+
+
+def mariadb_restarted(trial: trial_module.Trial) -> None:
+    """Nova's databases and the synchronizer's are away together, and come back together."""
+    trial.boot("before")
+    trial.fault("restart MariaDB")
+    trial.stack.stop("mariadb")
+    trial.stack.start("mariadb")
+    asked = trial.ask("during")
+    trial.stack.wait_ready("mariadb")
+    trial.wait_served()
+    trial.settle(asked)
+    trial.boot("after")
+
+
+def rabbitmq_restarted(trial: trial_module.Trial) -> None:
+    """States do not travel by RabbitMQ: heartbeats stop, and nothing is lost."""
+    trial.boot("before")
+    trial.fault("restart RabbitMQ")
+    trial.stack.restart("rabbitmq")
+    trial.say("RabbitMQ answers")
+    # Each process connects again in its own time; what is sent to nobody is lost in stock Nova.
+    trial.wait_served()
+    trial.boot("after", 6)
+
+
+def memcached_restarted(trial: trial_module.Trial) -> None:
+    """Only tokens are kept there."""
+    trial.boot("before")
+    trial.fault("restart memcached")
+    trial.stack.restart("memcached")
+    trial.boot("during")
+    trial.wait_served()
+    trial.boot("after")
+
+
+def tables_emptied(trial: trial_module.Trial) -> None:
+    """A new epoch: every cell is cold until it is swept, and read from its database meanwhile."""
+    trial.boot("before")
+    tables = _tables(trial)
+    trial.fault(f"DELETE FROM {', '.join(tables)}")
+    for table in tables:
+        trial.stack.sql(f"DELETE FROM {configuration.STORE_DATABASE}.{table}")
+    asked = trial.ask("during", 4)
+    trial.wait_noticed(trial.stack.settings.cell_names[0], 30.0)
+    trial.wait_served()
+    trial.settle(asked)
+    trial.boot("after")
+
+
+def one_back_end_stalls(trial: trial_module.Trial) -> None:
+    """One of two conductors cannot publish for half a minute, the other can."""
+    settings = trial.stack.settings
+    cell = settings.cell_names[0]
+    victim = settings.conductor_names(cell)[0]
+    with freezing_proxy.FreezingProxy(settings.port("mariadb")) as proxy:
+        trial.stack.override(victim, {"nodb_sqlalchemy": {"connection": _url(victim, proxy.port)}})
+        try:
+            trial.wait_served()
+            trial.boot("before")
+            trial.fault(f"the back end of {victim} stalls for {_STALL_SECONDS:.0f} s")
+            frozen = time.monotonic()
+            proxy.freeze()
+            trial.boot("during", 4)
+            reason = trial.wait_noticed(cell, max(1.0, frozen + 30.0 - time.monotonic()))
+            trial.expect(reason is not None, "a reporter that cannot publish is noticed")
+            trial.boot("stalled", 4)
+            time.sleep(max(0.0, frozen + _STALL_SECONDS - time.monotonic()))
+            proxy.thaw()
+            trial.say(f"flows again after {time.monotonic() - frozen:.0f} s")
+            trial.wait_served()
+            trial.boot("after")
+        finally:
+            trial.stack.override(victim, None)
+    trial.wait_served()
+
+
+def _tables(trial: trial_module.Trial) -> list[str]:
+    """The synchronizer's tables, without alembic's own."""
+    rows = trial.stack.sql(
+        "SELECT table_name FROM information_schema.tables"
+        " WHERE table_schema = %s AND table_name NOT LIKE '%%alembic%%'",
+        configuration.STORE_DATABASE,
+    )
+    return sorted(str(name) for (name,) in rows)
+
+
+def _url(user: str, port: int) -> str:
+    location = f"127.0.0.1:{port}/{configuration.STORE_DATABASE}"
+    return f"mysql+pymysql://{user}:{stack_settings.PASSWORD}@{location}"

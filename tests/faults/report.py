@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outcomes as a table for people, as JSON, and as reStructuredText for the documents."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+from rich import table as rich_table
+
+from tests.faults import trial as trial_module
+
+_HEADINGS = (
+    "fault",
+    "servers ACTIVE",
+    "noticed after",
+    "read from databases meanwhile",
+    "in memory again after",
+    "compare",
+)
+
+
+def table(outcomes: Iterable[trial_module.Outcome]) -> rich_table.Table:
+    """For a terminal."""
+    made = rich_table.Table("", *_HEADINGS, "outcome", title="Faults on a real control plane")
+    for outcome in outcomes:
+        verdict = "[green]as promised[/green]" if outcome.passed else "[red]NOT[/red]"
+        made.add_row(str(outcome.number), *_cells(outcome), verdict)
+    return made
+
+
+def to_json(outcomes: Iterable[trial_module.Outcome]) -> str:
+    rows = [{**attrs.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
+    return json.dumps(rows, indent=1)
+
+
+def from_json(text: str) -> list[trial_module.Outcome]:
+    """Outcomes of an earlier run."""
+    names = {field.name for field in attrs.fields(trial_module.Outcome)}
+    return [
+        trial_module.Outcome(**{name: value for name, value in row.items() if name in names})
+        for row in json.loads(text)
+    ]
+
+
+def to_rst(outcomes: Iterable[trial_module.Outcome]) -> str:
+    """A list-table, to be included by a document."""
+    lines = [
+        ".. Written by tools/faults.sh --file.",
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "   :widths: 30 10 10 26 12 12",
+        "",
+        *_row(_HEADINGS),
+    ]
+    for outcome in outcomes:
+        lines += _row(_cells(outcome))
+    return "\n".join([*lines, ""])
+
+
+def _row(cells: Sequence[str]) -> list[str]:
+    first, *rest = cells
+    return [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
+
+
+def _cells(outcome: trial_module.Outcome) -> tuple[str, ...]:
+    return (
+        outcome.fault,
+        f"{outcome.active} of {outcome.asked}",
+        _seconds(outcome.noticed_seconds),
+        _fallbacks(outcome.fallbacks),
+        _seconds(outcome.recovery_seconds),
+        "clean" if outcome.compare_clean else "differs",
+    )
+
+
+def _fallbacks(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.items()) or "none"
+
+
+def _seconds(value: float | None) -> str:
+    return "never lost" if value is None else f"{value:.0f} s"
