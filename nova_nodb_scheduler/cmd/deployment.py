@@ -21,7 +21,7 @@ Ask = Callable[[str | None], objects.SchedulerStatus]
 _READ = (namespaces.SCHEDULERS.name, namespaces.REPORTERS.name, namespaces.CELLS.name)
 
 #: A feed in any other state serves nothing that is proved.
-_FOLLOWING = "following"
+FOLLOWING = "following"
 
 
 @attrs.frozen
@@ -338,7 +338,7 @@ def _problems(
             continue
         if not each["answered"]:
             found.append(f"{name} does not answer: {each['error']}")
-        if each["state"] != _FOLLOWING:
+        if each["state"] != FOLLOWING:
             found.append(f"{name}: its feed is {each['state']}.")
         if each["quarantined"]:
             found.append(f"{name} cannot read {each['quarantined']} records.")

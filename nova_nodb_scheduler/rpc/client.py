@@ -118,5 +118,8 @@ def _as_raised(error: errors.NodbError) -> errors.NodbError:
     ``oslo.messaging`` gives it a class made on the spot, whose text ends with
     the server's traceback; that one stays behind as the cause.
     """
-    original = next(cls for cls in type(error).__mro__ if cls.__module__ in api.EXCEPTION_MODULES)
-    return original(*error.args)
+    original: type[errors.NodbError] = next(
+        cls for cls in type(error).__mro__ if cls.__module__ in api.EXCEPTION_MODULES
+    )
+    raised: errors.NodbError = original(*error.args)
+    return raised

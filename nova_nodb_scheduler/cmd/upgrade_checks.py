@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges for the upgrade check whether services and cells agree with the plugin's records.
+
+What can be proved: a conductor or a scheduler says every few seconds on the
+back end that it lives, so one that Nova knows to be up and that says nothing
+runs without the plugin. An API process speaks from its first write on: until
+then nothing is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+from oslo_upgradecheck import upgradecheck
+
+from nova_nodb_scheduler.cmd import deployment
+
+Code = upgradecheck.Code
+
+_APIS = ("nova-osapi_compute", "nova-metadata")
+_EVERY_CELL = "*"
+
+
+@attrs.frozen
+class Service:
+    """A service as Nova's ``services`` tables know it.
+
+    :param cell: uuid of the cell whose table holds it
+    """
+
+    binary: str
+    host: str
+    cell: str
+    up: bool
+
+
+@attrs.frozen
+class Finding:
+    """A sentence, and how bad it is."""
+
+    code: upgradecheck.Code
+    text: str
+
+
+def result(findings: Sequence[Finding]) -> upgradecheck.Result:
+    """Put findings together: the worst of them decides."""
+    worst = max((finding.code for finding in findings), default=Code.SUCCESS)
+    return upgradecheck.Result(worst, " ".join(finding.text for finding in findings) or None)
+
+
+def judge_services(
+    services: Collection[Service], found: deployment.Deployment, *, expects_schedulers: bool
+) -> list[Finding]:
+    """Say which services run the plugin, and which run stock Nova.
+
+    :param expects_schedulers: whether the configuration names one of the
+        plugin's schedulers
+    """
+    reporting = {
+        (str(each["role"]), str(each["host"])) for each in found.reporters if each["alive"]
+    }
+    scheduling = {str(each["host"]) for each in found.schedulers if each["alive"]}
+    findings = []
+    proved = 0
+    unproved_apis = []
+    for service in sorted(services, key=lambda each: (each.binary, each.host)):
+        name = f"{service.binary} on {service.host}"
+        if service.binary in _APIS:
+            # An API sends no heartbeats: that its row is old says nothing.
+            if ("api", service.host) in reporting:
+                proved += 1
+            else:
+                unproved_apis.append(name)
+        elif not service.up:
+            continue
+        elif service.binary == "nova-conductor":
+            if ("conductor", service.host) in reporting:
+                proved += 1
+            else:
+                findings.append(
+                    Finding(
+                        Code.FAILURE,
+                        f"{name} (cell {service.cell}) runs without the plugin: what it writes "
+                        "is found by sweeps only, and its cell is not served from memory. Give "
+                        "it the plugin's lines of nova.conf and restart it.",
+                    )
+                )
+        elif service.binary == "nova-scheduler":
+            if service.host in scheduling:
+                proved += 1
+            elif expects_schedulers:
+                findings.append(
+                    Finding(
+                        Code.WARNING,
+                        f"{name} runs Nova's own scheduler: it reads the databases, and takes "
+                        "no claims. Restart it with the plugin's lines of nova.conf.",
+                    )
+                )
+    if not any(service.binary == "nova-conductor" and service.up for service in services):
+        findings.append(Finding(Code.WARNING, "No nova-conductor is up in any cell."))
+    if unproved_apis:
+        findings.append(
+            Finding(
+                Code.SUCCESS,
+                f"Nothing is known of {', '.join(unproved_apis)}: an API shows itself with its "
+                "first write.",
+            )
+        )
+    return [Finding(Code.SUCCESS, f"{proved} services run the plugin."), *findings]
+
+
+def judge_reporters(found: deployment.Deployment) -> list[Finding]:
+    """Say which reporters are silent or behind."""
+    findings = []
+    for each in found.reporters:
+        name = f"The reporter of the {each['role']} on {each['host']}"
+        if not each["alive"]:
+            findings.append(
+                Finding(
+                    Code.WARNING,
+                    f"{name} (process {each['pid']}) is silent for {each['age_seconds']:.0f} s.",
+                )
+            )
+        elif each["behind_seconds"] > 0 and each["failed_flushes"]:
+            findings.append(
+                Finding(
+                    Code.WARNING,
+                    f"{name} is {each['behind_seconds']:.1f} s behind; it failed to publish "
+                    f"{each['failed_flushes']} times.",
+                )
+            )
+    if not any(each["alive"] for each in found.reporters):
+        findings.append(Finding(Code.FAILURE, "No reporter lives."))
+    return findings
+
+
+def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> list[Finding]:
+    """Say which schedulers do not follow, do not answer, or cannot read records."""
+    findings = []
+    alive = [each for each in found.schedulers if each["alive"]]
+    if not alive and expects_schedulers:
+        findings.append(Finding(Code.FAILURE, "No scheduler runs the plugin."))
+    for each in alive:
+        name = f"The scheduler on {each['host']} (process {each['pid']})"
+        if each["state"] != deployment.FOLLOWING:
+            findings.append(Finding(Code.FAILURE, f"{name}: its feed is {each['state']}."))
+        if not each["answered"]:
+            findings.append(
+                Finding(Code.WARNING, f"{name} does not answer over RPC: {each['error']}.")
+            )
+        if each["quarantined"]:
+            findings.append(
+                Finding(Code.FAILURE, f"{name} cannot read {each['quarantined']} records.")
+            )
+    return findings
+
+
+def judge_cells(
+    mapped: Collection[str],
+    services: Collection[Service],
+    found: deployment.Deployment,
+    nodes_by_cell: Mapping[str, int],
+) -> list[Finding]:
+    """Say where cell mappings, reporters and records name different cells.
+
+    :param mapped: uuids of the cell mappings, cell0 included
+    :param nodes_by_cell: compute nodes on the back end by the cell they name
+    """
+    findings = []
+    alive = [each for each in found.reporters if each["alive"]]
+    for cell in sorted(mapped):
+        if not any(cell in each["guards"] for each in alive):
+            findings.append(
+                Finding(
+                    Code.WARNING,
+                    f"No conductor reports for cell {cell}: schedulers read its database.",
+                )
+            )
+        known = found.backend.cells.get(cell, {})
+        if known.get("epoch") != found.backend.epoch:
+            findings.append(
+                Finding(
+                    Code.WARNING,
+                    f"Cell {cell} was never imported: schedulers read its database until a "
+                    "conductor has swept it, or run 'nova-nodb-manage import'.",
+                )
+            )
+    known_scopes = {*mapped, "api", _EVERY_CELL}
+    for each in alive:
+        foreign = sorted({str(each["cell"]), *each["guards"]} - known_scopes)
+        if foreign:
+            findings.append(
+                Finding(
+                    Code.FAILURE,
+                    f"The {each['role']} on {each['host']} reports for {', '.join(foreign)}, "
+                    "which no cell mapping names: correct [nodb_scheduler] cell_uuid there.",
+                )
+            )
+    findings += _disagreeing(services, alive)
+    for cell in sorted({*found.backend.cells, *nodes_by_cell} - known_scopes):
+        findings.append(
+            Finding(
+                Code.WARNING,
+                f"The back end holds {nodes_by_cell.get(cell, 0)} compute nodes of cell {cell}, "
+                "which no cell mapping names.",
+            )
+        )
+    return findings
+
+
+def _disagreeing(
+    services: Collection[Service], reporters: Collection[Mapping[str, Any]]
+) -> list[Finding]:
+    """Find conductors that report for another cell than the one they are registered in."""
+    registered: dict[str, set[str]] = {}
+    for service in services:
+        if service.binary == "nova-conductor":
+            registered.setdefault(service.host, set()).add(service.cell)
+    findings = []
+    for each in reporters:
+        cells = registered.get(str(each["host"]))
+        if each["role"] != "conductor" or not cells or each["cell"] in cells:
+            continue
+        findings.append(
+            Finding(
+                Code.FAILURE,
+                f"The conductor on {each['host']} reports for cell {each['cell']}, and is "
+                f"registered in cell {', '.join(sorted(cells))}: correct [nodb_scheduler] "
+                "cell_uuid or [database] connection there.",
+            )
+        )
+    return findings
+
+
+def judge_versions(found: deployment.Deployment) -> list[Finding]:
+    """Say whether all processes run the same release of the plugin."""
+    versions = sorted(
+        {
+            str(each["plugin_version"])
+            for each in (*found.reporters, *found.schedulers)
+            if each["alive"] and each["plugin_version"] is not None
+        }
+    )
+    if len(versions) > 1:
+        return [
+            Finding(
+                Code.WARNING,
+                f"Several releases of the plugin run: {', '.join(versions)}. Restart the "
+                "services with the older one; 'db sync --contract' must wait for that.",
+            )
+        ]
+    return []
