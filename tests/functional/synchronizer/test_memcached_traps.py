@@ -8,51 +8,53 @@ import unittest
 from typing import Any
 
 from nova_nodb_scheduler.synchronizer.drivers import memcached
-from nova_nodb_scheduler.synchronizer.drivers.memcached import driver, following, layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import driver, fencing, layout
 from nova_nodb_scheduler.testing import conformance
 from tests.functional.synchronizer import memcached_case, test_memcached
 
 
-class _NoWait(following.Follower):
+class _NoWait(fencing.Fencing):
     """The naive log: what is not there when a reader passes is skipped."""
 
-    def _void_if_overdue(self, epoch: layout.Epoch, heights: Any, version: int) -> bytes:
-        return layout.VOID
+    def is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
+        return True
 
-    def _fence_if_overdue(
+    def void_if_overdue(
+        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+    ) -> bytes | None:
+        return layout.VOID if self.is_overdue(epoch, version) else None
+
+    def fence_if_overdue(
         self, epoch: layout.Epoch, version: int, name: bytes
     ) -> layout.Item | None:
-        return self._items(epoch, {name})[name]
+        key = epoch.record_key(name)
+        item = layout.Item.decode(self._connection.get([key])[key])
+        return item if self.is_overdue(epoch, version) else None
 
 
-class _NoFence(following.Follower):
+class _NoFence(_NoWait):
     """Waits for slow writers, and then passes them without shutting them out."""
 
-    def _void_if_overdue(self, epoch: layout.Epoch, heights: Any, version: int) -> bytes | None:
-        return layout.VOID if self._is_overdue(epoch, version) else None
-
-    def _fence_if_overdue(
-        self, epoch: layout.Epoch, version: int, name: bytes
-    ) -> layout.Item | None:
-        return self._items(epoch, {name})[name] if self._is_overdue(epoch, version) else None
+    def is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
+        return fencing.Fencing.is_overdue(self, epoch, version)
 
 
 class _Naive(driver.MemcachedSynchronizer):
-    follower_class: type[following.Follower]
+    fencing_class: type[fencing.Fencing]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._follower = self.follower_class(
-            self._settings, self._connection, self._clock, self._epochs, self._index
+        self._follower.fencing = self.fencing_class(
+            self._settings, self._connection, self._clock, self._follower._seen
         )
 
 
 class NoWaitSynchronizer(_Naive):
-    follower_class = _NoWait
+    fencing_class = _NoWait
 
 
 class NoFenceSynchronizer(_Naive):
-    follower_class = _NoFence
+    fencing_class = _NoFence
 
 
 class HeadSnapshotSynchronizer(driver.MemcachedSynchronizer):

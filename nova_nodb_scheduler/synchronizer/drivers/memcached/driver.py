@@ -192,8 +192,8 @@ class MemcachedSynchronizer(contract.Synchronizer):
             "version": heights.sequence,
             "settled": heights.settled.version,
             "epoch": epoch.name,
-            "voids": self._follower.voids,
-            "fences": self._follower.fences,
+            "voids": self._follower.fencing.voids,
+            "fences": self._follower.fencing.fences,
             "repeats": self._writer.repeats,
         }
 

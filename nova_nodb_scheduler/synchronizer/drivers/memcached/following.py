@@ -6,14 +6,14 @@ stands at it or above, or its slot is void. Walking stops at the first version
 that is not settled, so a cursor never passes one. Who is slower than
 ``fence_after_seconds`` is shut out: an empty slot is filled with VOID (the
 writer's ``add`` fails), and a record below its slot's version gets the version
-without a change of state (the writer's cas token fails).
+without a change of state (the writer's cas token fails). See :mod:`.fencing`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 from oslo_log import log
@@ -22,8 +22,13 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import (
+    fencing,
+    layout,
+    observations,
+    options,
+)
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, observations, options
 
 LOG = log.getLogger(__name__)
 
@@ -31,21 +36,6 @@ SLOTS_PER_WALK = 500
 #: Small limits still read the log in pieces that are worth a round trip.
 LEAST_SLOTS_PER_WALK = 100
 PUBLISH_EVERY_SECONDS = 1.0
-FENCE_ATTEMPTS = 20
-#: Versions that are being waited for; beyond it the oldest are timed anew.
-PENDING_KEPT = 10_000
-
-
-class Unproven(Exception):
-    """An empty slot may have expired, or may have been evicted."""
-
-
-class RecordGone(Exception):
-    """A slot's record is missing: collected, or evicted."""
-
-    def __init__(self, name: bytes) -> None:
-        super().__init__(name)
-        self.name = name
 
 
 @attrs.frozen
@@ -76,14 +66,10 @@ class Follower:
         self._index = index
         self._seen = observations.Observations(settings.log_ttl_seconds / 1024)
         self._lock = threading.Lock()
-        #: Versions waited for, and since when by the monotonic clock.
-        self._pending: dict[tuple[str, int], float] = {}
         #: Settled from the epoch's begin to here, as this client knows.
         self._settled: tuple[str, int] = ("", 0)
         self._published_at = 0.0
-        #: For statistics.
-        self.voids = 0
-        self.fences = 0
+        self.fencing = fencing.Fencing(settings, connection, clock, self._seen)
 
     def heights(self) -> Heights:
         """Read counter, floor and settled version of the epoch in force.
@@ -114,17 +100,16 @@ class Follower:
         try:
             heights = self.heights()
             return self._refuse(cursor, heights) or self._fetch(cursor, limit, heights)
-        except Unproven as error:
+        except fencing.Unproven as error:
             return records.ResyncNeeded(records.ResyncReason.HISTORY_TRUNCATED, str(error))
         except epochs_module.EpochBroken as error:
             return records.ResyncNeeded(records.ResyncReason.RECORD_MISSING, str(error))
-        except RecordGone as error:
+        except fencing.RecordGone as error:
             return self._explain_loss(cursor, error)
 
     def is_stalled(self, cursor: records.Cursor) -> bool:
         """Return whether the version behind a cursor is being waited for."""
-        with self._lock:
-            return (cursor.epoch, cursor.version + 1) in self._pending
+        return self.fencing.is_waited_for(cursor.epoch, cursor.version + 1)
 
     def settle(self) -> records.Cursor:
         """Settle what can be settled at once; returns the cursor it comes to.
@@ -142,7 +127,7 @@ class Follower:
                 version += len(walked)
                 if version < stop:
                     break
-        except Unproven:
+        except fencing.Unproven:
             self._fence_everything(epoch)
             version = heights.sequence
         self._note_settled(heights, version, certain=True)
@@ -180,7 +165,9 @@ class Follower:
         self._note_settled(heights, version, since=cursor.version)
         return records.Changes(tuple(found), records.Cursor(cursor.epoch, version))
 
-    def _explain_loss(self, cursor: records.Cursor, gone: RecordGone) -> records.ResyncNeeded:
+    def _explain_loss(
+        self, cursor: records.Cursor, gone: fencing.RecordGone
+    ) -> records.ResyncNeeded:
         """Tell a collected record, which raised the floor before, from an evicted one."""
         try:
             heights = self.heights()
@@ -214,7 +201,7 @@ class Follower:
         slots = self._connection.get(keys)
         names = {slots[key] for key in keys if slots.get(key, layout.VOID) != layout.VOID}
         items = self._items(epoch, names)
-        self._begin_waiting(
+        self.fencing.begin_waiting(
             epoch,
             [
                 number
@@ -224,7 +211,7 @@ class Follower:
         )
         walked: list[records.Record | None] = []
         for number, key in enumerate(keys, version + 1):
-            name = slots.get(key) or self._void_if_overdue(epoch, heights, number)
+            name = slots.get(key) or self.fencing.void_if_overdue(epoch, heights.settled, number)
             if name is None:
                 break
             if name == layout.VOID:
@@ -233,16 +220,16 @@ class Follower:
             item = items.get(name) or self._items(epoch, {name}).get(name)
             if item is None or item.kind is layout.Kind.GRAVE:
                 if not gone_is_settled:
-                    raise RecordGone(name)
+                    raise fencing.RecordGone(name)
                 walked.append(None)
                 continue
             if item.version < number:
-                fenced = self._fence_if_overdue(epoch, number, name)
+                fenced = self.fencing.fence_if_overdue(epoch, number, name)
                 if fenced is None:
                     break
                 item = fenced
             walked.append(item.record if item.version == number else None)
-        self._forget_pending(epoch, version + len(walked))
+        self.fencing.forget_pending(epoch, version + len(walked))
         return walked
 
     def _items(self, epoch: layout.Epoch, names: set[bytes]) -> dict[bytes, layout.Item]:
@@ -252,103 +239,6 @@ class Follower:
             for name in names
             if epoch.record_key(name) in found
         }
-
-    def _begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
-        """Note since when versions are waited for: all at once.
-
-        One after the other, the versions of a writer that crashed in a large
-        batch would hold up the feed for their number times the wait.
-        """
-        now = time.monotonic()
-        with self._lock:
-            if len(self._pending) > PENDING_KEPT:
-                self._pending.clear()
-            for version in versions:
-                self._pending.setdefault((epoch.name, version), now)
-
-    def _is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
-        """Return whether a version was waited for long enough."""
-        now = time.monotonic()
-        with self._lock:
-            since = self._pending.get((epoch.name, version), now)
-        return now - since >= self._settings.fence_after_seconds
-
-    def _forget_pending(self, epoch: layout.Epoch, settled_version: int) -> None:
-        with self._lock:
-            self._pending = {
-                (name, version): since
-                for (name, version), since in self._pending.items()
-                if name == epoch.name and version > settled_version
-            }
-
-    def _void_if_overdue(self, epoch: layout.Epoch, heights: Heights, version: int) -> bytes | None:
-        """Return what stands in an empty slot in the end; None: wait on.
-
-        :raises Unproven: the slot may have held something
-        """
-        if not self._is_overdue(epoch, version):
-            return None
-        self._prove_never_written(epoch, heights, version)
-        key = epoch.slot_key(version)
-        [line] = self._connection.send_all(
-            [
-                connection_module.store(
-                    b"add", key, layout.VOID, ttl_seconds=self._settings.log_ttl_seconds
-                )
-            ]
-        )
-        if line != b"STORED":
-            # Its writer was faster, or another reader.
-            return self._connection.get([key]).get(key)
-        self.voids += 1
-        LOG.info(
-            "Version %(version)s of epoch %(epoch)s was never used: voided",
-            {"version": version, "epoch": epoch.name},
-        )
-        return layout.VOID
-
-    def _prove_never_written(self, epoch: layout.Epoch, heights: Heights, version: int) -> None:
-        """See :mod:`.observations`.
-
-        :raises Unproven: it cannot be proved
-        """
-        candidates = [self._seen.latest(epoch.name, version - 1)]
-        if heights.settled.version < version:
-            candidates.append(heights.settled)
-        proofs = [proof for proof in candidates if proof is not None]
-        if not proofs:
-            raise Unproven(f"slot {version} is missing, and may have expired")
-        proof = max(proofs, key=lambda proof: proof.since_seconds)
-        now = self._clock.sample()
-        if now.seconds - proof.since_seconds > self._settings.log_ttl_seconds / 2:
-            raise Unproven(f"slot {version} is missing, and has probably expired")
-        if now.evictions != proof.evictions:
-            raise Unproven(f"slot {version} is missing, and may have been evicted")
-
-    def _fence_if_overdue(
-        self, epoch: layout.Epoch, version: int, name: bytes
-    ) -> layout.Item | None:
-        """Return the record once it stands at a version; None: wait on."""
-        if not self._is_overdue(epoch, version):
-            return None
-        key = epoch.record_key(name)
-        for _ in range(FENCE_ATTEMPTS):
-            held = self._connection.gets([key]).get(key)
-            if held is None:
-                raise RecordGone(name)
-            item = layout.Item.decode(held[0])
-            if item.version >= version:
-                return item
-            fenced = attrs.evolve(item, version=version)
-            command = connection_module.store(b"cas", key, fenced.encode(), token=held[1])
-            if self._connection.send_all([command]) == (b"STORED",):
-                self.fences += 1
-                LOG.info(
-                    "The writer of %(record)s took version %(version)s and did not write: shut out",
-                    {"record": item.key, "version": version},
-                )
-                return fenced
-        return None
 
     def _fence_everything(self, epoch: layout.Epoch) -> None:
         """Change every cas token, where the log no longer says whose to change.

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits for slow writers, and shuts them out: how a version comes to be settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import attrs
+from oslo_log import log
+
+from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.memcached import (
+    layout,
+    observations,
+    options,
+)
+
+LOG = log.getLogger(__name__)
+
+FENCE_ATTEMPTS = 20
+#: Versions that are being waited for; beyond it the oldest are timed anew.
+PENDING_KEPT = 10_000
+
+
+class Unproven(Exception):
+    """An empty slot may have expired, or may have been evicted."""
+
+
+class RecordGone(Exception):
+    """A slot's record is missing: collected, or evicted."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Fencing:
+    """The versions one client waits for; any thread may call.
+
+    :param seen: proofs that an empty slot was never written
+    """
+
+    def __init__(
+        self,
+        settings: options.MemcachedOptions,
+        connection: connection_module.Connection,
+        clock: clock_module.ServerClock,
+        seen: observations.Observations,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._clock = clock
+        self._seen = seen
+        self._lock = threading.Lock()
+        #: Versions waited for, and since when by the monotonic clock.
+        self._pending: dict[tuple[str, int], float] = {}
+        #: For statistics.
+        self.voids = 0
+        self.fences = 0
+
+    def is_waited_for(self, epoch_name: str, version: int) -> bool:
+        with self._lock:
+            return (epoch_name, version) in self._pending
+
+    def begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
+        """Note since when versions are waited for: all at once.
+
+        One after the other, the versions of a writer that crashed in a large
+        batch would hold up the feed for their number times the wait.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if len(self._pending) > PENDING_KEPT:
+                self._pending.clear()
+            for version in versions:
+                self._pending.setdefault((epoch.name, version), now)
+
+    def is_overdue(self, epoch: layout.Epoch, version: int) -> bool:
+        """Return whether a version was waited for long enough."""
+        now = time.monotonic()
+        with self._lock:
+            since = self._pending.get((epoch.name, version), now)
+        return now - since >= self._settings.fence_after_seconds
+
+    def forget_pending(self, epoch: layout.Epoch, settled_version: int) -> None:
+        with self._lock:
+            self._pending = {
+                (name, version): since
+                for (name, version), since in self._pending.items()
+                if name == epoch.name and version > settled_version
+            }
+
+    def void_if_overdue(
+        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+    ) -> bytes | None:
+        """Return what stands in an empty slot in the end; None: wait on.
+
+        :raises Unproven: the slot may have held something
+        """
+        if not self.is_overdue(epoch, version):
+            return None
+        self._prove_never_written(epoch, settled, version)
+        key = epoch.slot_key(version)
+        [line] = self._connection.send_all(
+            [
+                connection_module.store(
+                    b"add", key, layout.VOID, ttl_seconds=self._settings.log_ttl_seconds
+                )
+            ]
+        )
+        if line != b"STORED":
+            # Its writer was faster, or another reader.
+            return self._connection.get([key]).get(key)
+        self.voids += 1
+        LOG.info(
+            "Version %(version)s of epoch %(epoch)s was never used: voided",
+            {"version": version, "epoch": epoch.name},
+        )
+        return layout.VOID
+
+    def _prove_never_written(
+        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+    ) -> None:
+        """See :mod:`.observations`.
+
+        :raises Unproven: it cannot be proved
+        """
+        candidates = [self._seen.latest(epoch.name, version - 1)]
+        if settled.version < version:
+            candidates.append(settled)
+        proofs = [proof for proof in candidates if proof is not None]
+        if not proofs:
+            raise Unproven(f"slot {version} is missing, and may have expired")
+        proof = max(proofs, key=lambda proof: proof.since_seconds)
+        now = self._clock.sample()
+        if now.seconds - proof.since_seconds > self._settings.log_ttl_seconds / 2:
+            raise Unproven(f"slot {version} is missing, and has probably expired")
+        if now.evictions != proof.evictions:
+            raise Unproven(f"slot {version} is missing, and may have been evicted")
+
+    def fence_if_overdue(
+        self, epoch: layout.Epoch, version: int, name: bytes
+    ) -> layout.Item | None:
+        """Return the record once it stands at a version; None: wait on."""
+        if not self.is_overdue(epoch, version):
+            return None
+        key = epoch.record_key(name)
+        for _ in range(FENCE_ATTEMPTS):
+            held = self._connection.gets([key]).get(key)
+            if held is None:
+                raise RecordGone(name)
+            item = layout.Item.decode(held[0])
+            if item.version >= version:
+                return item
+            fenced = attrs.evolve(item, version=version)
+            command = connection_module.store(b"cas", key, fenced.encode(), token=held[1])
+            if self._connection.send_all([command]) == (b"STORED",):
+                self.fences += 1
+                LOG.info(
+                    "The writer of %(record)s took version %(version)s and did not write: shut out",
+                    {"record": item.key, "version": version},
+                )
+                return fenced
+        return None
