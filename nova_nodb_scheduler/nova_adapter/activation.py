@@ -18,7 +18,7 @@ import nova.service
 from oslo_messaging.notify import notifier
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import assembly, reporting
+from nova_nodb_scheduler.nova_adapter import assembly, option_checks, reporting
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 
 LOG = logging.getLogger(__name__)
@@ -40,6 +40,9 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
     try:
         plugin = assembly.get()
         if plugin.conf is conf:
+            # An explicit command changes scheduler_driver after the line in
+            # nova.conf has activated the plugin.
+            _replace_managers(plugin)
             return plugin
     except errors.ConfigurationError:
         LOG.debug("Activating nova_nodb_scheduler.")
@@ -55,11 +58,15 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
         plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"),
         plugin.scopes,
     )
+    _replace_managers(plugin)
+    return plugin
+
+
+def _replace_managers(plugin: assembly.Plugin) -> None:
     nova.service.SERVICE_MANAGERS["nova-conductor"] = CONDUCTOR_MANAGER
     if plugin.replaces_scheduler():
         cls = plugin.scheduler_class()
         nova.service.SERVICE_MANAGERS["nova-scheduler"] = f"{cls.__module__}.{cls.__qualname__}"
-    return plugin
 
 
 def role_of(program: str) -> str:
@@ -109,15 +116,15 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
             activate(conf)
         except errors.UnsupportedRelease as error:
             # An upgrade of Nova must not stop it: stock, and loudly.
-            _shout(f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}")
+            option_checks.warn(f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}")
         except errors.NodbError as error:
             raise SystemExit(f"nova_nodb_scheduler refuses to start: {error}") from error
+        except Exception as error:
+            LOG.exception("nova_nodb_scheduler cannot be activated.")
+            raise SystemExit(
+                "nova_nodb_scheduler refuses to start, for an error of its own: "
+                f"{type(error).__name__}: {error}. Remove its lines from nova.conf to go on."
+            ) from error
 
     def notify(self, ctxt: Any, msg: Any, priority: Any, retry: Any) -> None:
         """Forward nothing: other drivers of the same option do that."""
-
-
-def _shout(text: str) -> None:
-    # Logging is not set up at this moment; the line must be seen all the same.
-    LOG.error("%(text)s", {"text": text})
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - see above

@@ -19,7 +19,7 @@ from stevedore import driver as stevedore_driver
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
-from nova_nodb_scheduler.nova_adapter import publishing, releases
+from nova_nodb_scheduler.nova_adapter import option_checks, publishing, releases
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -71,6 +71,7 @@ class Plugin:
         :raises ConfigurationError: an option names something unknown
         """
         releases.check()
+        option_checks.check(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
         choices = [STOCK, *entry_points(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
@@ -78,7 +79,9 @@ class Plugin:
             self.conf.scheduler_host_manager,
             entry_points(HOST_MANAGERS),
         )
-        loader.load_class(self.options.synchronizer)
+        driver = loader.load_class(self.options.synchronizer)
+        driver.register_opts(self.conf)
+        option_checks.check(self.conf, option_checks.options_of(driver))
         for name in ("feed_bound_seconds", "reporter_bound_seconds"):
             least = 3 * self.options.beat_interval_seconds
             if self.options[name] < least:
