@@ -38,6 +38,7 @@ class Reason(enum.Enum):
 
     FEED = "feed not proved"
     COLD = "never swept in this epoch"
+    UNSWEPT = "not swept since its reporters began"
     NO_REPORTER = "no reporter"
     SILENT_REPORTER = "reporter silent"
     BEHIND = "reporter behind"
@@ -124,17 +125,24 @@ class Judge:
         swept = snapshot.namespace(namespaces.CELLS.name).get(scope)
         if swept is None or swept.state.get("epoch") != self._epoch():
             return Reason.COLD
-        reason = self._path(scope, beats)
+        reason = self._path(scope, beats, float(swept.state["swept_from"]))
         if reason is not None or scope == scopes_module.API:
             return reason
         excess = unreported.get(scope, 0) - int(swept.state["unreported"])
         return Reason.UNREPORTED if self._lasts(scope, excess) else None
 
-    def _path(self, scope: str, beats: Collection[Mapping[str, Any]]) -> Reason | None:
-        """Judge the reporters that write a scope."""
+    def _path(
+        self, scope: str, beats: Collection[Mapping[str, Any]], swept_from: float
+    ) -> Reason | None:
+        """Judge the reporters that write a scope.
+
+        What was written before a reporter began, nobody may have reported: a
+        cell's conductors may all have been without the plugin. One reporter
+        that was there when the last sweep began covers everything since.
+        """
         now = self._backend_now_seconds()
         bound = self._options.reporter_bound_seconds
-        alive = 0
+        alive = covering = 0
         for beat in beats:
             silence = now - float(beat["beat_at"])
             behind = float(beat["behind_seconds"].get(scope, 0.0))
@@ -144,9 +152,13 @@ class Judge:
                 continue
             if silence > bound:
                 return Reason.SILENT_REPORTER
-            alive += scope in beat["guards"]
+            if scope in beat["guards"]:
+                alive += 1
+                covering += float(beat["since"]) <= swept_from
         # Nobody guards the API database's tables: nova-api may be silent for days.
-        return None if alive or scope == scopes_module.API else Reason.NO_REPORTER
+        if covering or scope == scopes_module.API:
+            return None
+        return Reason.UNSWEPT if alive else Reason.NO_REPORTER
 
     def _lasts(self, scope: str, excess: int) -> bool:
         if excess <= 0:

@@ -111,6 +111,7 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
         self._identity: Identity | None = None
+        self._since: float | None = None
         self._opened = False
         self._last_beat = self._last_heartbeats = float("-inf")
         self._published = self._failed_flushes = self._version = self._beat_number = 0
@@ -261,6 +262,10 @@ class Reporter:
         if not self._opened:
             self._synchronizer.open()
             self._identity = self._identify()
+            if self._since is None:
+                # Marks are taken since an earlier moment: all that is written
+                # from now on is reported here.
+                self._since = self._synchronizer.now_seconds()
             self._opened = True
 
     def _flush_records(self) -> frozenset[records.RecordKey]:
@@ -312,6 +317,7 @@ class Reporter:
             "pid": identity.pid,
             "plugin": identity.plugin_version,
             "nova": identity.nova_version,
+            "since": self._since,
             "beat": self._beat_number,
             "beat_at": self._synchronizer.now_seconds(),
             "queued": len(self._dirty),

@@ -2,8 +2,8 @@
 """Decides when a conductor sweeps its cell, so that one does it for all.
 
 Schedulers do not trust a cell that was never swept in this epoch, one of
-whose reporters is silent, or whose compute services sent heartbeats that no
-reporter saw. The sweep is what restores the trust; this duty runs it when
+whose reporters is silent, whose reporters all began after the last sweep, or
+whose compute services sent heartbeats that no reporter saw. The sweep is what restores the trust; this duty runs it when
 there is reason to, and at long intervals without any.
 """
 
@@ -187,6 +187,8 @@ class SweepDuty:
             return "names of changed rows were lost"
         if self._dead(float(state["swept_from"]), scope):
             return "a reporter is silent"
+        if self._began(float(state["swept_from"]), scope):
+            return "a reporter began, and what was written before it may be unknown"
         if self._counts_more(scope, int(state["unreported"])):
             return "heartbeats arrived that no reporter saw"
         return None
@@ -198,6 +200,14 @@ class SweepDuty:
             return False
         self._counted_at[scope] = self._clock()
         return self._sweeper.unreported(scope) > known
+
+    def _began(self, swept_from: float, scope: str) -> list[str]:
+        """Name the reporters of a scope that are younger than its last sweep."""
+        return [
+            name
+            for name, beat in self._reporters()
+            if _writes(beat, scope) and float(beat["since"]) > swept_from
+        ]
 
     def _dead(self, swept_from: float, scope: str) -> list[str]:
         """Name the silent reporters of a scope whose silence no sweep has covered."""
