@@ -116,9 +116,9 @@ class NodbFixture(fixtures.Fixture):
         waits = feed.FeedWaits(self._test_id)
         self.addCleanup(waits.file, pathlib.Path(os.environ[RESULTS_VARIABLE]))
         self.addCleanup(process.stop)
-        process.start()
         reporting.install(process, plugin.scopes)
         self.addCleanup(reporting.install, None, None)
+        process.start()
         self.useFixture(schedulers.SchedulersFixture(process, waits))
         # The first to run at the end, when the test has stopped its services.
         self.addCleanup(lambda: waits.add_differences(process.differences()))

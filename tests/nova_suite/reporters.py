@@ -41,11 +41,14 @@ class Reporters:
         self._by_scope[scopes.API] = plugin.reporter("api", lambda: reporter.EVERY_CELL)
 
     def start(self) -> None:
-        """Import every cell, as an operator would, and begin to report."""
-        sweeper = self._plugin.sweeper(self._synchronizer)
-        for scope, each in self._by_scope.items():
-            sweeper.sweep(scope, threading.Event(), by="nova-suite")
+        """Begin to report, then import every cell: an operator's order."""
+        for each in self._by_scope.values():
             each.ensure_started()
+            # Opens the back end; what is written from now on is reported.
+            each.flush()
+        sweeper = self._plugin.sweeper(self._synchronizer)
+        for scope in self._by_scope:
+            sweeper.sweep(scope, threading.Event(), by="nova-suite")
 
     def stop(self) -> None:
         """Publish what is left and end the threads."""
