@@ -41,18 +41,20 @@ class _ScopeCommand(command.Command):
 class Import(_ScopeCommand):
     """Publish what Nova's databases hold, beside live writes.
 
-    Safe to repeat at any time: it takes the reporters' own way, writes only
-    what differs, and begins again at the cells that are not done. A cell whose
-    database is down is left out and stays cold: schedulers read it themselves.
+    Safe to repeat at any time: it takes the reporters' own way and writes only
+    what differs. After an interruption, --resume begins at the cells that are
+    not done; it is for that only: what was written since, by services without
+    the plugin, it would leave out. A cell whose database is down is left out
+    and stays cold: schedulers read it themselves.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add --again."""
+        """Add --resume."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--again",
+            "--resume",
             action="store_true",
-            help="walk also the cells that were imported into this epoch before",
+            help="leave out the cells that were walked whole in this epoch before",
         )
         return parser
 
@@ -64,7 +66,7 @@ class Import(_ScopeCommand):
         synchronizer = plugin.make_synchronizer()
         synchronizer.open()
         try:
-            done = transfer.imported(synchronizer)
+            done = transfer.imported(synchronizer) if args.resume else set()
             results = []
             with rich.progress.Progress(
                 rich.progress.TextColumn("{task.description}"),
@@ -75,7 +77,7 @@ class Import(_ScopeCommand):
                 disable=args.json,
             ) as bars:
                 for scope in self.scopes(plugin, args):
-                    if scope in done and not args.again:
+                    if scope in done:
                         results.append(transfer.Result(scope, "done before", 0, {}, 0.0))
                         continue
                     results.append(self._one(plugin, synchronizer, scope, bars))
