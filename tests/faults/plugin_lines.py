@@ -16,7 +16,8 @@ def one_conductor_without(trial: trial_module.Trial) -> None:
     trial.boot("before")
     trial.fault(f"{victim} without the plugin's lines")
     trial.stack.switch([victim], False)
-    reason = trial.wait_noticed(cell, _UNREPORTED_SECONDS)
+    # The end of its former life is noticed first, as that of any conductor, and swept away.
+    reason = trial.wait_noticed(cell, _UNREPORTED_SECONDS, "heartbeats nobody reported")
     trial.expect(reason is not None, "a conductor without the plugin is noticed")
     trial.boot("during", 6)
     trial.stack.switch([victim], True)

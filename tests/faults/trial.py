@@ -31,6 +31,7 @@ class Outcome:
     """What became of one scenario.
 
     :param fallbacks: requests that left memory, by reason
+    :param reasons: why scopes were not proved meanwhile, by scope
     :param noticed_seconds: from the fault until the first scope was not proved; None: never
     :param recovery_seconds: from the end of the fault until all is served from memory again
     :param failures: what was promised and not kept; empty when all was well
@@ -41,7 +42,7 @@ class Outcome:
     active: int
     asked: int
     fallbacks: Mapping[str, int]
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, list[str]]
     noticed_seconds: float | None
     recovery_seconds: float | None
     compare_clean: bool
@@ -169,15 +170,21 @@ class Trial:
         self.expect(False, f"all is served from memory within {timeout_seconds:.0f} s ({told})")
         return timeout_seconds
 
-    def wait_noticed(self, scope: str, timeout_seconds: float) -> str | None:
-        """Wait until a scheduler says that it cannot prove a scope; return its reason."""
+    def wait_noticed(
+        self, scope: str, timeout_seconds: float, reason: str | None = None
+    ) -> str | None:
+        """Wait until a scheduler says that it cannot prove a scope; return its reason.
+
+        :param reason: wait for this one
+        """
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
-            seen = self.watch.noticed().get(scope)
-            if seen is not None and seen[0] > self._fault_at:
-                self._noticed = seen[0] - self._fault_at
-                self.say(f"{scope} is not proved after {self._noticed:.1f} s: {seen[1]}")
-                return seen[1]
+            for (where, why), at in self.watch.noticed().items():
+                if where == scope and reason in (why, None) and at > self._fault_at:
+                    seconds = at - self._fault_at
+                    self._noticed = self._noticed or seconds
+                    self.say(f"{scope} is not proved after {seconds:.1f} s: {why}")
+                    return why
             time.sleep(0.2)
         return None
 
@@ -200,14 +207,14 @@ class Trial:
         active = sum(1 for server in servers if server["status"] == "ACTIVE")
         noticed = self.watch.noticed()
         if self._noticed is None and noticed:
-            self._noticed = max(0.0, min(at for at, _ in noticed.values()) - self._fault_at)
+            self._noticed = max(0.0, min(noticed.values()) - self._fault_at)
         outcome = Outcome(
             number=self._number,
             fault=fault,
             active=active,
             asked=len(self._asked),
             fallbacks=self.watch.fallbacks(),
-            reasons={scope: reason for scope, (_at, reason) in noticed.items()},
+            reasons=_reasons(noticed),
             noticed_seconds=self._noticed,
             recovery_seconds=self._recovery,
             compare_clean=clean,
@@ -280,6 +287,13 @@ class Trial:
                 self.say(f"the API does not answer yet: {str(error)[:100]}")
                 time.sleep(2.0)
         return None
+
+
+def _reasons(noticed: Mapping[tuple[str, str], float]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for scope, reason in sorted(noticed, key=lambda pair: noticed[pair]):
+        found.setdefault(scope, []).append(reason)
+    return found
 
 
 def differences(output: str) -> str:

@@ -51,7 +51,7 @@ class Watch:
         self._names = names
         self._lock = threading.Lock()
         self._seen: dict[str, Seen] = {}
-        self._first_missing: dict[str, tuple[float, str]] = {}
+        self._first_missing: dict[tuple[str, str], float] = {}
         self._base: dict[str, Mapping[str, int]] = {}
         self._last: dict[str, Mapping[str, int]] = {}
         self._stop = threading.Event()
@@ -91,8 +91,8 @@ class Watch:
                 found.subtract(self._base.get(worker, {}))
         return {reason: count for reason, count in sorted(found.items()) if count > 0}
 
-    def noticed(self) -> dict[str, tuple[float, str]]:
-        """When each scope was first seen unproved since ``begin`` (time.monotonic), and why."""
+    def noticed(self) -> dict[tuple[str, str], float]:
+        """When each scope was first seen unproved for a reason since ``begin`` (monotonic)."""
         with self._lock:
             return dict(self._first_missing)
 
@@ -140,4 +140,4 @@ class Watch:
             self._seen[host] = Seen(begun, status.worker, status.pid, missing, status.fallbacks)
             self._last[status.worker] = dict(status.fallbacks)
             for scope, reason in missing.items():
-                self._first_missing.setdefault(scope, (time.monotonic(), reason))
+                self._first_missing.setdefault((scope, reason), time.monotonic())
