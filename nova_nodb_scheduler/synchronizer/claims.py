@@ -178,14 +178,9 @@ class ClaimLedger:
                 self._after_step("replaced")
         except errors.BackendUnavailable as exc:
             LOG.warning(
-                "Claim of %(consumer)s on %(host)s is confirmed; those it replaces on "
-                "%(hosts)s stay until a reconciliation: %(reason)s",
-                {
-                    "consumer": claim.consumer,
-                    "host": claim.host,
-                    "hosts": ", ".join(claim.replaces),
-                    "reason": exc,
-                },
+                "Claims of %(consumer)s that are replaced by a confirmed one stay until a "
+                "reconciliation: %(reason)s",
+                {"consumer": claim.consumer, "reason": exc},
             )
 
     def release(self, taken: model.Granted | model.Unknown) -> model.ReleaseAnswer:
@@ -300,8 +295,8 @@ class ClaimLedger:
     ) -> list[_Keyed]:
         """Return a proposer per host, hosts in order.
 
-        One order for all claimers: two that take the same hosts one by one in
-        opposite orders would refuse each other, and both give up.
+        One order for all: two claimers that take the same hosts in opposite
+        orders would refuse each other, and both give up.
         """
         now_seconds = self._now_seconds()
         taking = claim_rules.Taking(

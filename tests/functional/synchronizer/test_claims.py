@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims protocol over every driver, on the real engines."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import ClassVar
+
+from nova_nodb_scheduler.synchronizer.drivers import memcached
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
+from nova_nodb_scheduler.testing import conformance_claims, servers
+
+
+class TestMemcached(conformance_claims.ClaimsConformance):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.enterContext(servers.Memcached("-m", "64", "-M"))
+
+    def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
+        return memcached.MemcachedSynchronizer(
+            memcached.MemcachedOptions(servers=(self.server.address,))
+        )
+
+
+class TestSQLite(conformance_claims.ClaimsConformance):
+    """One database for all tests, emptied before each: making one costs more than a test."""
+
+    url: ClassVar[str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.url = cls.make_database()
+
+    @classmethod
+    def make_database(cls) -> str:
+        directory = cls.enterClassContext(tempfile.TemporaryDirectory())
+        return f"sqlite:///{directory}/nodb.sqlite"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client().reset()
+
+    def make_synchronizer(self) -> sql.SQLAlchemySynchronizer:
+        return sql.SQLAlchemySynchronizer(
+            sql.SQLOptions(
+                self.url, poll_interval_seconds=0.02, timeout_seconds=20.0, auto_upgrade=True
+            )
+        )
+
+
+class TestMariaDB(TestSQLite):
+    @classmethod
+    def make_database(cls) -> str:
+        return cls.enterClassContext(servers.MariaDB()).url
+
+
+class TestPostgreSQL(TestSQLite):
+    @classmethod
+    def make_database(cls) -> str:
+        return cls.enterClassContext(servers.PostgreSQL()).url
