@@ -93,7 +93,10 @@ def _stack(options: argparse.Namespace, conductors: int) -> tuple[stack_module.S
         stack = stack_module.Stack.existing(options.state)
     except FileNotFoundError:
         stack = None
-    if stack is not None and all(stack.status().values()):
+    if stack is not None and any(stack.status().values()):
+        down = [name for name, pid in stack.status().items() if pid is None]
+        if down:
+            raise SystemExit(f"the stack runs without {', '.join(down)}; start them, or end it")
         return stack, False
     settings = stack_settings.Settings(
         state=options.state,

@@ -19,6 +19,7 @@ def mariadb_restarted(trial: trial_module.Trial) -> None:
     trial.stack.start("mariadb")
     asked = trial.ask("during")
     trial.stack.wait_ready("mariadb")
+    trial.heal("MariaDB answers")
     trial.wait_served()
     trial.settle(asked)
     trial.boot("after")
@@ -29,7 +30,7 @@ def rabbitmq_restarted(trial: trial_module.Trial) -> None:
     trial.boot("before")
     trial.fault("restart RabbitMQ")
     trial.stack.restart("rabbitmq")
-    trial.say("RabbitMQ answers")
+    trial.heal("RabbitMQ answers")
     # Each process connects again in its own time; what is sent to nobody is lost in stock Nova.
     trial.wait_served()
     trial.boot("after", 6)
@@ -78,7 +79,7 @@ def one_back_end_stalls(trial: trial_module.Trial) -> None:
             trial.boot("stalled", 4)
             time.sleep(max(0.0, frozen + _STALL_SECONDS - time.monotonic()))
             proxy.thaw()
-            trial.say(f"flows again after {time.monotonic() - frozen:.0f} s")
+            trial.heal(f"flows again after {time.monotonic() - frozen:.0f} s")
             trial.wait_served()
             trial.boot("after")
         finally:

@@ -32,6 +32,7 @@ def dead_host_forced_down(trial: trial_module.Trial) -> None:
             _DOWN_SECONDS,
         )
         trial.note(f"evacuated from {host} to {_host(trial, there[0])}")
+    trial.heal(f"start {victim}, {host} not forced down any more")
     trial.stack.start(victim)
     _update(trial, service, {"forced_down": False})
     trial.wait_for(f"{host} is up", lambda: _service(trial, host)["state"] == "up", _DOWN_SECONDS)
@@ -52,6 +53,7 @@ def dead_host_not_told(trial: trial_module.Trial) -> None:
     )
     placed = trial.boot("down", 8)
     trial.expect(host not in _hosts(placed), f"nothing is placed on {host} while it is down")
+    trial.heal(f"start {victim}")
     trial.stack.start(victim)
     trial.wait_for(f"{host} is up", lambda: _service(trial, host)["state"] == "up", _DOWN_SECONDS)
     trial.wait_served()

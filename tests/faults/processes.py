@@ -19,11 +19,10 @@ def scheduler_killed(trial: trial_module.Trial) -> None:
     trial.fault(f"kill -9 {victim}")
     trial.stack.kill(victim)
     trial.boot("during", 4)
-    begun = time.monotonic()
+    trial.heal(f"start {victim}")
     trial.stack.start(victim)
     trial.stack.wait_ready(victim)
     trial.wait_served()
-    trial.note(f"restarted and serving after {time.monotonic() - begun:.0f} s")
     trial.boot("after", 4)
 
 
@@ -41,6 +40,7 @@ def conductor_killed(trial: trial_module.Trial) -> None:
         trial.wait_served()
     trial.settle(asked)
     trial.boot("with-one")
+    trial.heal(f"start {victim}")
     trial.stack.start(victim)
     trial.stack.wait_ready(victim)
     trial.wait_served()
@@ -59,6 +59,7 @@ def every_conductor_of_a_cell_killed(trial: trial_module.Trial) -> None:
     reason = trial.wait_noticed(cell, _NOTICE_SECONDS)
     trial.expect(reason is not None, "the silence of a cell's only reporters is noticed")
     asked = trial.ask("during", 4)
+    trial.heal(f"start {', '.join(victims)}")
     for victim in victims:
         trial.stack.start(victim)
     for victim in victims:
@@ -79,7 +80,7 @@ def scheduler_paused(trial: trial_module.Trial) -> None:
     asked = trial.ask("during", 4)
     time.sleep(max(0.0, stopped + _PAUSE_SECONDS - time.monotonic()))
     trial.stack.kill(victim, signal.SIGCONT)
-    trial.say(f"SIGCONT {victim} after {time.monotonic() - stopped:.0f} s")
+    trial.heal(f"SIGCONT {victim} after {time.monotonic() - stopped:.0f} s")
     woken = trial.ask("woken", 2)
     trial.wait_served()
     # What the sleeping scheduler had taken from the queue waits for its answer; the conductor

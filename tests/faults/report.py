@@ -12,7 +12,7 @@ from tests.faults import trial as trial_module
 _HEADINGS = (
     "fault",
     "servers ACTIVE",
-    "noticed after",
+    "not proved after",
     "read from databases meanwhile",
     "in memory again after",
     "compare",

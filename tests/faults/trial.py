@@ -70,7 +70,7 @@ class Trial:
         self._number = number
         self._say = say
         self._asked: list[str] = []
-        self._began = self._fault_at = time.monotonic()
+        self._began = self._fault_at = self._healed_at = time.monotonic()
         self._noticed: float | None = None
         self._recovery: float | None = None
         self._notes: list[str] = []
@@ -83,7 +83,7 @@ class Trial:
         """Count from now on, seconds and what schedulers tell."""
         self.watch.begin()
         self._recovery = None
-        self._began = self._fault_at = time.monotonic()
+        self._began = self._fault_at = self._healed_at = time.monotonic()
 
     def say(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")
@@ -101,7 +101,12 @@ class Trial:
 
     def fault(self, text: str) -> None:
         """The fault happens now."""
-        self._fault_at = time.monotonic()
+        self._fault_at = self._healed_at = time.monotonic()
+        self.say(text)
+
+    def heal(self, text: str) -> None:
+        """The fault ends now; without it, it is over as soon as it has happened."""
+        self._healed_at = time.monotonic()
         self.say(text)
 
     # -- servers --------------------------------------------------------------------
@@ -153,18 +158,19 @@ class Trial:
     # -- memory ---------------------------------------------------------------------
 
     def wait_served(self, timeout_seconds: float = SERVED_SECONDS) -> float:
-        """Wait until every scheduler serves every cell from memory; return the seconds.
+        """Wait until every scheduler serves every cell from memory.
 
-        The clock starts with the call, the answers count from now on.
+        Returns the seconds since the end of the fault; the longest is kept for the report.
         """
         begun = time.monotonic()
         missing: Mapping[str, str] | None = None
         while time.monotonic() < begun + timeout_seconds:
             missing = self.watch.missing(begun)
             if missing == {}:
-                self._recovery = time.monotonic() - begun
-                self.say(f"all is served from memory after {self._recovery:.1f} s")
-                return self._recovery
+                seconds = time.monotonic() - self._healed_at
+                self._recovery = max(self._recovery or 0.0, seconds)
+                self.say(f"all is served from memory; {seconds:.1f} s since the fault was over")
+                return seconds
             time.sleep(0.2)
         told = "a scheduler does not answer" if missing is None else str(dict(missing))
         self.expect(False, f"all is served from memory within {timeout_seconds:.0f} s ({told})")
@@ -216,7 +222,7 @@ class Trial:
             fallbacks=self.watch.fallbacks(),
             reasons=_reasons(noticed),
             noticed_seconds=self._noticed,
-            recovery_seconds=self._recovery,
+            recovery_seconds=self._recovery if noticed else None,
             compare_clean=clean,
             seconds=time.monotonic() - self._began,
             notes=tuple(self._notes),
