@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What status gathers from back end and schedulers, and what it calls a problem."""
+
+import testtools
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import deployment
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.wire import codec
+from tests.unit.cmd import samples
+
+
+class Unanswered(Exception):
+    """As a messaging library's time-out."""
+
+
+class GatherTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.cloud = self.useFixture(samples.BackendFixture())
+        self.answers = {}
+        self.asked = []
+
+    def ask(self, host):
+        """As the RPC client: the workers of a host answer in turns."""
+        self.asked.append(host)
+        waiting = self.answers.get(host)
+        if not waiting:
+            raise Unanswered(f"nobody on {host}")
+        waiting.append(waiting.pop(0))
+        return waiting[-1]
+
+    def gather(self):
+        return deployment.gather(
+            deployment.read_backend(self.cloud.client()), self.ask, (Unanswered,), 15.0
+        )
+
+    def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, **status):
+        self.cloud.scheduler(host, pid, age_seconds)
+        if answers:
+            self.answers.setdefault(host, []).append(samples.status(host, pid, **status))
+
+    def healthy(self):
+        self.cloud.cell("cell1")
+        self.cloud.reporter("conductor", "cond1", "cell1")
+        self.run_scheduler("sched1", 11)
+
+    def test_a_healthy_deployment_has_no_problems(self):
+        self.healthy()
+
+        found = self.gather()
+
+        self.assertEqual((), found.problems)
+        self.assertTrue(found.as_dict()["healthy"])
+
+    def test_a_scheduler_tells_what_tools_read(self):
+        self.healthy()
+
+        [scheduler] = self.gather().as_dict()["schedulers"]
+
+        self.assertEqual(("sched1", 11, 6), tuple(scheduler[n] for n in ("host", "pid", "hosts")))
+        self.assertEqual({"feed not proved": 2}, scheduler["fallbacks"])
+        self.assertEqual(0.25, scheduler["schedule_seconds_p50"])
+        self.assertEqual(0.5, scheduler["schedule_seconds_p99"])
+        self.assertEqual(0.01, scheduler["feed_lag_seconds"])
+        self.assertTrue(scheduler["answered"])
+
+    def test_a_scheduler_that_does_not_answer_is_listed_from_its_beat(self):
+        self.healthy()
+        self.run_scheduler("sched2", 22, answers=False)
+
+        found = self.gather()
+
+        listed = {each["host"]: each for each in found.schedulers}
+        self.assertFalse(listed["sched2"]["answered"])
+        self.assertEqual(5, listed["sched2"]["hosts"])
+        self.assertEqual({"cold": 1}, listed["sched2"]["fallbacks"])
+        self.assertIn("nobody on sched2", found.problems[0])
+        self.assertTrue(listed["sched1"]["answered"])
+
+    def test_a_silent_scheduler_is_not_asked_and_is_a_problem(self):
+        self.healthy()
+        self.run_scheduler("sched2", 22, age_seconds=100.0)
+
+        found = self.gather()
+
+        self.assertEqual({"sched1"}, set(self.asked))
+        self.assertEqual(1, len(found.problems))
+        self.assertRegex(found.problems[0], r"sched2 \(process 22\) is silent for 1\d\d s")
+
+    def test_a_process_that_was_replaced_on_its_host_is_forgotten(self):
+        self.healthy()
+        self.run_scheduler("sched1", 9, age_seconds=100.0, answers=False)
+
+        found = self.gather()
+
+        self.assertEqual([11], [each["pid"] for each in found.schedulers])
+        self.assertEqual((), found.problems)
+
+    def test_each_worker_of_a_host_is_asked(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12)
+        self.run_scheduler("sched1", 13)
+
+        found = self.gather()
+
+        self.assertEqual([True] * 3, [each["answered"] for each in found.schedulers])
+
+    def test_a_worker_that_never_gets_the_question_is_said_so(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, answers=False)
+
+        found = self.gather()
+
+        self.assertEqual(3 * 1 + 1, len(self.asked))
+        self.assertIn("another worker", found.problems[0])
+
+    def test_a_feed_that_does_not_follow_is_a_problem(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, state="dead")
+
+        self.assertIn("its feed is dead", self.gather().problems[0])
+
+    def test_a_cell_without_proof_is_a_problem_with_its_reason(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, missing={"cell1": "reporter silent"})
+
+        found = self.gather()
+
+        [cell] = found.cells
+        self.assertFalse(cell["proved"])
+        self.assertEqual(
+            ("Cell cell1 is not proved for sched1:11:1: reporter silent.",), found.problems
+        )
+
+    def test_unreadable_records_are_problems(self):
+        self.healthy()
+        self.answers["sched1"] = [samples.status("sched1", 11, quarantined={"instances": 2})]
+        self.cloud.write_raw(namespaces.REPORTERS.name, "broken", b"\xff")
+
+        problems = " ".join(self.gather().problems)
+
+        self.assertIn("cannot read 2 records", problems)
+        self.assertIn("Record reporters/broken cannot be read", problems)
+
+    def test_a_silent_reporter_is_a_problem(self):
+        self.healthy()
+        self.cloud.reporter("conductor", "cond2", "cell1", age_seconds=60.0)
+
+        [problem] = self.gather().problems
+
+        self.assertIn("conductor:cond2", problem)
+
+    def test_a_cell_tells_its_reporters_and_whether_it_is_of_this_epoch(self):
+        self.healthy()
+        self.cloud.reporter("api", "api1", "*", guards=())
+        self.cloud.cell("cell2", epoch="an older one")
+
+        cells = {each["cell"]: each for each in self.gather().cells}
+
+        self.assertEqual((True, 2), (cells["cell1"]["imported"], cells["cell1"]["reporters"]))
+        self.assertEqual((False, 1), (cells["cell2"]["imported"], cells["cell2"]["reporters"]))
+
+    def test_no_scheduler_at_all_is_a_problem(self):
+        self.assertEqual(("No scheduler with the plugin runs.",), self.gather().problems)
+
+    def test_with_the_back_end_down_whoever_answers_is_shown(self):
+        self.answers[None] = [samples.status("sched7", 77)]
+        self.cloud.hub.faults.go_down()
+
+        found = self.gather()
+
+        self.assertEqual(["sched7"], [each["host"] for each in found.schedulers])
+        self.assertIn("cannot be read", found.problems[0])
+        self.assertFalse(found.as_dict()["backend"]["reachable"])
+
+    def test_with_everything_down_the_answer_says_so(self):
+        self.cloud.hub.faults.go_down()
+
+        problems = self.gather().problems
+
+        self.assertIn("cannot be read", problems[0])
+        self.assertIn("No scheduler", problems[1])
+
+
+class BackendTest(testtools.TestCase):
+    def test_reading_leaves_the_connection_closed(self):
+        hub = memory.MemoryHub()
+        client = memory.MemorySynchronizer(shared_hub=hub)
+
+        backend = deployment.read_backend(client)
+
+        self.assertIsNone(backend.error)
+        error = self.assertRaises(errors.BackendUnavailable, client.head)
+        self.assertIn("open", str(error))
+
+    def test_a_beat_of_the_future_is_of_age_zero(self):
+        backend = deployment.Backend("memory", now_seconds=10.0)
+
+        self.assertEqual(0.0, backend.age_seconds({"beat_at": 11.0}))
+        self.assertEqual(4.0, backend.age_seconds({"beat_at": 6.0}))
+
+    def test_records_are_decoded(self):
+        key = records.RecordKey("cells", "c")
+        payload = codec.encode({"epoch": "e"}, namespaces.CELLS.schema)
+
+        self.assertEqual({"epoch": "e"}, deployment._state(records.Record(key, 1, 1, payload)))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler worker's runtime answers over Nova's transport, and leaves nothing behind."""
+
+import importlib.util
+import threading
+import unittest
+
+import testtools
+
+from nova_nodb_scheduler.cmd import deployment
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import publisher
+
+HAVE_NOVA = importlib.util.find_spec("nova") is not None
+
+
+@unittest.skipUnless(HAVE_NOVA, "needs Nova beside the plugin")
+class SchedulerRpcTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        import nova.conf
+        import nova.objects
+        import nova.rpc
+        from oslo_messaging import conffixture
+
+        from nova_nodb_scheduler.nova_adapter import assembly, rpc_server
+
+        nova.objects.register_all()
+        conf = nova.conf.CONF
+        conf([], project="nova", default_config_files=[])
+        self.addCleanup(conf.reset)
+        self.useFixture(conffixture.ConfFixture(conf)).transport_url = "fake:/"
+        self.plugin = assembly.Plugin(conf)
+        self.addCleanup(conf.clear_override, "synchronizer", "nodb_scheduler")
+        conf.set_override("synchronizer", "memory", "nodb_scheduler")
+        self.plugin.make_synchronizer()
+        conf.set_override("hub_name", self.id(), "nodb_memory")
+        self.addCleanup(conf.clear_override, "hub_name", "nodb_memory")
+        transport, nova.rpc.TRANSPORT = nova.rpc.TRANSPORT, None
+        self.addCleanup(setattr, nova.rpc, "TRANSPORT", transport)
+        nova.rpc.TRANSPORT = nova.rpc.create_transport(nova.rpc.get_transport_url())
+        self.rpc_server = rpc_server
+        self.client = rpc_server.make_client(self.plugin, 5.0)
+
+    def start(self, host="sched1"):
+        conf = self.plugin.conf
+        conf.set_override("host", host)
+        self.addCleanup(conf.clear_override, "host")
+        runtime = self.plugin.scheduler(
+            lambda: ["cell1"],
+            make_server=lambda runtime: self.rpc_server.RpcServer(self.plugin, runtime),
+        )
+        self.addCleanup(runtime.stop)
+        runtime.start()
+        return runtime
+
+    def context(self):
+        from nova import context
+
+        return context.get_admin_context()
+
+    def publish_node(self, runtime):
+        synchronizer = self.plugin.make_synchronizer()
+        synchronizer.open()
+        self.addCleanup(synchronizer.close)
+        declared = {each.name: each for each in self.plugin.declared}
+        key = records.RecordKey("compute_nodes", "n1")
+        state = {"cell": "cell1", "row": {"host": "h1", "vcpus": 4}}
+        report = publisher.Publisher(synchronizer, declared, namespaces.NOVA).publish(
+            {key: lambda current: state}
+        )
+        self.assertTrue(runtime.replicator.wait_until(report.version, 5.0))
+
+    def test_status_tells_cells_feed_and_decisions(self):
+        runtime = self.start()
+        self.publish_node(runtime)
+        for seconds in (0.1, 0.2, 0.9):
+            runtime.scheduled(seconds, "selected")
+
+        status = self.client.get_status(self.context(), server="sched1")
+
+        self.assertEqual("sched1", status.host)
+        self.assertEqual("following", status.feed.state)
+        self.assertEqual((0.2, 0.9), (status.schedule_seconds_p50, status.schedule_seconds_p99))
+        self.assertEqual({"selected": 3}, status.outcomes)
+        self.assertEqual(1, status.records["compute_nodes"])
+        cells = {each.scope: each for each in status.scopes}
+        self.assertEqual(1, cells["cell1"].hosts)
+        self.assertFalse(cells["cell1"].proved)
+        self.assertEqual("never swept in this epoch", cells["cell1"].reason)
+        self.assertIn("api", cells)
+
+    def test_an_update_over_rpc_reaches_the_store_of_another_scheduler(self):
+        first, second = self.start("sched1"), self.start("sched2")
+        state = {"cell": "cell1", "row": {"host": "h9"}}
+
+        result = self.client.update_host_states(
+            self.context(), "nova", {("compute_nodes", "n9"): state}, server="sched1"
+        )
+
+        self.assertEqual([], result.errors)
+        for runtime in (first, second):
+            self.assertTrue(runtime.replicator.wait_until(result.version, 5.0))
+        page = self.client.get_host_states(
+            self.context(), "compute_nodes", predicate=[["host", "==", "h9"]], server="sched2"
+        )
+        self.assertEqual([state], [each.state for each in page.states])
+
+    def test_the_whole_is_gathered_from_back_end_and_answers(self):
+        runtime = self.start()
+        self.publish_node(runtime)
+        self.assertTrue(self.proved(runtime))
+
+        found = deployment.gather(
+            deployment.read_backend(self.plugin.make_synchronizer()),
+            lambda host: self.client.get_status(self.context(), server=host),
+            self.rpc_server.CALL_ERRORS,
+            15.0,
+        )
+
+        [scheduler] = found.schedulers
+        self.assertEqual(
+            ("sched1", True, 1), tuple(scheduler[name] for name in ("host", "answered", "hosts"))
+        )
+        self.assertIn("never swept", " ".join(found.problems))
+
+    @staticmethod
+    def proved(runtime):
+        for _ in range(100):
+            if runtime.replicator.alive(10.0):
+                return True
+            threading.Event().wait(0.05)
+        return False
+
+    def test_nothing_runs_after_a_stop_and_a_second_stop_is_harmless(self):
+        before = set(threading.enumerate())
+        runtime = self.start()
+        self.client.get_status(self.context(), server="sched1")
+
+        runtime.stop()
+        runtime.stop()
+
+        left = [
+            thread.name
+            for thread in set(threading.enumerate()) - before
+            if not thread.name.startswith(("reply", "fake"))
+        ]
+        self.assertEqual([], left)
+
+    def test_a_worker_that_stops_can_be_followed_by_another(self):
+        self.start().stop()
+        self.start()
+
+        self.assertEqual("sched1", self.client.get_status(self.context(), server="sched1").host)

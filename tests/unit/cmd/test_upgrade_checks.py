@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the upgrade check says of services, reporters, feeds and cells."""
+
+import testtools
+from oslo_upgradecheck import upgradecheck
+
+from nova_nodb_scheduler.cmd import deployment, upgrade_checks
+from tests.unit.cmd import samples
+
+Code = upgradecheck.Code
+Service = upgrade_checks.Service
+
+
+class ChecksTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.cloud = self.useFixture(samples.BackendFixture())
+        self.cloud.cell("cell1")
+        self.cloud.reporter("conductor", "cond1", "cell1")
+        self.cloud.scheduler("sched1", 11)
+        self.status = samples.status("sched1", 11)
+
+    def found(self):
+        return deployment.gather(
+            deployment.read_backend(self.cloud.client()), lambda host: self.status, (), 15.0
+        )
+
+    def services(self, *services, expects_schedulers=True):
+        findings = upgrade_checks.judge_services(
+            services, self.found(), expects_schedulers=expects_schedulers
+        )
+        return upgrade_checks.result(findings)
+
+    def cells(self, mapped=("cell1",), services=(), nodes=None):
+        return upgrade_checks.result(
+            upgrade_checks.judge_cells(mapped, services, self.found(), nodes or {})
+        )
+
+    # -- services ----------------------------------------------------------------
+
+    def test_services_that_say_they_live_are_counted(self):
+        result = self.services(
+            Service("nova-conductor", "cond1", "cell1", True),
+            Service("nova-scheduler", "sched1", "cell0", True),
+        )
+
+        self.assertEqual(
+            (Code.SUCCESS, "2 services run the plugin."), (result.code, result.details)
+        )
+
+    def test_a_conductor_without_the_plugin_is_a_failure_by_name(self):
+        result = self.services(
+            Service("nova-conductor", "cond1", "cell1", True),
+            Service("nova-conductor", "cond2", "cell1", True),
+        )
+
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn(
+            "nova-conductor on cond2 (cell cell1) runs without the plugin", result.details
+        )
+        self.assertNotIn("cond1", result.details)
+
+    def test_a_conductor_whose_reporter_is_silent_counts_as_without(self):
+        self.cloud.reporter("conductor", "cond1", "cell1", age_seconds=60)
+
+        result = self.services(Service("nova-conductor", "cond1", "cell1", True))
+
+        self.assertEqual(Code.FAILURE, result.code)
+
+    def test_a_service_that_is_down_is_not_missed(self):
+        result = self.services(
+            Service("nova-conductor", "cond1", "cell1", True),
+            Service("nova-conductor", "gone", "cell1", False),
+            Service("nova-scheduler", "gone", "cell0", False),
+        )
+
+        self.assertEqual(Code.SUCCESS, result.code)
+
+    def test_a_stock_scheduler_is_a_warning_by_name(self):
+        conductor = Service("nova-conductor", "cond1", "cell1", True)
+        stock = Service("nova-scheduler", "sched2", "cell0", True)
+
+        result = self.services(conductor, stock)
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("nova-scheduler on sched2", result.details)
+        # With scheduler_driver at its default that is what was asked for.
+        self.assertEqual(
+            Code.SUCCESS, self.services(conductor, stock, expects_schedulers=False).code
+        )
+
+    def test_of_an_api_that_wrote_nothing_is_said_that_nothing_is_known(self):
+        conductor = Service("nova-conductor", "cond1", "cell1", True)
+        api = Service("nova-osapi_compute", "api1", "cell0", False)
+
+        result = self.services(conductor, api)
+        self.assertEqual(Code.SUCCESS, result.code)
+        self.assertIn("Nothing is known of nova-osapi_compute on api1", result.details)
+
+        self.cloud.reporter("api", "api1", "*", guards=())
+        self.assertEqual("2 services run the plugin.", self.services(conductor, api).details)
+
+    def test_no_conductor_up_is_a_warning(self):
+        self.assertEqual(Code.WARNING, self.services().code)
+
+    # -- reporters and feeds -----------------------------------------------------------
+
+    def test_living_reporters_and_feeds_are_well(self):
+        found = self.found()
+
+        self.assertEqual([], upgrade_checks.judge_reporters(found))
+        self.assertEqual([], upgrade_checks.judge_feeds(found, expects_schedulers=True))
+
+    def test_a_reporter_that_fails_to_publish_is_a_warning(self):
+        self.cloud.reporter(
+            "conductor", "cond1", "cell1", behind_seconds={"cell1": 3.0}, failed_flushes=4
+        )
+
+        [finding] = upgrade_checks.judge_reporters(self.found())
+
+        self.assertEqual(Code.WARNING, finding.code)
+        self.assertIn("3.0 s behind", finding.text)
+
+    def test_silent_reporters_alone_are_a_failure(self):
+        self.cloud.reporter("conductor", "cond1", "cell1", age_seconds=60)
+
+        findings = upgrade_checks.judge_reporters(self.found())
+
+        self.assertEqual([Code.WARNING, Code.FAILURE], [finding.code for finding in findings])
+
+    def test_a_dead_feed_and_unreadable_records_are_failures(self):
+        self.status = samples.status("sched1", 11, state="dead", quarantined={"services": 1})
+
+        findings = upgrade_checks.judge_feeds(self.found(), expects_schedulers=True)
+
+        self.assertEqual([Code.FAILURE] * 2, [finding.code for finding in findings])
+
+    def test_no_scheduler_is_a_failure_only_where_one_is_expected(self):
+        self.cloud = self.useFixture(samples.BackendFixture())
+
+        found = self.found()
+
+        self.assertEqual([], upgrade_checks.judge_feeds(found, expects_schedulers=False))
+        [finding] = upgrade_checks.judge_feeds(found, expects_schedulers=True)
+        self.assertEqual(Code.FAILURE, finding.code)
+
+    # -- cells -----------------------------------------------------------------------
+
+    def test_cells_that_agree_are_well(self):
+        self.assertEqual(
+            Code.SUCCESS,
+            self.cells(
+                services=[Service("nova-conductor", "cond1", "cell1", True)], nodes={"cell1": 3}
+            ).code,
+        )
+
+    def test_a_cell_without_a_conductor_that_reports_is_a_warning(self):
+        self.cloud.cell("cell2")
+
+        result = self.cells(mapped=["cell1", "cell2"])
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("No conductor reports for cell cell2", result.details)
+
+    def test_a_cell_that_was_never_imported_is_a_warning(self):
+        self.cloud.cell("cell1", epoch="an older one")
+
+        result = self.cells()
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("cell1 was never imported", result.details)
+
+    def test_a_conductor_with_a_wrong_cell_uuid_is_a_failure(self):
+        self.cloud.reporter("conductor", "cond2", "typo")
+
+        result = self.cells()
+
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn("The conductor on cond2 reports for typo", result.details)
+
+    def test_a_conductor_that_reports_for_another_cell_than_its_own_is_a_failure(self):
+        self.cloud.cell("cell2")
+        self.cloud.reporter("conductor", "cond2", "cell2")
+
+        result = self.cells(
+            mapped=["cell1", "cell2"],
+            services=[
+                Service("nova-conductor", "cond1", "cell1", True),
+                Service("nova-conductor", "cond2", "cell1", True),
+            ],
+        )
+
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn(
+            "cond2 reports for cell cell2, and is registered in cell cell1", result.details
+        )
+
+    def test_records_of_an_unmapped_cell_are_a_warning(self):
+        result = self.cells(nodes={"cell1": 1, "gone": 2})
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("2 compute nodes of cell gone", result.details)
+
+    # -- releases ----------------------------------------------------------------------
+
+    def test_several_releases_of_the_plugin_are_a_warning(self):
+        self.assertEqual([], upgrade_checks.judge_versions(self.found()))
+
+        self.cloud.reporter("conductor", "cond2", "cell1", plugin="1.1")
+
+        [finding] = upgrade_checks.judge_versions(self.found())
+        self.assertIn("1.0, 1.1", finding.text)
