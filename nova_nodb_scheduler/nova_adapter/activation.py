@@ -54,10 +54,11 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
     objects.register()
     assembly.install(plugin)
     role = role or role_of(sys.argv[0])
-    reporting.install(
-        plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role != "manage"),
-        plugin.scopes,
-    )
+
+    def make() -> reporter_module.Reporter:
+        return plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role == "api")
+
+    reporting.install(make(), plugin.scopes, make)
     _replace_managers(plugin)
     return plugin
 
@@ -116,7 +117,9 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
             activate(conf)
         except errors.UnsupportedRelease as error:
             # An upgrade of Nova must not stop it: stock, and loudly.
-            option_checks.warn(f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}")
+            option_checks.warn(
+                f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}"
+            )
         except errors.NodbError as error:
             raise SystemExit(f"nova_nodb_scheduler refuses to start: {error}") from error
         except Exception as error:

@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from nova import objects
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import option_checks, publishing, releases
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -193,8 +194,12 @@ class Plugin:
         options = self.options
 
         def scopes() -> list[str]:
-            own = [self.scopes.own_cell()]
-            return [*own, scopes_module.API] if self.scopes.has_api_database() else own
+            own = self.scopes.own_cell()
+            if not self.scopes.has_api_database():
+                return [own]
+            # Often no conductor's own: whoever can reach it sweeps it.
+            cell0 = objects.CellMapping.CELL0_UUID
+            return sorted({own, cell0, scopes_module.API})
 
         return sweep_duty_module.SweepDuty(
             synchronizer,

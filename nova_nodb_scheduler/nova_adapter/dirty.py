@@ -51,11 +51,16 @@ class DirtyRecords:
 
     :param limit: most names that are kept; beyond it all are forgotten and
         their scopes are remembered as lost, to be swept
+    :param rest_seconds: how long names rest that could not be published, so
+        that a database that is down does not hold up the others' rows
     """
 
-    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float], rest_seconds: float = 1.0) -> None:
         self._limit = limit
         self._clock = clock
+        self._rest_seconds = rest_seconds
+        self._rested_at = float("inf")
+        self._resting: dict[records.RecordKey, Dirty] = {}
         self._lock = threading.Lock()
         self._names: dict[records.RecordKey, Dirty] = {}
         self._in_flight: dict[records.RecordKey, Dirty] = {}
@@ -69,10 +74,12 @@ class DirtyRecords:
         now = self._clock()
         with self._lock:
             for key in keys:
-                self._names.setdefault(key, Dirty(key, scope, now))
-            if len(self._names) > self._limit:
-                self._lost.update(dirty.scope for dirty in self._names.values())
-                self._names.clear()
+                if key not in self._resting:
+                    self._names.setdefault(key, Dirty(key, scope, now))
+            if len(self._names) + len(self._resting) > self._limit:
+                for names in (self._names, self._resting):
+                    self._lost.update(dirty.scope for dirty in names.values())
+                    names.clear()
         self.wake.set()
 
     def beat(self, scope: str, service: str, report_count: int, last_seen_up: str | None) -> None:
@@ -86,9 +93,16 @@ class DirtyRecords:
                 beat.report_count = report_count
                 beat.last_seen_up = last_seen_up or beat.last_seen_up
 
-    def take(self, limit: int) -> list[Dirty]:
-        """Take the names that waited longest; end with :meth:`done`."""
+    def take(self, limit: int, *, rested: bool = False) -> list[Dirty]:
+        """Take the names that waited longest; end with :meth:`done`.
+
+        :param rested: take those that rest, too
+        """
         with self._lock:
+            if rested or self._clock() >= self._rested_at:
+                self._names = {**self._resting, **self._names}
+                self._resting.clear()
+                self._rested_at = float("inf")
             batch = [self._names.pop(key) for key in list(self._names)[:limit]]
             self._in_flight.update((dirty.key, dirty) for dirty in batch)
             if not self._names:
@@ -96,12 +110,15 @@ class DirtyRecords:
         return batch
 
     def done(self, batch: Collection[Dirty], failed: Collection[records.RecordKey] = ()) -> None:
-        """Give a batch back: the failed ones wait again, with their old age."""
+        """Give a batch back: the failed ones rest, then wait with their old age."""
         with self._lock:
             for dirty in batch:
                 self._in_flight.pop(dirty.key, None)
                 if dirty.key in failed:
-                    self._names[dirty.key] = dirty
+                    self._names.pop(dirty.key, None)
+                    self._resting[dirty.key] = dirty
+            if self._resting:
+                self._rested_at = min(self._rested_at, self._clock() + self._rest_seconds)
 
     def take_beats(self) -> list[Heartbeat]:
         """Take all waiting heartbeats."""
@@ -136,7 +153,7 @@ class DirtyRecords:
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._names) + len(self._in_flight)
+            return len(self._names) + len(self._resting) + len(self._in_flight)
 
     def beats_waiting(self) -> int:
         """Count the services with heartbeats not yet published."""
@@ -148,7 +165,8 @@ class DirtyRecords:
         now = self._clock()
         ages: dict[str, float] = {}
         with self._lock:
-            for dirty in (*self._names.values(), *self._in_flight.values()):
+            waiting = (self._names, self._resting, self._in_flight)
+            for dirty in (dirty for names in waiting for dirty in names.values()):
                 age = now - dirty.since_seconds
                 ages[dirty.scope] = max(age, ages.get(dirty.scope, 0.0))
             for scope in self._lost:

@@ -32,28 +32,19 @@ LOG = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Fields of an instance whose change a scheduler must hear of.
+#: Fields of an instance whose change a scheduler must hear of: what its record
+#: holds, and what comes and goes with it.
 INSTANCE_FIELDS = frozenset(
     [
-        "host",
-        "node",
-        "compute_id",
+        *tables.INSTANCE_COLUMNS,
+        "system_metadata",
         "flavor",
-        "instance_type_id",
-        "vm_state",
-        "task_state",
         "migration_context",
         "deleted",
-        "hidden",
-        "availability_zone",
-        "memory_mb",
-        "vcpus",
-        "root_gb",
-        "ephemeral_gb",
     ]
 )
 
-#: Fields of a service that only a heartbeat changes (version is always set).
+#: Fields of a service that a heartbeat may carry (version is always dirty).
 HEARTBEAT_FIELDS = frozenset({"report_count", "last_seen_up", "version"})
 
 
@@ -95,7 +86,8 @@ def _mark_service(service: Any, changed: Collection[str]) -> None:
             # As the row has it: UTC without an offset.
             seen.replace(tzinfo=None).isoformat() if seen else None,
         )
-    if not changed or not HEARTBEAT_FIELDS.issuperset(changed):
+    # A version alone is a service that was upgraded and starts again.
+    if "report_count" not in changed or not HEARTBEAT_FIELDS.issuperset(changed):
         _mark_whole_service(service, changed)
 
 
@@ -176,7 +168,11 @@ class Service(nova_service.Service):  # type: ignore[misc]
             found = nova_objects.ComputeNodeList.get_all_by_host(self._context, self.host)
             return [str(node.uuid) for node in found]
         except nova_exception.NotFound:
-            LOG.debug("No compute nodes of %(host)s to report.", {"host": self.host})
+            return []
+        except Exception:
+            # Nova's own deletion decides whether it can go on; the sweep
+            # finds the nodes.
+            LOG.exception("Cannot tell which compute nodes go with %(name)s", {"name": self})
             return []
 
 
@@ -269,3 +265,5 @@ def register() -> None:
     for cls in REPORTED:
         if getattr(nova_objects, cls.obj_name(), None) is not cls:
             base.NovaObjectRegistry.register(cls)
+    # The discovery of hosts names the class through its own module.
+    nova_host_mapping.HostMapping = HostMapping

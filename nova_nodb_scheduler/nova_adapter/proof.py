@@ -22,15 +22,19 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import quarantine as quarantine_module
 
-#: Namespaces without which a cell cannot be judged or scheduled.
-_NEEDED = (
+#: Namespaces without which nothing can be judged.
+_TO_JUDGE = (namespaces.REPORTERS.name, namespaces.CELLS.name)
+
+#: Namespaces without which a cell cannot be scheduled.
+_OF_A_CELL = (
     namespaces.COMPUTE_NODES.name,
     namespaces.SERVICES.name,
     namespaces.SERVICE_LIVENESS.name,
     namespaces.INSTANCES.name,
-    namespaces.REPORTERS.name,
-    namespaces.CELLS.name,
 )
+
+#: Namespaces of the API database.
+_OF_THE_API = (namespaces.AGGREGATES.name, namespaces.HOST_MAPPINGS.name)
 
 
 class Reason(enum.Enum):
@@ -81,6 +85,8 @@ class Judge:
     :param feed_alive: whether the feed was proved within some seconds
     :param epoch: the replicator's current epoch
     :param backend_now_seconds: the back end's clock, without I/O
+    :param unguarded: scopes without compute services of their own, which may
+        have no conductor that says it lives: ``api`` and cell0
     """
 
     def __init__(
@@ -90,8 +96,10 @@ class Judge:
         quarantine: quarantine_module.Quarantine,
         backend_now_seconds: Callable[[], float],
         options: ProofOptions,
+        unguarded: Collection[str] = (scopes_module.API,),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._unguarded = frozenset(unguarded)
         self._feed_alive = feed_alive
         self._epoch = epoch
         self._quarantine = quarantine
@@ -150,13 +158,14 @@ class Judge:
                 return Reason.BEHIND
             if beat.get("cell") not in (scope, reporter_module.EVERY_CELL):
                 continue
-            if silence > bound:
+            if silence > bound and not covers(swept_from, beat, bound):
                 return Reason.SILENT_REPORTER
+            if silence > bound:
+                continue
             if scope in beat["guards"]:
                 alive += 1
                 covering += float(beat["since"]) <= swept_from
-        # Nobody guards the API database's tables: nova-api may be silent for days.
-        if covering or scope == scopes_module.API:
+        if covering or scope in self._unguarded:
             return None
         return Reason.UNSWEPT if alive else Reason.NO_REPORTER
 
@@ -168,14 +177,15 @@ class Judge:
         return self._clock() - since > self._options.unreported_grace_seconds
 
     def _unreadable(self, snapshot: snapshot_module.Snapshot, scope: str) -> bool:
-        for name in _NEEDED:
+        of_api = scope == scopes_module.API
+        for name in _TO_JUDGE + (_OF_THE_API if of_api else _OF_A_CELL):
             if self._quarantine.overflowed(name):
                 return True
             view = snapshot.namespace(name)
             for key in self._quarantine.keys(name):
                 known = view.get(key)
                 # Whose it is, only its last readable state tells.
-                if known is None or known.state.get("cell") in (scope, None):
+                if of_api or known is None or known.state.get("cell") in (scope, None):
                     return True
         return False
 
@@ -184,6 +194,18 @@ class Judge:
         view = snapshot.namespace(namespaces.REPORTERS.name)
         found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
         return [record.state for record in found if record is not None]
+
+
+def covers(swept_from: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:
+    """Tell whether a sweep made good what a silent process may have left unreported.
+
+    Only for processes that may write any cell: of a cell's own conductor that
+    is cut off, but alive, more is to come, and its silence is judged until it
+    is forgotten.
+    """
+    if beat.get("cell") != reporter_module.EVERY_CELL:
+        return False
+    return swept_from > float(beat["beat_at"]) + bound_seconds
 
 
 def unreported_by_cell(snapshot: snapshot_module.Snapshot) -> dict[str, int]:

@@ -58,7 +58,9 @@ class RowPublisher:
             {key: rows.compute(key) for key in scope_of}, refresh=rows.refresh
         )
         return Published(
-            failed=report.failed | rows.unreadable,
+            # What cannot be written as it is stays dirty, too: the record that
+            # stands there is old, and its cell must not be trusted.
+            failed=report.failed | report.rejected.keys() | rows.unreadable,
             written=report.published + report.deleted,
             version=report.version,
         )
@@ -170,8 +172,7 @@ def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
     nova-compute counts its heartbeats; ``seen`` counts those that reporters
     saw. What is missing went through a conductor without the plugin (or was
     lost with a conductor that died): ``unreported``, the sign that other
-    writes may have been missed, too. It may be negative for a moment, when
-    two conductors' batches cross.
+    writes may have been missed, too.
     """
 
     def update(
@@ -191,11 +192,15 @@ def _with_count(
 ) -> dict[str, Any]:
     count = max(int(current["report_count"]), report_count)
     total = int(current["seen"]) + seen
+    # More seen than counted: the first count known was taken too late, or a
+    # batch was merged twice. Left below zero, it would hide as many later ones.
+    base = min(int(current["base"]), count - total)
     latest = max(str(current["last_seen_up"] or ""), last_seen_up or "") or None
     return {
         **current,
         "report_count": count,
+        "base": base,
         "seen": total,
-        "unreported": count - int(current["base"]) - total,
+        "unreported": count - base - total,
         "last_seen_up": latest,
     }

@@ -34,12 +34,18 @@ class BuiltObjects:
 class Reads:
     """Nova's reads over one snapshot. Cheap to make: one per request.
 
+    :param generation: of the store: revisions of two generations do not compare
     :param context: an admin context, untargeted; goes into the objects
     """
 
     def __init__(
-        self, snapshot: snapshot_module.Snapshot, built: BuiltObjects, context: Any
+        self,
+        snapshot: snapshot_module.Snapshot,
+        generation: int,
+        built: BuiltObjects,
+        context: Any,
     ) -> None:
+        self._generation = generation
         self._built = built
         self._context = context
         self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
@@ -92,7 +98,7 @@ class Reads:
             node.nodb_numa_topology = numa_topology
             return node
 
-        return self._built.nodes.get(record.key, record.revision, build)
+        return self._built.nodes.get(record.key, (self._generation, record.revision), build)
 
     # -- services -----------------------------------------------------------
 
@@ -108,7 +114,8 @@ class Reads:
 
     def _service(self, record: snapshot_module.StoredRecord) -> Any:
         liveness = self._liveness.get(record.key)
-        revisions = (record.revision, liveness.revision if liveness is not None else 0)
+        liveness_revision = liveness.revision if liveness is not None else 0
+        revisions = (self._generation, record.revision, liveness_revision)
         return self._built.services.get(
             record.key, revisions, lambda: rows.service(self._context, record, liveness)
         )
@@ -116,14 +123,19 @@ class Reads:
     def minimum_service_versions(self, cell: str, binaries: Collection[str]) -> dict[str, int]:
         """Return the lowest version of a cell's services by binary, disabled ones too.
 
-        As the database does it, a binary without services is left out.
+        As the database does it, services that are forced down do not count,
+        and a binary without services is left out.
         """
         versions: dict[str, int] = {}
         for binary in binaries:
             found = (
                 self._services.get(k) for k in self._services.lookup("cell_binary", cell, binary)
             )
-            known = [int(r.state["row"]["version"] or 0) for r in found if r is not None]
+            known = [
+                int(record.state["row"]["version"] or 0)
+                for record in found
+                if record is not None and not record.state["row"]["forced_down"]
+            ]
             if known:
                 versions[binary] = min(known)
         return versions
@@ -152,7 +164,7 @@ class Reads:
     def aggregates_of_host(self, host: str) -> list[Any]:
         """Return the aggregates that hold a host; shared objects, not to be changed."""
         by_host = self._built.host_aggregates.get(
-            "", self._aggregates.version, self._group_aggregates
+            "", (self._generation, self._aggregates.version), self._group_aggregates
         )
         return list(by_host.get(host, ()))
 
@@ -164,7 +176,9 @@ class Reads:
 
     def _aggregate(self, record: snapshot_module.StoredRecord) -> Any:
         return self._built.aggregates.get(
-            record.key, record.revision, lambda: rows.aggregate(self._context, record)
+            record.key,
+            (self._generation, record.revision),
+            lambda: rows.aggregate(self._context, record),
         )
 
     def _group_aggregates(self) -> dict[str, list[Any]]:

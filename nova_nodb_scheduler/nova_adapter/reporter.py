@@ -26,11 +26,15 @@ from nova_nodb_scheduler.nova_adapter import publishing
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
 
 #: Scope of a reporter that writes into every cell: nova-api, nova-manage.
 EVERY_CELL = "*"
+
+#: Age of changes whose names were forgotten: of a scope that must be swept.
+LOST_SECONDS = 1e9
 
 
 @attrs.frozen
@@ -116,6 +120,8 @@ class Reporter:
         self._last_beat = self._last_heartbeats = float("-inf")
         self._published = self._failed_flushes = self._version = self._beat_number = 0
         self._last_error: str | None = None
+        #: Scopes of which names were forgotten, and the back end's time of it.
+        self._lost: dict[str, float] = {}
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
 
@@ -182,7 +188,7 @@ class Reporter:
         """
         with self._flush_lock:
             self._open()
-            self._flush_records()
+            self._flush_records(all_of_them=True)
             self._flush_heartbeats(force=True)
         return self._version
 
@@ -233,15 +239,10 @@ class Reporter:
     def _turn(self) -> None:
         with self._flush_lock:
             self._open()
-            failed = self._flush_records()
+            self._note_lost()
+            self._flush_records()
             self._flush_heartbeats(force=False)
             self._send_beat()
-        lost = self._dirty.take_lost()
-        if lost:
-            self.on_lost(lost)
-        if failed:
-            # Rows of a database that is down: the rest went on, they wait.
-            self._stop.wait(min(1.0, self._options.beat_interval_seconds))
         if self._last_error is not None:
             LOG.info("The synchronizer back end is back; nothing was lost.")
             self._last_error = None
@@ -268,10 +269,45 @@ class Reporter:
                 self._since = self._synchronizer.now_seconds()
             self._opened = True
 
-    def _flush_records(self) -> frozenset[records.RecordKey]:
-        failed: frozenset[records.RecordKey] = frozenset()
+    def _note_lost(self) -> None:
+        """Have scopes swept whose names were forgotten, and say so in each beat until then."""
+        lost = self._dirty.take_lost()
+        if not lost:
+            return
+        try:
+            now = self._synchronizer.now_seconds()
+        except BaseException:
+            self._dirty.lose(lost)
+            raise
+        self._lost.update(dict.fromkeys(lost, now))
+        self._last_beat = float("-inf")
+        LOG.warning(
+            "More than %(limit)d changed records waited for the back end and were "
+            "forgotten; %(scopes)s will be swept.",
+            {"limit": self._options.max_dirty_records, "scopes": ", ".join(sorted(lost))},
+        )
+        self.on_lost(lost)
+
+    def _forget_swept(self) -> None:
+        """Forget losses that a sweep, begun after them, has made good."""
+        if not self._lost:
+            return
+        epoch = self._synchronizer.head().epoch
+        keys = [records.RecordKey(namespaces.CELLS.name, scope) for scope in self._lost]
+        for key, record in self._synchronizer.read(keys).items():
+            if record.deleted:
+                continue
+            try:
+                state = codec.decode(record.payload).state
+            except errors.UndecodableRecord:
+                continue
+            if state["epoch"] == epoch and float(state["swept_from"]) > self._lost[key.key]:
+                del self._lost[key.key]
+
+    def _flush_records(self, *, all_of_them: bool = False) -> None:
         for _ in range(1 + len(self._dirty) // self._options.batch_records):
-            batch = self._dirty.take(self._options.batch_records)
+            batch = self._dirty.take(self._options.batch_records, rested=all_of_them)
+            all_of_them = False
             if not batch:
                 break
             stays = frozenset(dirty.key for dirty in batch)
@@ -280,10 +316,8 @@ class Reporter:
                 stays = published.failed
             finally:
                 self._dirty.done(batch, stays)
-            failed |= published.failed
             self._published += published.written
             self._version = max(self._version, published.version)
-        return failed
 
     def _flush_heartbeats(self, *, force: bool) -> None:
         now = self._clock()
@@ -308,7 +342,9 @@ class Reporter:
         identity = self._identity
         assert identity is not None  # set by _open
         self._beat_number += 1
-        ages = self._dirty.ages_seconds()
+        self._forget_swept()
+        # JSON has no infinity: a scope that lost names is as old as can be.
+        ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
         state: Mapping[str, Any] = {
             "cell": identity.cell,
             "guards": list(identity.guards),
@@ -321,8 +357,7 @@ class Reporter:
             "beat": self._beat_number,
             "beat_at": self._synchronizer.now_seconds(),
             "queued": len(self._dirty),
-            # JSON has no infinity: a scope that lost names is as old as can be.
-            "behind_seconds": {scope: min(age, 1e9) for scope, age in ages.items()},
+            "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
             "published": self._published,
             "failed_flushes": self._failed_flushes,
         }
@@ -335,10 +370,15 @@ class Reporter:
             with self._flush_lock:
                 if len(self._dirty) or self._dirty.beats_waiting() or self._opened:
                     self._open()
-                    self._flush_records()
+                    self._note_lost()
+                    self._flush_records(all_of_them=True)
                     self._flush_heartbeats(force=True)
-                if self._beats and self._identity is not None and not len(self._dirty):
+                complete = not len(self._dirty) and not self._lost
+                # Left behind, a beat falls silent, and its cells are swept.
+                if self._beats and self._identity is not None and complete:
                     key = records.RecordKey(namespaces.REPORTERS.name, self._identity.reporter_id)
                     self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
         except errors.NodbError as error:
             LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})
+        except Exception:
+            LOG.exception("The reporter could not leave in order.")

@@ -8,7 +8,8 @@ holds the one of this process. It is installed once by the assembly.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -18,14 +19,36 @@ from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 LOG = logging.getLogger(__name__)
 
 _reporter: reporter_module.Reporter | None = None
+_make: Callable[[], reporter_module.Reporter] | None = None
 _scopes: scopes_module.Scopes | None = None
 _complained = False
 
 
-def install(reporter: reporter_module.Reporter | None, scopes: scopes_module.Scopes | None) -> None:
-    """Make a reporter the process's own; None takes it away."""
-    global _reporter, _scopes, _complained
-    _reporter, _scopes, _complained = reporter, scopes, False
+def install(
+    reporter: reporter_module.Reporter | None,
+    scopes: scopes_module.Scopes | None,
+    make: Callable[[], reporter_module.Reporter] | None = None,
+) -> None:
+    """Make a reporter the process's own; None takes it away.
+
+    :param make: makes the reporter of a child, should this process fork
+    """
+    global _reporter, _scopes, _make, _complained
+    _reporter, _scopes, _make, _complained = reporter, scopes, make, False
+
+
+def _after_fork() -> None:
+    """Give a child a reporter of its own; no I/O.
+
+    The parent's may have been copied with a lock held, which nobody in the
+    child would release; its connections and its name are the parent's.
+    """
+    global _reporter
+    if _reporter is not None:
+        _reporter = _make() if _make is not None else None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def cell_of(context: Any) -> str | None:

@@ -14,10 +14,12 @@ from typing import Any
 
 import attrs
 import prometheus_client
+from nova import objects
 
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import metrics as metrics_module
@@ -106,6 +108,7 @@ class SchedulerRuntime:
             self.replicator.quarantine,
             self.clock.now_seconds,
             proof_options,
+            unguarded=(scopes_module.API, objects.CellMapping.CELL0_UUID),
         )
         self.views = views_module.Views(
             self.store,

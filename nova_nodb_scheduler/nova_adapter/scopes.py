@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +25,6 @@ class Scopes:
 
     def __init__(self, conf: Any) -> None:
         self._conf = conf
-        self._lock = threading.Lock()
         self._mappings: dict[str, Any] = {}
         self._own: str | None = conf[nodb.GROUP].cell_uuid
 
@@ -78,12 +76,10 @@ class Scopes:
 
         :raises CellMappingNotFound: there is no such cell
         """
-        with self._lock:
-            mapping = self._mappings.get(cell)
+        mapping = self._mappings.get(cell)
         if mapping is None:
             mapping = objects.CellMapping.get_by_uuid(nova_context.get_admin_context(), cell)
-            with self._lock:
-                self._mappings[cell] = mapping
+            self._mappings[cell] = mapping
         return mapping
 
     def all_cells(self) -> list[str]:
@@ -92,8 +88,7 @@ class Scopes:
         :raises CellMappingNotFound: never; a database error passes through
         """
         mappings = objects.CellMappingList.get_all(nova_context.get_admin_context())
-        with self._lock:
-            self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
+        self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
         return sorted(self._mappings)
 
     def exists(self, cell: str) -> bool:

@@ -3,8 +3,9 @@
 
 Schedulers do not trust a cell that was never swept in this epoch, one of
 whose reporters is silent, whose reporters all began after the last sweep, or
-whose compute services sent heartbeats that no reporter saw. The sweep is what restores the trust; this duty runs it when
-there is reason to, and at long intervals without any.
+whose compute services sent heartbeats that no reporter saw. The sweep is what
+restores the trust; this duty runs it when there is reason to, and at long
+intervals without any.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ class SweepOptions:
     :param least_pause_seconds: pause between two sweeps with a reason
     :param reporter_bound_seconds: silence after which a reporter is given up
     :param check_seconds: how often reasons are looked for
+    :param resweep_seconds: pause between sweeps after a silent process that
+        may write any cell
+    :param retire_seconds: silence after which such a process is taken for gone
     """
 
     interval_seconds: float
     least_pause_seconds: float
     reporter_bound_seconds: float
     check_seconds: float
+    resweep_seconds: float = 60.0
+    retire_seconds: float = 600.0
 
     @property
     def lease_seconds(self) -> float:
@@ -125,13 +131,22 @@ class SweepDuty:
 
         :raises BackendUnavailable: nothing can be said; try again
         """
+        incomplete: Exception | None = None
         for scope in sorted(self._scopes()):
             if not isinstance(self._keeper(scope).acquire(), leases.Lease):
                 continue
             reason = self._reason(scope)
-            if reason is not None:
-                self._sweep(scope, reason)
+            try:
+                if reason is not None:
+                    self._sweep(scope, reason)
+            except (errors.BackendUnavailable, sweeper_module.SweepStopped):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a database driver raises
+                # A cell whose database is down: the other scopes go on.
+                incomplete = error
             self._forget_dead(scope)
+        if incomplete is not None:
+            raise incomplete
 
     def _keeper(self, scope: str) -> leases.LeaseKeeper:
         if scope not in self._leases:
@@ -175,7 +190,10 @@ class SweepDuty:
         record = self._synchronizer.read([key]).get(key)
         if record is None or record.deleted:
             return "it was never swept"
-        state = codec.decode(record.payload).state
+        try:
+            state = codec.decode(record.payload).state
+        except errors.UndecodableRecord:
+            return "the record of the last sweep cannot be read"
         if state.get("epoch") != self._synchronizer.head().epoch:
             return "the back end began a new epoch"
         age = self._synchronizer.now_seconds() - float(state["swept_from"])
@@ -185,6 +203,8 @@ class SweepDuty:
             return None
         if scope in self._asked:
             return "names of changed rows were lost"
+        if any(_lost(beat, scope) for _, beat in self._reporters()):
+            return "a reporter forgot names of changed rows"
         if self._dead(float(state["swept_from"]), scope):
             return "a reporter is silent"
         if self._began(float(state["swept_from"]), scope):
@@ -212,34 +232,38 @@ class SweepDuty:
     def _dead(self, swept_from: float, scope: str) -> list[str]:
         """Name the silent reporters of a scope whose silence no sweep has covered."""
         bound = self._options.reporter_bound_seconds
-        return [
-            name
-            for name, beat in self._reporters()
-            if _writes(beat, scope)
-            and self._silence_seconds(beat) > bound
-            and float(beat["beat_at"]) + bound > swept_from
-        ]
+        now = self._synchronizer.now_seconds()
+        silent = []
+        for name, beat in self._reporters():
+            covered_from = float(beat["beat_at"]) + bound
+            if beat.get("cell") == reporter_module.EVERY_CELL:
+                # It may be alive, cut off, and writing: no heartbeat would
+                # show that. Look again, until it is forgotten.
+                covered_from = max(covered_from, now - self._options.resweep_seconds)
+            if _writes(beat, scope) and now - float(beat["beat_at"]) > bound:
+                if swept_from < covered_from:
+                    silent.append(name)
+        return silent
 
     def _forget_dead(self, scope: str) -> None:
-        """Drop reporters that are silent and that all their scopes were swept for.
+        """Drop reporters that are silent and whose scopes were swept for it.
 
-        One that is alive and only cut off shows itself by heartbeats that
-        nobody reports; it registers again when it is back.
+        A conductor that is alive and only cut off shows itself by heartbeats
+        that nobody reports; it registers again when it is back. Processes
+        that write any cell are kept for longer, and swept after meanwhile.
         """
         bound = self._options.reporter_bound_seconds
         swept = {
             key: float(state["swept_from"]) for key, state in self._states(namespaces.CELLS.name)
         }
         for name, beat in self._reporters():
-            covered = float(beat["beat_at"]) + bound
-            theirs = (
-                swept
-                if beat.get("cell") == reporter_module.EVERY_CELL
-                else {beat.get("cell"): swept.get(str(beat.get("cell")), 0.0)}
-            )
-            if self._silence_seconds(beat) > bound and all(
-                begun > covered for begun in theirs.values()
-            ):
+            if not _writes(beat, scope) or self._silence_seconds(beat) <= bound:
+                continue
+            if beat.get("cell") == reporter_module.EVERY_CELL:
+                over = self._silence_seconds(beat) > self._options.retire_seconds
+            else:
+                over = swept.get(scope, 0.0) > float(beat["beat_at"]) + bound
+            if over:
                 key = records.RecordKey(namespaces.REPORTERS.name, name)
                 self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
                 LOG.warning(
@@ -256,7 +280,14 @@ class SweepDuty:
     def _states(self, namespace: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for page in self._synchronizer.snapshot([namespace]).pages:
             for record in page:
-                yield record.key.key, codec.decode(record.payload).state
+                try:
+                    yield record.key.key, codec.decode(record.payload).state
+                except errors.UndecodableRecord:
+                    LOG.debug("Record %(key)s cannot be read.", {"key": record.key})
+
+
+def _lost(beat: Mapping[str, Any], scope: str) -> bool:
+    return float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
 
 
 def _writes(beat: Mapping[str, Any], scope: str) -> bool:

@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 HEARTBEAT_COLUMNS = ("report_count", "last_seen_up", "updated_at")
 
 #: Columns of ``instances`` that say where it is and what it takes.
-_INSTANCE_COLUMNS = [
+INSTANCE_COLUMNS = (
     "id",
     "uuid",
     "host",
@@ -50,7 +50,7 @@ _INSTANCE_COLUMNS = [
     "hidden",
     "created_at",
     "launched_at",
-]
+)
 
 #: Statuses after which a migration holds nothing on either host any more,
 #: as in Nova's migration_get_in_progress_by_host_and_node.
@@ -192,7 +192,7 @@ def page_services(context: Any, cell: str, after: int, limit: int) -> tuple[int,
 def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read placed, live instances by uuid, with their image properties."""
     uuids = [uuid_of(key) for key in keys]
-    columns = [_INSTANCE.c[name] for name in _INSTANCE_COLUMNS if name in _INSTANCE.c]
+    columns = [_INSTANCE.c[name] for name in INSTANCE_COLUMNS if name in _INSTANCE.c]
     query = sa.select(*columns).where(
         _INSTANCE.c.uuid.in_(uuids), _INSTANCE.c.deleted == 0, _INSTANCE.c.host.is_not(None)
     )

@@ -104,7 +104,7 @@ class Views:
             # the feed proved only after it was whole again.
             proof = proof_module.Proof(dict.fromkeys(scopes, proof_module.Reason.FEED))
         return RequestView(
-            reads_module.Reads(snapshot, self._built, context),
+            reads_module.Reads(snapshot, generation, self._built, context),
             proof,
             cells,
             self._fell_back,
