@@ -51,17 +51,16 @@ class ClaimLedger:
     """Claims on hosts; any thread of any scheduler may call it.
 
     Every method blocks for the back end's answers, raises BackendUnavailable
-    where nothing was written, and UndecodableRecord where a newer release
-    wrote the record.
+    where nothing of it lasts (a pending claim ends with its lease), and
+    UndecodableRecord where a newer release wrote the record.
 
     :param writer: id of this scheduler, kept in its claims
     :param make_id: maker of uuids
     :param lease_seconds: how long a pending claim is held; longer than the
-        slowest write of an allocation, or schedulers undo one another's work
+        slowest write of an allocation takes
     :param claimable: says whether a host was published in the present epoch
     :param now_seconds: the back end's clock; only tests give another
-    :param after_step: called with each of STEPS once it is done, to inject
-        crashes
+    :param after_step: called with each of STEPS once done, to inject crashes
     :param pause: see :class:`record_editor.RecordEditor`
     """
 
@@ -139,7 +138,11 @@ class ClaimLedger:
         grants: list[model.Granted] = []
         steps = [keyed] if self._editor.atomic(len(keyed)) else [[one] for one in keyed]
         for step in steps:
-            answer = self._take(step, claims, ids)
+            try:
+                answer = self._take(step, claims, ids)
+            except errors.BackendUnavailable:
+                self.undo(grants, ids)
+                raise
             if not isinstance(answer, tuple):
                 self.undo(grants, ids)
                 return answer
@@ -244,8 +247,7 @@ class ClaimLedger:
     def expire(self, host: str) -> tuple[str, ...]:
         """Drop pending claims past their lease; returns their consumers.
 
-        Every claim on the host does this too: call it for hosts where nobody
-        claims, such as those whose records show old deadlines.
+        Every claim on the host does this too: call it where nobody claims.
         """
         now_seconds = self._now_seconds()
         return self._drop(host, lambda record: claim_rules.expired(record, now_seconds))

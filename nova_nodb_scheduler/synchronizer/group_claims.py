@@ -126,12 +126,14 @@ class GroupLedger:
         if isinstance(edited.answer, claims.Refused):
             return edited.answer
         self._after_step("joined")
-        granted = self._claims.claim_all(wanted, fits, view, ids)
+        try:
+            granted = self._claims.claim_all(wanted, fits, view, ids)
+        except errors.BackendUnavailable:
+            self._leave_all(group, wanted, edited.answer, ids)
+            raise
         if isinstance(granted, tuple):
             return _group_granted(group, edited.answer, granted)
-        for claim, member_id in reversed(list(zip(wanted, edited.answer, strict=True))):
-            if member_id == ids[claim.consumer]:
-                self._leave(group.uuid, (claim.consumer, claim.host), member_id)
+        self._leave_all(group, wanted, edited.answer, ids)
         return granted
 
     def confirm(self, granted: model.GroupGranted) -> claims.ConfirmAnswer:
@@ -240,10 +242,7 @@ class GroupLedger:
         if changed is None:
             return granted
         self._claims.undo(in_order, ids)
-        for one in reversed(granted):
-            place = (one.grant.claim.consumer, one.grant.claim.host)
-            if one.member_id == ids[place[0]]:
-                self._leave(group.uuid, place, one.member_id)
+        self._leave_all(group, wanted, member_ids, ids)
         return changed
 
     def _join(
@@ -268,6 +267,18 @@ class GroupLedger:
         return key_of(granted.group.uuid), lambda state, version: group_rules.confirm(
             model.GroupRecord.from_state(granted.group.uuid, state, version), granted
         )
+
+    def _leave_all(
+        self,
+        group: model.Group,
+        wanted: Sequence[claims.Claim],
+        member_ids: Sequence[str],
+        ids: dict[str, str],
+    ) -> None:
+        """Take out in reverse the members that this call put in."""
+        for claim, member_id in reversed(list(zip(wanted, member_ids, strict=True))):
+            if member_id == ids[claim.consumer]:
+                self._leave(group.uuid, (claim.consumer, claim.host), member_id)
 
     def _leave(self, group_uuid: str, place: model.Place, member_id: str) -> None:
         try:

@@ -144,7 +144,9 @@ class RecordEditor:
             if all(result.won for result in results):
                 last = results[-1].record
                 return attrs.evolve(edited, revision=last.revision if last else edited.revision)
-            unknown = any(result.verdict is records.Verdict.UNKNOWN for result in results)
+            # For good: that write may have been carried out and then lost its
+            # recognition to somebody else's.
+            unknown |= any(result.verdict is records.Verdict.UNKNOWN for result in results)
         return Unwritten.UNKNOWN if unknown else Unwritten.LOST
 
     def _propose(

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The claims protocol over the memory driver, with many keys a write and with one."""
 
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims, group_claims, records
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.testing import conformance_claims
+from nova_nodb_scheduler.testing.conformance_claims import base as conformance_claims_base
 
 
 class TestAtomicWrites(conformance_claims.ClaimsConformance):
@@ -17,3 +20,71 @@ class TestAtomicWrites(conformance_claims.ClaimsConformance):
 class TestOneKeyOnly(TestAtomicWrites):
     def make_synchronizer(self):
         return memory.MemorySynchronizer(memory.MemoryOptions(single_key=True), self.hub)
+
+
+class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
+    """What a call that raises leaves behind."""
+
+    def setUp(self):
+        super().setUp()
+        self.hub = memory.MemoryHub()
+
+    def make_synchronizer(self):
+        return memory.MemorySynchronizer(memory.MemoryOptions(single_key=True), self.hub)
+
+    def test_a_multi_claim_that_cannot_go_on_is_undone(self):
+        scheduler, other = self.scheduler(), self.scheduler()
+        client = scheduler.client
+        writes = []
+        write = client.write
+
+        def second_fails(batch, *, atomic=False):
+            writes.append(batch)
+            if len(writes) == 2:
+                raise errors.BackendUnavailable("memory", "away for one write")
+            return write(batch, atomic=atomic)
+
+        client.write = second_fails
+        claim = conformance_claims_base.claim
+        with self.assertRaises(errors.BackendUnavailable):
+            scheduler.claim_all([claim("a", "one"), claim("b", "two")])
+        self.assertEqual(set(), self.consumers(other, "one"))
+        self.assertEqual(set(), self.consumers(other, "two"))
+
+    def test_a_group_member_whose_host_cannot_be_claimed_is_taken_out(self):
+        scheduler, other = self.scheduler(), self.scheduler()
+        client = scheduler.client
+        write = client.write
+        failed = []
+
+        def claims_fail_once(batch, *, atomic=False):
+            if batch[0].key.namespace == "claims" and not failed:
+                failed.append(batch)
+                raise errors.BackendUnavailable("memory", "away for one write")
+            return write(batch, atomic=atomic)
+
+        client.write = claims_fail_once
+        group = group_claims.Group("group", group_claims.Policy.AFFINITY)
+        with self.assertRaises(errors.BackendUnavailable):
+            scheduler.join(group, conformance_claims_base.claim("a", "one"))
+        self.assertEqual({}, other.groups.read("group").members)
+
+    def test_a_write_that_may_stand_is_unknown_even_if_a_later_one_lost(self):
+        scheduler, other = self.scheduler("one"), self.scheduler("other")
+        client = scheduler.client
+        write = client.write
+        calls = []
+
+        def lost_reply_then_a_rival_then_away(batch, *, atomic=False):
+            calls.append(batch)
+            if len(calls) == 1:
+                write(batch, atomic=atomic)
+                return [records.WriteResult(records.Verdict.UNKNOWN)]
+            other.claim(conformance_claims_base.claim("rival", "host"))
+            client.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
+            return write(batch, atomic=atomic)
+
+        client.write = lost_reply_then_a_rival_then_away
+        answer = scheduler.claim(conformance_claims_base.claim("a", "host"))
+        self.assertIsInstance(answer, claims.Unknown)
+        self.assertEqual({"a", "rival"}, self.consumers(other, "host"))

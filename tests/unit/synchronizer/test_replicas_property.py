@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from tests.unit.synchronizer import cluster
 
-EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "200"))
 STEPS = 60
 
 REPLICAS = st.integers(0, 2)
@@ -264,6 +264,8 @@ class TestReplicas(unittest.TestCase):
         stateful.run_state_machine_as_test(
             machine,
             settings=hypothesis.settings(
+                # A failure is printed with its blob; nothing is kept on disk.
+                database=None,
                 max_examples=EXAMPLES,
                 stateful_step_count=STEPS,
                 deadline=None,
