@@ -12,7 +12,7 @@ from typing import Any
 
 import nova.conductor.manager
 
-from nova_nodb_scheduler.nova_adapter import assembly, reporting
+from nova_nodb_scheduler.nova_adapter import assembly, meditation, reporting
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 
@@ -44,6 +44,7 @@ class ConductorManager(nova.conductor.manager.ConductorManager):  # type: ignore
         reporting.install(reporter, plugin.scopes)
         reporter.ensure_started()
         duty.start()
+        meditation.tell_of_reporter(reporter)
 
     def cleanup_host(self) -> None:
         """Publish what is left and stop; idempotent."""

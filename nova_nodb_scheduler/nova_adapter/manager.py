@@ -15,7 +15,13 @@ import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
 
-from nova_nodb_scheduler.nova_adapter import assembly, database_reads, rpc_server, views
+from nova_nodb_scheduler.nova_adapter import (
+    assembly,
+    database_reads,
+    meditation,
+    rpc_server,
+    views,
+)
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 
@@ -67,6 +73,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
             self._nodb_pid = os.getpid()
             self.nodb = self._runtime(assembly.get())
         self.nodb.start()
+        meditation.tell_of_scheduler(self.nodb)
 
     def cleanup_host(self) -> None:
         """Stop what init_host started; idempotent."""

@@ -153,3 +153,19 @@ class SchedulerRpcTest(testtools.TestCase):
         self.start()
 
         self.assertEqual("sched1", self.client.get_status(self.context(), server="sched1").host)
+
+    def test_the_guru_meditation_report_tells_of_the_worker(self):
+        from oslo_reports import guru_meditation_report
+
+        from nova_nodb_scheduler.nova_adapter import meditation
+
+        runtime = self.start()
+        self.assertTrue(self.proved(runtime))
+        runtime.scheduled(0.5, "selected")
+        meditation.tell_of_scheduler(runtime)
+
+        report = guru_meditation_report.TextGuruMeditation("test").run()
+
+        section = report[report.index("NoDB scheduler") :]
+        for text in ("sched1", "following", "selected"):
+            self.assertIn(text, section)
