@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute hosts die, are forced down, deleted, renamed."""
 
+import datetime
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from tests.faults import trial as trial_module
 _DOWN_SECONDS = 150.0
 """``service_down_time`` (60 s) and what the last heartbeats and the periodic task add."""
 
-_REGISTER_SECONDS = 60.0
+_REGISTER_SECONDS = 90.0
 
 
 def dead_host_forced_down(trial: trial_module.Trial) -> None:
@@ -90,13 +91,14 @@ def _come_back(
     options: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Start a compute under a name and note what Nova makes of it; the store must equal it."""
+    started = datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat()
     try:
         trial.stack.override(process, options)
     except (RuntimeError, TimeoutError):
         trial.say(f"{process} does not stay")
     deadline = time.monotonic() + _REGISTER_SECONDS
     while time.monotonic() < deadline and trial.stack.status()[process] is not None:
-        if any(s["host"] == host and s["state"] == "up" for s in _computes(trial)):
+        if any(s["host"] == host and (s["updated_at"] or "") > started for s in _computes(trial)):
             break
         time.sleep(1.0)
     if trial.stack.status()[process] is None:
