@@ -21,6 +21,8 @@ usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
                     release (native from 34 on)
   --venv PATH       virtual environment; default: \$NODB_VENVS/nova<N>, made if missing
                     (NODB_VENVS: .tox in the tree)
+  --patience N      poll a server's state N times as often before a test gives up, for a
+                    machine with other work on it; default 1
   --concurrency N   test processes; default 1
   --results DIR     where the lists and logs go; default: a new directory below results/nova_suite
 EOF
@@ -39,6 +41,7 @@ while [ $# -gt 0 ]; do
         --record) record=yes ;;
         --threading) threading=$2; shift ;;
         --venv) venv=$2; shift ;;
+        --patience) export NOVA_SUITE_PATIENCE=$2; shift ;;
         --concurrency) concurrency=$2; shift ;;
         --results) results=$2; shift ;;
         -h|--help) usage; exit 0 ;;
