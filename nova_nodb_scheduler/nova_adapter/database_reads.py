@@ -10,6 +10,7 @@ thread is taken, so that everything above stays Nova's.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,11 @@ from nova import objects
 from nova.objects import aggregate as nova_aggregate
 from nova.objects import service as nova_service
 
+from nova_nodb_scheduler.nova_adapter import proof as proof_module
+from nova_nodb_scheduler.nova_adapter import rows, views
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
-from nova_nodb_scheduler.nova_adapter import views
+
+LOG = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -40,18 +44,31 @@ def _row(aggregate: Any, metadata: Mapping[str, str]) -> Row:
     }
 
 
-def _matching(view: views.RequestView, wanted: Callable[[str, str], bool]) -> list[Row]:
-    """Return aggregates with a wanted metadata item.
+def _matching(view: views.RequestView, wanted: Callable[[str, str], bool]) -> list[Row] | None:
+    """Return aggregates with a wanted metadata item; None where Nova must look.
 
     Nova's joins load only the items that matched; a filter that looks at the
     metadata of what it gets must see the same.
     """
+    aggregates = _readable(view, view.reads.aggregates)
+    if aggregates is None:
+        return None
     found = []
-    for aggregate in view.reads.aggregates():
+    for aggregate in aggregates:
         items = {k: v for k, v in aggregate.metadata.items() if wanted(k, v)}
         if items:
             found.append(_row(aggregate, items))
     return found
+
+
+def _readable(view: views.RequestView, read: Callable[[], list[Any]]) -> list[Any] | None:
+    """Read from memory, or send the API database's reads to Nova's own path."""
+    try:
+        return read()
+    except rows.UNUSABLE as error:
+        LOG.error("%(error)s", {"error": error})
+        view.miss(scopes_module.API, proof_module.Reason.UNKNOWN_VERSION)
+        return None
 
 
 def _view() -> views.RequestView | None:
@@ -63,10 +80,14 @@ def _view() -> views.RequestView | None:
 def get_by_metadata(context: Any, key: str | None = None, value: str | None = None) -> list[Any]:
     """Answer AggregateList.get_by_metadata and get_by_metadata_key."""
     view = _view()
-    if view is None:
-        return list(_by_metadata(context, key=key, value=value))
-    assert key is not None or value is not None  # as Nova's own
-    return _matching(view, lambda k, v: (key is None or k == key) and (value is None or v == value))
+    if view is not None:
+        assert key is not None or value is not None  # as Nova's own
+        found = _matching(
+            view, lambda k, v: (key is None or k == key) and (value is None or v == value)
+        )
+        if found is not None:
+            return found
+    return list(_by_metadata(context, key=key, value=value))
 
 
 @functools.wraps(_non_matching)
@@ -75,21 +96,25 @@ def get_non_matching(
 ) -> list[Any]:
     """Answer AggregateList.get_non_matching_by_metadata_keys."""
     view = _view()
-    if view is None or not key_prefix:
-        return list(_non_matching(context, ignored_keys, key_prefix, value))
-    return _matching(
-        view, lambda k, v: v == value and k.startswith(key_prefix) and k not in ignored_keys
-    )
+    if view is not None and key_prefix:
+        found = _matching(
+            view, lambda k, v: v == value and k.startswith(key_prefix) and k not in ignored_keys
+        )
+        if found is not None:
+            return found
+    return list(_non_matching(context, ignored_keys, key_prefix, value))
 
 
 @functools.wraps(_by_host)
 def get_by_host(context: Any, host: str, key: str | None = None) -> list[Any]:
     """Answer AggregateList.get_by_host."""
     view = _view()
-    if view is None:
-        return list(_by_host(context, host, key=key))
-    found = view.reads.aggregates_of_host(host)
-    return [_row(agg, agg.metadata) for agg in found if not key or key in agg.metadata]
+    if view is not None:
+        reads = view.reads
+        found = _readable(view, lambda: reads.aggregates_of_host(host))
+        if found is not None:
+            return [_row(agg, agg.metadata) for agg in found if not key or key in agg.metadata]
+    return list(_by_host(context, host, key=key))
 
 
 @functools.wraps(_minimum_version)

@@ -74,7 +74,7 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
         try:
             nodes = view.reads.compute_nodes(cell, uuids)
             services = view.reads.services(cell, {node.host for node in nodes})
-        except rows.UnknownObjectVersion as error:
+        except rows.UNUSABLE as error:
             LOG.error("%(error)s", {"error": error})
             view.miss(cell, proof_module.Reason.UNKNOWN_VERSION)
             return None
@@ -95,7 +95,7 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
                     if nodes:
                         return objects.ComputeNodeList(objects=nodes)
                 return objects.ComputeNodeList()
-            except rows.UnknownObjectVersion as error:
+            except rows.UNUSABLE as error:
                 LOG.error("%(error)s", {"error": error})
                 for each in cells:
                     view.miss(str(each.uuid), proof_module.Reason.UNKNOWN_VERSION)
@@ -126,7 +126,11 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
     def _get_aggregates_info(self, host: str) -> list[Any]:
         view = views.current()
         if view is not None and view.serves(scopes_module.API):
-            return view.reads.aggregates_of_host(host)
+            try:
+                return view.reads.aggregates_of_host(host)
+            except rows.UNUSABLE as error:
+                LOG.error("%(error)s", {"error": error})
+                view.miss(scopes_module.API, proof_module.Reason.UNKNOWN_VERSION)
         return list(super()._get_aggregates_info(host))
 
     def _get_host_states(self, context: Any, compute_nodes: Any, services: Any) -> Any:

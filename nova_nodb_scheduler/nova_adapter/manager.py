@@ -14,6 +14,7 @@ import nova.scheduler.host_manager
 import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
+from nova import objects
 
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
@@ -102,10 +103,8 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         started = time.monotonic()
         view = self.nodb.views.open()
         # Nova changes the request as it goes; a second decision needs the first one's.
-        untouched = {
-            name: value.obj_clone() if name == "spec_obj" and value is not None else value
-            for name, value in kwargs.items()
-        }
+        untouched_args = tuple(map(_copy, args))
+        untouched = {name: _copy(value) for name, value in kwargs.items()}
         outcome = "error"
         try:
             try:
@@ -118,7 +117,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
                 retry = self.nodb.views.open(stock=True)
                 try:
                     with views.working_on(retry):
-                        chosen = self._select(context, args, untouched)
+                        chosen = self._select(context, untouched_args, untouched)
                 except nova_exception.NoValidHost:
                     outcome = "no_valid_host"
                     raise
@@ -142,7 +141,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
                 summary.get("root_provider_uuid", uuid)
                 for uuid, summary in provider_summaries.items()
             }
-            view.unknown_candidates = not all(map(view.reads.knows_node, roots))
+            view.unknown_candidates |= not all(map(view.reads.knows_node, roots))
         return super()._get_all_host_states(context, spec_obj, provider_summaries)
 
     def _in_doubt(self, view: views.RequestView) -> bool:
@@ -155,3 +154,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         for scope in sorted(view.served):
             view.miss(scope, proof_module.Reason.FEED)
         return True
+
+
+def _copy(value: Any) -> Any:
+    return value.obj_clone() if isinstance(value, objects.RequestSpec) else value

@@ -153,15 +153,15 @@ class Judge:
         alive = covering = 0
         for beat in beats:
             silence = now - float(beat["beat_at"])
+            if silence > bound and covers(swept_from, beat, bound):
+                continue
             behind = float(beat["behind_seconds"].get(scope, 0.0))
             if behind > 0 and behind + silence > bound:
                 return Reason.BEHIND
             if beat.get("cell") not in (scope, reporter_module.EVERY_CELL):
                 continue
-            if silence > bound and not covers(swept_from, beat, bound):
-                return Reason.SILENT_REPORTER
             if silence > bound:
-                continue
+                return Reason.SILENT_REPORTER
             if scope in beat["guards"]:
                 alive += 1
                 covering += float(beat["since"]) <= swept_from

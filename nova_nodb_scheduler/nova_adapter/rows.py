@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -20,6 +21,33 @@ _DATE_TIMES = frozenset(["created_at", "updated_at", "deleted_at", "last_seen_up
 
 #: Ratios that an old compute service may have left empty in its row.
 _RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
+
+
+class UnreadableRow(errors.NodbError):
+    """A record of a known version does not make an object of Nova.
+
+    :param key: the record
+    :param reason: what Nova's own code said of it
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key, self.reason = key, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Record {self.key} does not make an object of this Nova: {self.reason}. "
+            "Its cell is read from its database; run 'nova-nodb-manage compare'."
+        )
+
+
+@contextlib.contextmanager
+def _reading(record: snapshot_module.StoredRecord) -> Iterator[None]:
+    """Name the record that another release wrote with other columns, or other values."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UnreadableRow(record.key, f"{type(error).__name__}: {error}") from error
 
 
 class UnknownObjectVersion(errors.NodbError):
@@ -40,6 +68,10 @@ class UnknownObjectVersion(errors.NodbError):
             f"{self.known}: finish the upgrade of this service. Its cell is read from its "
             "database until then."
         )
+
+
+#: What a reader of rows sends to Nova's own path.
+UNUSABLE = (UnknownObjectVersion, UnreadableRow)
 
 
 def check_version(record: snapshot_module.StoredRecord, known: str) -> None:
@@ -69,17 +101,19 @@ def compute_node(context: Any, record: snapshot_module.StoredRecord) -> tuple[An
     requests never look at it.
 
     :raises UnknownObjectVersion: see :func:`check_version`
+    :raises UnreadableRow: the row is not what this Nova expects
     """
     check_version(record, objects.ComputeNode.VERSION)
-    row = revived(record.state["row"])
-    numa_topology = row["numa_topology"]
-    row["numa_topology"] = None
-    for name in _RATIOS:
-        # Nova would write the default into the row: the row's reader must not.
-        if row[name] in (None, 0.0):
-            configured = getattr(nova.conf.CONF, name)
-            row[name] = configured or getattr(nova.conf.CONF, f"initial_{name}")
-    node = objects.ComputeNode._from_db_object(context, objects.ComputeNode(context), row)
+    with _reading(record):
+        row = revived(record.state["row"])
+        numa_topology = row["numa_topology"]
+        row["numa_topology"] = None
+        for name in _RATIOS:
+            # Nova would write the default into the row: the row's reader must not.
+            if row[name] in (None, 0.0):
+                configured = getattr(nova.conf.CONF, name)
+                row[name] = configured or getattr(nova.conf.CONF, f"initial_{name}")
+        node = objects.ComputeNode._from_db_object(context, objects.ComputeNode(context), row)
     return node, numa_topology
 
 
@@ -100,6 +134,7 @@ def service(
     """Build a Service from its row and what heartbeats said of it.
 
     :raises UnknownObjectVersion: see :func:`check_version`
+    :raises UnreadableRow: the row is not what this Nova expects
     """
     check_version(record, objects.Service.VERSION)
     state = liveness.state if liveness is not None else {}
@@ -111,28 +146,31 @@ def service(
             "updated_at": state.get("last_seen_up"),
         }
     )
-    return objects.Service._from_db_object(context, objects.Service(context), row)
+    with _reading(record):
+        return objects.Service._from_db_object(context, objects.Service(context), row)
 
 
 def aggregate(context: Any, record: snapshot_module.StoredRecord) -> Any:
     """Build an Aggregate with its hosts and metadata.
 
     :raises UnknownObjectVersion: see :func:`check_version`
+    :raises UnreadableRow: the row is not what this Nova expects
     """
     check_version(record, objects.Aggregate.VERSION)
-    row = revived(record.state["row"])
-    made = objects.Aggregate(
-        context,
-        id=row["id"],
-        uuid=row["uuid"],
-        name=row["name"],
-        hosts=list(row["hosts"]),
-        metadata=dict(row["metadata"]),
-        created_at=_aware(row["created_at"]),
-        updated_at=_aware(row["updated_at"]),
-        deleted=False,
-        deleted_at=None,
-    )
+    with _reading(record):
+        row = revived(record.state["row"])
+        made = objects.Aggregate(
+            context,
+            id=row["id"],
+            uuid=row["uuid"],
+            name=row["name"],
+            hosts=list(row["hosts"]),
+            metadata=dict(row["metadata"]),
+            created_at=_aware(row["created_at"]),
+            updated_at=_aware(row["updated_at"]),
+            deleted=False,
+            deleted_at=None,
+        )
     made.obj_reset_changes()
     return made
 

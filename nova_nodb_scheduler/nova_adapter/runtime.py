@@ -132,6 +132,9 @@ class SchedulerRuntime:
 
     def _beat(self) -> Mapping[str, Any]:
         self.clock.adjust()
+        # A heartbeat that nobody reported has its time of grace from when it
+        # came, not from the first request that meets it.
+        self.judge.judge(self.store.snapshot(), self.cells())
         p50, p99 = self.percentiles_seconds()
         return {
             "host": self.facts.host,

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's databases in SQLite files, the plugin, and nothing else of a deployment."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+import tempfile
+import threading
+import unittest
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import nova.conf
+import sqlalchemy as sa
+from nova import config as nova_config
+from nova import context as nova_context
+from nova import objects
+from nova.db.api import models as api_models
+from nova.db.main import models as main_models
+from sqlalchemy import event
+
+from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import assembly, reporter, reporting, scopes
+from nova_nodb_scheduler.nova_adapter import objects as nodb_objects
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.wire import codec
+
+CONF = nova.conf.CONF
+CELL0 = "00000000-0000-0000-0000-000000000000"
+CELL1 = "11111111-1111-4111-8111-111111111111"
+CELL2 = "22222222-2222-4222-8222-222222222222"
+CELLS = (CELL0, CELL1, CELL2)
+
+_hubs = itertools.count(1)
+
+
+@functools.cache
+def databases() -> Mapping[str, str]:
+    """Make and configure the databases, once per process: cell1 is the process's own."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-cloud-"))
+    urls = {name: f"sqlite:///{directory / name}" for name in ("api", *CELLS)}
+    for name, url in urls.items():
+        models = api_models if name == "api" else main_models
+        engine = sa.create_engine(url)
+        models.BASE.metadata.create_all(engine)
+        engine.dispose()
+    path = directory / "nova.conf"
+    path.write_text(
+        f"[DEFAULT]\ntransport_url = fake://\nhost = here\nstate_path = {directory}\n"
+        f"[database]\nconnection = {urls[CELL1]}\n"
+        f"[api_database]\nconnection = {urls['api']}\n"
+        "[oslo_messaging_notifications]\ndriver = noop\n"
+    )
+    nova_config.parse_args(["nova-test"], default_config_files=[str(path)])
+    objects.register_all()
+    nodb.register_opts(CONF)
+    loader.load_class("memory").register_opts(CONF)
+    nodb_objects.register()
+    return urls
+
+
+def _empty(url: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        names = sa.inspect(connection).get_table_names()
+        for name in names:
+            connection.exec_driver_sql(f"DELETE FROM {name}")
+    engine.dispose()
+
+
+class Statements:
+    """SQL statements of Nova's engines, by table and verb."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __enter__(self) -> Statements:
+        event.listen(sa.Engine, "before_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_args: object) -> None:
+        event.remove(sa.Engine, "before_cursor_execute", self._note)
+
+    def _note(self, _c: Any, _cursor: Any, statement: str, *_args: Any) -> None:
+        self.seen.append(" ".join(statement.split()))
+
+    def of(self, table: str) -> list[str]:
+        return [s for s in self.seen if f" {table} " in f"{s} " or f" {table}." in s]
+
+
+class CloudCase(unittest.TestCase):
+    """Three cells (cell0 too), two of them with hosts; a hub of the memory driver."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.urls = databases()
+        for url in self.urls.values():
+            _empty(url)
+        name = f"cloud-{next(_hubs)}"
+        self.override("synchronizer", "memory", nodb.GROUP)
+        self.override("scheduler_driver", "nodb_scheduler", None)
+        self.override("hub_name", name, "nodb_memory")
+        self.override("sweep_pause_seconds", 0.0, nodb.GROUP)
+        self.override("flush_interval_seconds", 0.005, nodb.GROUP)
+        self.hub = hub.MemoryHub.named(name)
+        self.addCleanup(hub.MemoryHub.forget, name)
+        self.admin = nova_context.get_admin_context()
+        for cell in CELLS:
+            objects.CellMapping(
+                self.admin,
+                uuid=cell,
+                name=cell[:4],
+                database_connection=self.urls[cell],
+                transport_url="fake:///" if cell != CELL0 else "none:///",
+                disabled=False,
+            ).create()
+        self.plugin = assembly.Plugin(CONF)
+        assembly.install(self.plugin)
+        self.addCleanup(assembly.install, None)
+        self.synchronizer = self.plugin.make_synchronizer()
+        self.synchronizer.open()
+
+    def override(self, name: str, value: Any, group: str | None) -> None:
+        CONF.set_override(name, value, group=group)
+        self.addCleanup(CONF.clear_override, name, group=group)
+
+    # -- reporters ----------------------------------------------------------------
+
+    def report(self, cell: str = reporter.EVERY_CELL, *guards: str) -> reporter.Reporter:
+        """Make a reporter the process's own; flushed by hand unless it is started."""
+        made = self.plugin.reporter("conductor", lambda: cell, lambda: guards)
+        self.quiet(made)
+        reporting.install(made, self.plugin.scopes)
+        self.addCleanup(reporting.install, None, None)
+        return made
+
+    def quiet(self, made: reporter.Reporter) -> None:
+        """Let a reporter run no thread of its own: the test flushes."""
+        made.ensure_started = lambda: None  # type: ignore[method-assign]
+
+    def context(self, cell: str) -> Any:
+        """Return a context for a cell's database."""
+        context = nova_context.get_admin_context()
+        nova_context.set_target_cell(
+            context, objects.CellMapping.get_by_uuid(self.admin, cell)
+        )
+        return context
+
+    # -- what the back end holds ----------------------------------------------------
+
+    def states(self, namespace: Any) -> dict[str, Mapping[str, Any]]:
+        found = {}
+        for page in self.synchronizer.snapshot([namespace.name]).pages:
+            for record in page:
+                found[record.key.key] = codec.decode_state(record.payload)
+        return found
+
+    def sweep(self, *which: str) -> None:
+        sweeper = self.plugin.sweeper(self.synchronizer)
+        for scope in which or (*CELLS, scopes.API):
+            sweeper.sweep(scope, threading.Event(), by="test")
+
+    def store(self) -> host_state_store.HostStateStore:
+        """Return a store with all that the back end holds."""
+        made = host_state_store.HostStateStore(self.plugin.declared, codec.decode_state)
+        for page in self.synchronizer.snapshot().pages:
+            for record in page:
+                made.apply(records.Change(record, codec.decode_state(record.payload)))
+        return made
+
+    # -- rows -----------------------------------------------------------------------
+
+    def compute_node(self, cell: str, host: str, **more: Any) -> Any:
+        """Create a host's compute node through Nova's object."""
+        values: dict[str, Any] = {
+            "uuid": str(uuid.uuid4()),
+            "host": host,
+            "hypervisor_hostname": f"node-{host}",
+            "vcpus": 8,
+            "memory_mb": 16384,
+            "local_gb": 100,
+            "vcpus_used": 1,
+            "memory_mb_used": 512,
+            "local_gb_used": 5,
+            "free_ram_mb": 15872,
+            "free_disk_gb": 95,
+            "disk_available_least": 90,
+            "hypervisor_type": "fake",
+            "hypervisor_version": 1000,
+            "cpu_info": "{}",
+            "running_vms": 0,
+            "current_workload": 0,
+            "host_ip": "192.0.2.1",
+            "supported_hv_specs": [],
+            "pci_device_pools": objects.PciDevicePoolList(objects=[]),
+            "numa_topology": None,
+            "metrics": "[]",
+            "stats": {"num_instances": "2", "io_workload": "1"},
+            "cpu_allocation_ratio": 4.0,
+            "ram_allocation_ratio": 1.0,
+            "disk_allocation_ratio": 1.0,
+            **more,
+        }
+        node = objects.ComputeNode(self.context(cell), **values)
+        node.create()
+        return node
+
+    def service(self, cell: str, host: str, binary: str = "nova-compute", **more: Any) -> Any:
+        made = objects.Service(
+            self.context(cell), host=host, binary=binary, topic="compute", **more
+        )
+        made.create()
+        return made
+
+    def heartbeat(self, service: Any) -> None:
+        service.report_count += 1
+        service.save()
+
+    def host(self, cell: str, host: str, **more: Any) -> tuple[Any, Any]:
+        """Create a compute node, its service and its host mapping."""
+        service = self.service(cell, host)
+        self.heartbeat(service)
+        node = self.compute_node(cell, host, **more)
+        objects.HostMapping(
+            self.admin,
+            host=host,
+            cell_mapping=objects.CellMapping.get_by_uuid(self.admin, cell),
+        ).create()
+        return node, service
+
+    def instance(self, cell: str, host: str | None, **more: Any) -> Any:
+        values: dict[str, Any] = {
+            "uuid": str(uuid.uuid4()),
+            **({"host": host, "node": f"node-{host}", "compute_id": 1} if host else {}),
+            "project_id": "p",
+            "user_id": "u",
+            "vm_state": "building",
+            "task_state": None,
+            "memory_mb": 512,
+            "vcpus": 1,
+            "root_gb": 5,
+            "ephemeral_gb": 0,
+            "instance_type_id": 1,
+            "image_ref": "",
+            "display_name": "i",
+            **more,
+        }
+        made = objects.Instance(self.context(cell), **values)
+        made.create()
+        return made
+
