@@ -20,6 +20,7 @@ SERVED_SECONDS = 180.0
 _ACTIVE_SECONDS = 300.0
 _ACCEPTED_SECONDS = 180.0
 _CLEAN_SECONDS = 120.0
+_SAME_SECONDS = 30.0
 _COMPARE_TIMEOUT_SECONDS = 180.0
 
 
@@ -209,6 +210,7 @@ class Trial:
     def finish(self, fault: str) -> Outcome:
         """Compare, count, and delete the servers."""
         clean = self.compare()
+        self.wait_for("all schedulers hold as many records", self._hold_the_same, _SAME_SECONDS)
         servers = [s for s in self._patient(self.cloud.servers) or [] if s["id"] in self._asked]
         active = sum(1 for server in servers if server["status"] == "ACTIVE")
         noticed = self.watch.noticed()
@@ -232,6 +234,10 @@ class Trial:
         mine = self._patient(lambda: self.cloud.servers(f"fault{self._number}-")) or []
         self._patient(lambda: self.cloud.delete_servers([server["id"] for server in mine]))
         return outcome
+
+    def _hold_the_same(self) -> bool:
+        held = list(self.watch.records().values())
+        return all(records == held[0] for records in held)
 
     def compare(self) -> bool:
         """Compare the store with Nova's databases until they are equal, or too long."""

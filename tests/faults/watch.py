@@ -19,6 +19,7 @@ _TOPIC = "nodb_scheduler"
 _EXCHANGE = "nova"
 _ADMIN = {"is_admin": True, "user_id": None, "project_id": None, "roles": ["admin"]}
 _PAUSE_SECONDS = 0.5
+_MIRRORED = ("compute_nodes", "services", "instances", "migrations", "aggregates", "host_mappings")
 _CALL_SECONDS = 8.0
 
 
@@ -31,6 +32,7 @@ class Seen:
     pid: int
     missing: Mapping[str, str]
     fallbacks: Mapping[str, int]
+    records: Mapping[str, int]
 
 
 class _Serializer(objects.Serializer):
@@ -108,9 +110,13 @@ class Watch:
                 for scope, reason in self._seen[host].missing.items()
             }
 
-    def answered(self, host: str, since: float) -> bool:
+    def records(self) -> dict[str, Mapping[str, int]]:
+        """Records of Nova's tables in each scheduler's store, by namespace, as last told."""
         with self._lock:
-            return host in self._seen and self._seen[host].at > since
+            return {
+                host: {name: seen.records.get(name, 0) for name in _MIRRORED}
+                for host, seen in self._seen.items()
+            }
 
     def _transport(self) -> oslo_messaging.Transport:
         # The tracing of oslo.messaging knows the global configuration only.
@@ -137,7 +143,9 @@ class Watch:
             if not scope.proved
         }
         with self._lock:
-            self._seen[host] = Seen(begun, status.worker, status.pid, missing, status.fallbacks)
+            self._seen[host] = Seen(
+                begun, status.worker, status.pid, missing, status.fallbacks, status.records
+            )
             self._last[status.worker] = dict(status.fallbacks)
             for scope, reason in missing.items():
                 self._first_missing.setdefault((scope, reason), time.monotonic())
