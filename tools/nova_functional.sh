@@ -83,7 +83,7 @@ fi
 results=${results:-$root/results/nova_suite/nova$nova-$(basename "$list" .txt)-$mode-$(date +%Y%m%dT%H%M%S)}
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
-rm -rf "$results/.stestr"
+rm -rf "$results/.stestr" "$results"/feed.*.jsonl
 export NOVA_SUITE_SELECTION=$list NOVA_SUITE_RESULTS=$results
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
