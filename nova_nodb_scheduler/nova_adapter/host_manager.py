@@ -94,11 +94,13 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
                     nodes = view.reads.nodes_by_host_or_node(str(each.uuid), host, node)
                     if nodes:
                         return objects.ComputeNodeList(objects=nodes)
-                return objects.ComputeNodeList()
+                reason = proof_module.Reason.UNKNOWN_HOST
             except rows.UNUSABLE as error:
                 LOG.error("%(error)s", {"error": error})
-                for each in cells:
-                    view.miss(str(each.uuid), proof_module.Reason.UNKNOWN_VERSION)
+                reason = proof_module.Reason.UNKNOWN_VERSION
+            # "No such host" becomes NoValidHost: Nova looks before that is said.
+            for each in cells:
+                view.miss(str(each.uuid), reason)
         return super().get_compute_nodes_by_host_or_node(ctxt, host, node, cell=cell)
 
     # -- host mappings --------------------------------------------------------
@@ -145,17 +147,34 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
     def _get_instance_info(self, context: Any, compute: Any) -> Any:
         view = views.current()
         cell = view.cell_of_host.get(compute.host) if view is not None else None
-        if view is None or cell is None or not view.serves(cell):
+        mapping = self.cells.get(cell) if cell is not None else None
+        if view is None or cell is None or mapping is None:
             return super()._get_instance_info(context, compute)
-        mapping = self.cells.get(cell)
+        if not view.serves(cell):
+            return self._instances_from_database(context, view, mapping, compute.host)
 
         def targeted() -> Any:
             own = nova_context.get_admin_context()
-            if mapping is not None:
-                nova_context.set_target_cell(own, mapping)
+            nova_context.set_target_cell(own, mapping)
             return own
 
         return view.reads.instances(cell, compute.host, targeted)
+
+    @staticmethod
+    def _instances_from_database(
+        context: Any, view: views.RequestView, mapping: Any, host: str
+    ) -> dict[str, Any]:
+        """Read the instances of all candidates of a cell at once, for this request.
+
+        Nova reads them host by host where computes have not told it of them.
+        """
+        cell = str(mapping.uuid)
+        with nova_context.target_cell(context, mapping) as cctxt:
+            if cell not in view.instances_read:
+                hosts = [name for name, its in view.cell_of_host.items() if its == cell]
+                view.instances_read[cell] = objects.InstanceList.get_uuids_by_hosts(cctxt, hosts)
+            uuids = view.instances_read[cell].get(host, ())
+            return {uuid: objects.Instance(cctxt, uuid=uuid) for uuid in uuids}
 
     # -- casts of computes and APIs: consumed, but only hints -------------------
 

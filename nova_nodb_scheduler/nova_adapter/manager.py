@@ -114,7 +114,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
                 if not self._in_doubt(view):
                     outcome = "no_valid_host"
                     raise
-                retry = self.nodb.views.open(stock=True)
+                retry = self.nodb.views.stock()
                 try:
                     with views.working_on(retry):
                         chosen = self._select(context, untouched_args, untouched)
@@ -124,6 +124,7 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
             outcome = "selected"
             return chosen
         finally:
+            self.nodb.served(view.served)
             self.nodb.scheduled(time.monotonic() - started, outcome)
 
     def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
@@ -136,12 +137,12 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
 
     def _get_all_host_states(self, context: Any, spec_obj: Any, provider_summaries: Any) -> Any:
         view = views.current()
-        if view is not None and provider_summaries:
-            roots = {
-                summary.get("root_provider_uuid", uuid)
+        if view is not None and not view.stock and provider_summaries:
+            view.unknown_candidates |= not all(
+                view.reads.knows_node(uuid)
                 for uuid, summary in provider_summaries.items()
-            }
-            view.unknown_candidates |= not all(map(view.reads.knows_node, roots))
+                if _is_host(uuid, summary)
+            )
         return super()._get_all_host_states(context, spec_obj, provider_summaries)
 
     def _in_doubt(self, view: views.RequestView) -> bool:
@@ -154,6 +155,14 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         for scope in sorted(view.served):
             view.miss(scope, proof_module.Reason.FEED)
         return True
+
+
+def _is_host(uuid: str, summary: Any) -> bool:
+    """Tell whether a provider is a compute node's, not shared storage or a device."""
+    resources = summary.get("resources") or {}
+    return summary.get("root_provider_uuid", uuid) == uuid and any(
+        name in ("VCPU", "PCPU", "MEMORY_MB") or name.startswith("CUSTOM_") for name in resources
+    )
 
 
 def _copy(value: Any) -> Any:

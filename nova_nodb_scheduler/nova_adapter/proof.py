@@ -9,6 +9,7 @@ and its cell takes Nova's own path.
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import quarantine as quarantine_module
+
+LOG = logging.getLogger(__name__)
 
 #: Namespaces without which nothing can be judged.
 _TO_JUDGE = (namespaces.REPORTERS.name, namespaces.CELLS.name)
@@ -51,6 +54,8 @@ class Reason(enum.Enum):
     #: Found while states are turned into Nova's objects, not by the judge.
     UNKNOWN_VERSION = "unknown object version"
     UNKNOWN_HOST = "candidate not in the store"
+    #: A fault of the plugin, with a traceback in the log.
+    FAULT = "fault of the plugin"
 
 
 @attrs.frozen
@@ -116,7 +121,15 @@ class Judge:
         beats = self._beats(snapshot)
         unreported = unreported_by_cell(snapshot)
         for scope in scopes:
-            reason = self._missing(snapshot, scope, beats, unreported)
+            try:
+                reason = self._missing(snapshot, scope, beats, unreported)
+            except (KeyError, TypeError, ValueError) as error:
+                # Written by a release of the plugin that means something else.
+                LOG.error(
+                    "What is known of %(scope)s cannot be judged: %(error)r",
+                    {"scope": scope, "error": error},
+                )
+                reason = Reason.QUARANTINE
             if reason is not None:
                 missing[scope] = reason
         return Proof(missing)
@@ -133,11 +146,12 @@ class Judge:
         swept = snapshot.namespace(namespaces.CELLS.name).get(scope)
         if swept is None or swept.state.get("epoch") != self._epoch():
             return Reason.COLD
+        if swept.state.get("unpublishable"):
+            return Reason.QUARANTINE
         reason = self._path(scope, beats, float(swept.state["swept_from"]))
         if reason is not None or scope == scopes_module.API:
             return reason
-        excess = unreported.get(scope, 0) - int(swept.state["unreported"])
-        return Reason.UNREPORTED if self._lasts(scope, excess) else None
+        return Reason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
 
     def _path(
         self, scope: str, beats: Collection[Mapping[str, Any]], swept_from: float
@@ -169,8 +183,8 @@ class Judge:
             return None
         return Reason.UNSWEPT if alive else Reason.NO_REPORTER
 
-    def _lasts(self, scope: str, excess: int) -> bool:
-        if excess <= 0:
+    def _lasts(self, scope: str, unreported: int) -> bool:
+        if unreported <= 0:
             self._unreported_since.pop(scope, None)
             return False
         since = self._unreported_since.setdefault(scope, self._clock())

@@ -31,11 +31,14 @@ class Published:
 
     :param failed: names that stay dirty: their database or the back end
         refused them this time
+    :param rejected: those among them whose records cannot be written as they
+        are: too large, or held by a newer schema
     :param written: records written or deleted
     :param version: highest version written, 0 if none
     """
 
     failed: frozenset[records.RecordKey]
+    rejected: frozenset[records.RecordKey]
     written: int
     version: int
 
@@ -61,21 +64,38 @@ class RowPublisher:
             # What cannot be written as it is stays dirty, too: the record that
             # stands there is old, and its cell must not be trusted.
             failed=report.failed | report.rejected.keys() | rows.unreadable,
+            rejected=frozenset(report.rejected),
             written=report.published + report.deleted,
             version=report.version,
         )
 
-    def publish_heartbeats(self, beats: Collection[dirty_module.Heartbeat]) -> int:
+    def publish_heartbeats(
+        self, beats: Collection[dirty_module.Heartbeat]
+    ) -> tuple[int, list[dirty_module.Heartbeat]]:
         """Merge heartbeats into the services' liveness; all share their statements.
 
-        :returns: highest version written
+        :returns: highest version written, and the heartbeats that kept losing
         :raises BackendUnavailable: none is known to be published
         """
         updates = {
             records.RecordKey(namespaces.SERVICE_LIVENESS.name, beat.service): merge_heartbeat(beat)
             for beat in beats
         }
-        return self._publisher.publish(updates).version
+        report = self._publisher.publish(updates)
+        lost = {key.key for key in report.failed}
+        return report.version, [beat for beat in beats if beat.service in lost]
+
+    def settle_heartbeats(self, unreported: Mapping[str, int]) -> None:
+        """Take heartbeats for reported, by service: a sweep has made good what went with them.
+
+        :raises BackendUnavailable: none is known to be settled
+        """
+        self._publisher.publish(
+            {
+                records.RecordKey(namespaces.SERVICE_LIVENESS.name, service): _settled(count)
+                for service, count in unreported.items()
+            }
+        )
 
 
 class _Rows:
@@ -183,6 +203,17 @@ def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
             # then a late heartbeat must not bring it back.
             return publisher_module.UNCHANGED
         return _with_count(current, beat.report_count, beat.seen, beat.last_seen_up)
+
+    return update
+
+
+def _settled(count: int) -> publisher_module.Compute:
+    def update(
+        current: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | publisher_module.Outcome:
+        if current is None:
+            return publisher_module.UNCHANGED
+        return _with_count({**current, "base": int(current["base"]) + count}, 0, 0, None)
 
     return update
 

@@ -151,11 +151,12 @@ class Reporter:
         with self._start_lock:
             if self._pid == os.getpid():
                 return
-            self._pid = os.getpid()
             self._stop = threading.Event()
             self._opened = False
-            self._thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
+            thread.start()
+            # Only now: a thread that could not start is tried again by the next mark.
+            self._thread, self._pid = thread, os.getpid()
             atexit.register(self.stop)
 
     # -- life -------------------------------------------------------------
@@ -329,10 +330,11 @@ class Reporter:
         if not beats:
             return
         try:
-            version = self._rows.publish_heartbeats(beats)
+            version, lost = self._rows.publish_heartbeats(beats)
         except BaseException:
             self._dirty.return_beats(beats)
             raise
+        self._dirty.return_beats(lost)
         self._version = max(self._version, version)
 
     def _send_beat(self) -> None:

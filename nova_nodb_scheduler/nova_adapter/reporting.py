@@ -22,6 +22,7 @@ _reporter: reporter_module.Reporter | None = None
 _make: Callable[[], reporter_module.Reporter] | None = None
 _scopes: scopes_module.Scopes | None = None
 _complained = False
+_pid = os.getpid()
 
 
 def install(
@@ -33,8 +34,9 @@ def install(
 
     :param make: makes the reporter of a child, should this process fork
     """
-    global _reporter, _scopes, _make, _complained
+    global _reporter, _scopes, _make, _complained, _pid
     _reporter, _scopes, _make, _complained = reporter, scopes, make, False
+    _pid = os.getpid()
 
 
 def _after_fork() -> None:
@@ -43,12 +45,20 @@ def _after_fork() -> None:
     The parent's may have been copied with a lock held, which nobody in the
     child would release; its connections and its name are the parent's.
     """
-    global _reporter
+    global _reporter, _pid
+    _pid = os.getpid()
     if _reporter is not None:
         _reporter = _make() if _make is not None else None
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _own() -> reporter_module.Reporter | None:
+    """Return this process's reporter; servers that fork in C run no hooks of Python."""
+    if _pid != os.getpid():
+        _after_fork()
+    return _reporter
 
 
 def cell_of(context: Any) -> str | None:
@@ -74,18 +84,21 @@ def mark(context: Any, namespace: str, keys: Collection[str]) -> None:
 
 def mark_in(cell: str, namespace: str, keys: Collection[str]) -> None:
     """Note that rows of a known cell's database were written."""
-    if _reporter is not None:
-        _reporter.mark(cell, namespace, keys)
+    reporter = _own()
+    if reporter is not None:
+        reporter.mark(cell, namespace, keys)
 
 
 def mark_api(namespace: str, keys: Collection[str]) -> None:
     """Note that rows of the API database were written."""
-    if _reporter is not None:
-        _reporter.mark(scopes_module.API, namespace, keys)
+    reporter = _own()
+    if reporter is not None:
+        reporter.mark(scopes_module.API, namespace, keys)
 
 
 def heartbeat(context: Any, service: str, report_count: int, last_seen_up: str | None) -> None:
     """Note a heartbeat of a compute service."""
     cell = cell_of(context)
-    if cell is not None and _reporter is not None:
-        _reporter.heartbeat(cell, service, report_count, last_seen_up)
+    reporter = _own()
+    if cell is not None and reporter is not None:
+        reporter.heartbeat(cell, service, report_count, last_seen_up)

@@ -209,24 +209,24 @@ class SweepDuty:
             return "a reporter is silent"
         if self._began(float(state["swept_from"]), scope):
             return "a reporter began, and what was written before it may be unknown"
-        if self._counts_more(scope, int(state["unreported"])):
+        if self._counts_some(scope):
             return "heartbeats arrived that no reporter saw"
         return None
 
-    def _counts_more(self, scope: str, known: int) -> bool:
+    def _counts_some(self, scope: str) -> bool:
         """Count unreported heartbeats, now and then: it reads every service's liveness."""
         last = self._counted_at.get(scope, float("-inf"))
         if self._clock() < last + self._options.least_pause_seconds:
             return False
         self._counted_at[scope] = self._clock()
-        return self._sweeper.unreported(scope) > known
+        return self._sweeper.unreported(scope) > 0
 
     def _began(self, swept_from: float, scope: str) -> list[str]:
-        """Name the reporters of a scope that are younger than its last sweep."""
+        """Name the conductors of a cell that are younger than its last sweep."""
         return [
             name
             for name, beat in self._reporters()
-            if _writes(beat, scope) and float(beat["since"]) > swept_from
+            if scope in beat["guards"] and float(beat["since"]) > swept_from
         ]
 
     def _dead(self, swept_from: float, scope: str) -> list[str]:

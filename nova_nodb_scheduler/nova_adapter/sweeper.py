@@ -86,6 +86,7 @@ class Sweeper:
         self._page_rows = page_rows
         self._pause_seconds = pause_seconds
         self._clock = clock
+        self._unpublishable: set[str] = set()
 
     def sweep(
         self,
@@ -97,15 +98,16 @@ class Sweeper:
     ) -> Swept:
         """Walk all tables of a scope, then say so in its record of namespace ``cells``.
 
-        What schedulers knew to be missing when the walk began (heartbeats
-        that nobody reported) is settled by it; what came later is not.
+        Heartbeats that were unreported when the walk began are settled by it;
+        what came later is not.
 
         :param by: who sweeps, for operators
         :raises SweepStopped: ``stop`` was set; a later sweep begins anew
         :raises BackendUnavailable: the same
         """
         started = self._clock()
-        noted = self.unreported(scope)
+        noted = self._unreported_by_service(scope)
+        self._unpublishable = set()
         began_at = self._synchronizer.now_seconds()
         epoch = self._synchronizer.head().epoch
         rows, repaired = 0, {}
@@ -114,12 +116,15 @@ class Sweeper:
             rows += len(seen)
             extra = self._drop_extra(scope, table, seen, stop)
             repaired[table.namespace] = changed + extra
+        if noted:
+            self._rows.settle_heartbeats(noted)
         state = {
             "cell": scope,
             "epoch": epoch,
             "swept_from": began_at,
             "swept_until": self._synchronizer.now_seconds(),
-            "unreported": noted,
+            "unreported": sum(noted.values()),
+            "unpublishable": sorted(self._unpublishable)[:10],
             "rows": rows,
             "repaired": repaired,
             "by": by,
@@ -130,13 +135,16 @@ class Sweeper:
 
     def unreported(self, scope: str) -> int:
         """Sum the heartbeats of a cell that no reporter saw."""
+        return sum(self._unreported_by_service(scope).values())
+
+    def _unreported_by_service(self, scope: str) -> dict[str, int]:
         if scope == scopes_module.API:
-            return 0
-        return sum(
-            max(0, int(state["unreported"]))
-            for _, state in self._records(namespaces.SERVICE_LIVENESS)
-            if state.get("cell") == scope
-        )
+            return {}
+        return {
+            record.key.key: int(state["unreported"])
+            for record, state in self._records(namespaces.SERVICE_LIVENESS)
+            if state.get("cell") == scope and int(state["unreported"]) > 0
+        }
 
     def _walk(
         self,
@@ -179,8 +187,11 @@ class Sweeper:
     def _publish(self, scope: str, namespace: str, keys: list[str]) -> int:
         batch = [dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys]
         published = self._rows.publish(batch)
-        if published.failed:
-            raise SweepIncomplete(scope, namespace, len(published.failed))
+        # One record that cannot be written must not hide what comes behind it.
+        self._unpublishable.update(map(str, published.rejected))
+        unread = published.failed - published.rejected
+        if unread:
+            raise SweepIncomplete(scope, namespace, len(unread))
         return published.written
 
     def _records(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,38 +17,54 @@ from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.store import host_state_store
 
+LOG = logging.getLogger(__name__)
+
 FellBack = Callable[[str, proof_module.Reason], None]
 
 
 class RequestView:
     """A request's view of the cloud, and where it had to leave memory.
 
+    :param reads: None only with ``stock``
     :param cells: uuids of all cells but cell0, enabled or not
     :param stock: True to take Nova's own path for every cell
     """
 
     def __init__(
         self,
-        reads: reads_module.Reads,
+        reads: reads_module.Reads | None,
         proof: proof_module.Proof,
         cells: tuple[str, ...],
         fell_back: FellBack,
         *,
         stock: bool = False,
     ) -> None:
-        self.reads = reads
+        self._reads = reads
         self.proof = proof
         self.cells = cells
         self._fell_back = fell_back
         self._stock = stock
         #: Cell of each host among the candidates, once they are known.
         self.cell_of_host: Mapping[str, str] = {}
+        #: Of cells that are not served: instance uuids by host, once read.
+        self.instances_read: dict[str, Mapping[str, Any]] = {}
         #: True once Placement offered a host that the store does not know.
         self.unknown_candidates = False
         #: Scopes that were answered from memory.
         self.served: set[str] = set()
         #: Scopes that were not, and why.
         self.missed: dict[str, proof_module.Reason] = {}
+
+    @property
+    def reads(self) -> reads_module.Reads:
+        """The reads; for scopes that are served."""
+        assert self._reads is not None  # a stock view serves nothing
+        return self._reads
+
+    @property
+    def stock(self) -> bool:
+        """True where every scope takes Nova's own path."""
+        return self._stock
 
     def serves(self, scope: str) -> bool:
         """Tell whether a scope is answered from memory; note it either way."""
@@ -91,8 +108,23 @@ class Views:
         self._generation = generation
         self._fell_back = fell_back
 
-    def open(self, *, stock: bool = False) -> RequestView:
-        """Take a snapshot and judge it."""
+    def open(self) -> RequestView:
+        """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""
+        try:
+            return self._open()
+        except Exception:
+            LOG.exception("The states in memory cannot be used for this request.")
+            view = self.stock()
+            for scope in self._cells():
+                view.miss(scope, proof_module.Reason.FAULT)
+            return view
+
+    def stock(self) -> RequestView:
+        """Return a view that takes Nova's own path for everything."""
+        proof = proof_module.Proof({})
+        return RequestView(None, proof, tuple(self._cells()), self._fell_back, stock=True)
+
+    def _open(self) -> RequestView:
         generation = self._generation()
         snapshot = self._store.snapshot()
         cells = tuple(self._cells())
@@ -108,7 +140,6 @@ class Views:
             proof,
             cells,
             self._fell_back,
-            stock=stock,
         )
 
     def still_proved(self, view: RequestView) -> bool:

@@ -147,9 +147,7 @@ class CloudCase(unittest.TestCase):
     def context(self, cell: str) -> Any:
         """Return a context for a cell's database."""
         context = nova_context.get_admin_context()
-        nova_context.set_target_cell(
-            context, objects.CellMapping.get_by_uuid(self.admin, cell)
-        )
+        nova_context.set_target_cell(context, objects.CellMapping.get_by_uuid(self.admin, cell))
         return context
 
     # -- what the back end holds ----------------------------------------------------
@@ -254,4 +252,3 @@ class CloudCase(unittest.TestCase):
         made = objects.Instance(self.context(cell), **values)
         made.create()
         return made
-

@@ -78,8 +78,9 @@ class ReportedWritesTest(cloud.CloudCase):
         service.forced_down = True
         service.save()
         self.assertTrue(self.rows(namespaces.SERVICES)[service.uuid]["forced_down"])
-        self.assertEqual({*[n.uuid for n in nodes], other.uuid},
-                         self.rows(namespaces.COMPUTE_NODES).keys())
+        self.assertEqual(
+            {*[n.uuid for n in nodes], other.uuid}, self.rows(namespaces.COMPUTE_NODES).keys()
+        )
         service.destroy()
         self.assertEqual({}, self.rows(namespaces.SERVICES))
         self.assertEqual({}, self.states(namespaces.SERVICE_LIVENESS))
@@ -217,9 +218,7 @@ class ReportedWritesTest(cloud.CloudCase):
         self.assertEqual({}, self.rows(namespaces.AGGREGATES))
 
     def test_a_host_mapping_is_created_moved_and_deleted(self) -> None:
-        cells = {
-            cell: objects.CellMapping.get_by_uuid(self.admin, cell) for cell in cloud.CELLS
-        }
+        cells = {cell: objects.CellMapping.get_by_uuid(self.admin, cell) for cell in cloud.CELLS}
         mapping = objects.HostMapping(self.admin, host="h1", cell_mapping=cells[cloud.CELL1])
         mapping.create()
         self.assertEqual(cloud.CELL1, self.rows_of(namespaces.HOST_MAPPINGS)["h1"]["cell"])

@@ -149,7 +149,8 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual({}, self.found())
         self.now += 0.1
         self.assertEqual({A: proof.Reason.UNREPORTED}, self.found())
-        self.swept(A, unreported=1)
+        # A sweep settles them in the service's own record.
+        self.liveness("s1", A, 0)
         self.assertEqual({}, self.found())
 
     def test_a_batch_that_crossed_has_its_grace_again_the_next_time(self) -> None:
@@ -186,9 +187,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_an_unreadable_reporter_counts_against_all(self) -> None:
         self.quarantined(namespaces.REPORTERS, "who")
-        self.assertEqual(
-            dict.fromkeys((A, B, scopes.API), proof.Reason.QUARANTINE), self.found()
-        )
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), proof.Reason.QUARANTINE), self.found())
 
     def test_an_unreadable_record_of_no_interest_counts_against_nobody(self) -> None:
         self.quarantined(namespaces.MIGRATIONS, "m")
