@@ -28,10 +28,16 @@ def dead_host_forced_down(trial: trial_module.Trial) -> None:
     trial.cloud.action(there[0], {"evacuate": {}})
     trial.wait_for(
         f"a server of {host} is evacuated",
-        lambda: _host(trial, there[0]) not in (host, None),
+        lambda: _stopped_on(trial, there[0]) not in (host, None),
         _DOWN_SECONDS,
     )
-    trial.note(f"evacuated from {host} to {_host(trial, there[0])}")
+    trial.note(f"evacuated from {host} to {_stopped_on(trial, there[0])}")
+    trial.cloud.action(there[0], {"os-start": None})
+    trial.wait_for(
+        "the evacuated server is started",
+        lambda: _server(trial, there[0])["status"] == "ACTIVE",
+        _DOWN_SECONDS,
+    )
     _start_and_wait(trial, victim, host)
     trial.heal(f"{host} is not forced down any more")
     _update(trial, service, {"forced_down": False})
@@ -144,9 +150,15 @@ def _hosts(servers: list[dict[str, Any]]) -> set[str]:
     return {server["OS-EXT-SRV-ATTR:host"] for server in servers}
 
 
-def _host(trial: trial_module.Trial, server: str) -> str | None:
-    found = trial.cloud.compute.get(f"/servers/{server}").json()["server"]
-    return found["OS-EXT-SRV-ATTR:host"] if found["status"] == "ACTIVE" else None
+def _server(trial: trial_module.Trial, server: str) -> dict[str, Any]:
+    found: dict[str, Any] = trial.cloud.compute.get(f"/servers/{server}").json()["server"]
+    return found
+
+
+def _stopped_on(trial: trial_module.Trial, server: str) -> str | None:
+    """The host of a server that is shut off, as every evacuated one is from API 2.95 on."""
+    found = _server(trial, server)
+    return found["OS-EXT-SRV-ATTR:host"] if found["status"] == "SHUTOFF" else None
 
 
 def _service(trial: trial_module.Trial, host: str) -> dict[str, Any]:
