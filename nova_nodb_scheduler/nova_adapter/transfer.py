@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
 from nova_nodb_scheduler.nova_adapter import tables
@@ -63,9 +64,19 @@ def imported(synchronizer: contract.Synchronizer) -> set[str]:
     found = set()
     for page in synchronizer.snapshot([namespaces.CELLS.name]).pages:
         for record in page:
-            if codec.decode(record.payload).state.get("epoch") == epoch:
+            state = _state(record)
+            if state is not None and state.get("epoch") == epoch:
                 found.add(record.key.key)
     return found
+
+
+def _state(record: records.Record) -> Mapping[str, Any] | None:
+    """Decode a record; one that is damaged counts as absent."""
+    try:
+        return codec.decode(record.payload).state
+    except errors.UndecodableRecord as error:
+        LOG.warning("%(error)s", {"error": error})
+        return None
 
 
 def import_scope(
@@ -80,11 +91,12 @@ def import_scope(
 
     :param total: told the number of rows to come
     :raises BackendUnavailable: the synchronizer is down: no scope can go on
+    :raises SweepStopped: ``stop`` was set
     """
     try:
         total(tables.count_rows(scopes.context_for(scope), scope))
         swept = sweeper.sweep(scope, stop, progress, by="import")
-    except errors.BackendUnavailable:
+    except (errors.BackendUnavailable, sweeper_module.SweepStopped):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a database driver raises
         LOG.warning("Cannot import %(scope)s: %(error)s", {"scope": scope, "error": error})
@@ -126,7 +138,7 @@ def _held(
     held: dict[str, Mapping[str, Any]] = {}
     for page in synchronizer.snapshot([namespace]).pages:
         for record in page:
-            state = codec.decode(record.payload).state
-            if scope == scopes_module.API or state.get("cell") == scope:
+            state = _state(record)
+            if state is not None and (scope == scopes_module.API or state.get("cell") == scope):
                 held[record.key.key] = state
     return held

@@ -155,9 +155,9 @@ def _run(case: dict[str, Any], conf_file: str) -> dict[str, Any]:
         _act()
         return {**found, "counts": dict(counts)}
     if kind == "schema":
+        import sqlalchemy as sa
         from nova.db.api import models as api_models
         from nova.db.main import models as main_models
-        import sqlalchemy as sa
 
         for models, path in ((main_models, case["main"]), (api_models, case["api"])):
             engine = sa.create_engine(f"sqlite:///{path}")
@@ -202,7 +202,7 @@ def _child(case: dict[str, Any], result: pathlib.Path) -> int:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):
             # As the interpreter does.
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:
         code = 99
         traceback.print_exc()
@@ -216,8 +216,11 @@ def main() -> None:
     """Import Nova, then run each case in a child."""
     cases = json.load(sys.stdin)
     results = pathlib.Path(sys.argv[1])
-    from nova.cmd import scheduler  # noqa: F401 - patches the process, too
-    from nova.cmd import conductor, manage  # noqa: F401
+    from nova.cmd import (  # noqa: F401
+        conductor,
+        manage,
+        scheduler,
+    )
     from nova.notifications.objects import aggregate, service  # noqa: F401
 
     # What the plugin stands on, not the plugin: a second less for each case.

@@ -34,7 +34,7 @@ def nova_conf(*notifications: str, form: str = "unversioned", more: str = "") ->
 [DEFAULT]
 transport_url = fake://
 host = here
-{more if more.startswith("scheduler_") or more.startswith("servicegroup_") else ""}
+{more if more.startswith(("scheduler_", "servicegroup_")) else ""}
 [oslo_messaging_notifications]
 {lines}
 [notifications]
@@ -42,7 +42,7 @@ notification_format = {form}
 [nodb_scheduler]
 synchronizer = memory
 cell_uuid = {CELL}
-{"" if more.startswith("scheduler_") or more.startswith("servicegroup_") else more}
+{"" if more.startswith(("scheduler_", "servicegroup_")) else more}
 """
 
 

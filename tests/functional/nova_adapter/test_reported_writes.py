@@ -268,7 +268,7 @@ class ReportedWritesTest(cloud.CloudCase):
         class Node(nodb_objects.ComputeNode):  # type: ignore[misc]
             indirection_api = Indirection()
 
-        remote = Node(node._context, **{"id": node.id, "uuid": node.uuid})
+        remote = Node(node._context, id=node.id, uuid=node.uuid)
         remote.vcpus_used = 3
         remote.save()
         self.assertEqual(["save"], sent)
