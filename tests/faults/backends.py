@@ -8,14 +8,17 @@ from tests.faults import trial as trial_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
 
+_AWAY_SECONDS = 20.0
+"""Longer than ``feed_bound_seconds`` and ``reporter_bound_seconds``."""
 _STALL_SECONDS = 30.0
 
 
 def mariadb_restarted(trial: trial_module.Trial) -> None:
     """Nova's databases and the synchronizer's are away together, and come back together."""
     trial.boot("before")
-    trial.fault("restart MariaDB")
+    trial.fault(f"MariaDB is stopped for {_AWAY_SECONDS:.0f} s")
     trial.stack.stop("mariadb")
+    time.sleep(_AWAY_SECONDS)
     trial.stack.start("mariadb")
     asked = trial.ask("during")
     trial.stack.wait_ready("mariadb")
