@@ -11,6 +11,8 @@ from tools.stack import settings as stack_settings
 _AWAY_SECONDS = 20.0
 """Longer than ``feed_bound_seconds`` and ``reporter_bound_seconds``."""
 _STALL_SECONDS = 30.0
+_FORGOTTEN_SECONDS = 20.0
+"""After ``reporter_bound_seconds`` (15 s) its cell was swept without it."""
 
 
 def mariadb_restarted(trial: trial_module.Trial) -> None:
@@ -71,6 +73,8 @@ def one_back_end_stalls(trial: trial_module.Trial) -> None:
     with freezing_proxy.FreezingProxy(settings.port("mariadb")) as proxy:
         trial.stack.override(victim, {"nodb_sqlalchemy": {"connection": _url(victim, proxy.port)}})
         try:
+            # The silence of its former life, killed by the restart, must be over.
+            time.sleep(_FORGOTTEN_SECONDS)
             trial.wait_served()
             trial.boot("before")
             trial.fault(f"the back end of {victim} stalls for {_STALL_SECONDS:.0f} s")
