@@ -2,6 +2,7 @@
 """Runs the scenarios one after the other and files what became of them: python -m tests.faults."""
 
 import argparse
+import logging
 import os
 import pathlib
 import sys
@@ -25,6 +26,8 @@ _SNIPPET = _CHECKOUT / "doc" / "source" / "reference" / "faults.rst.inc"
 def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when every promise was kept."""
     options = _parser().parse_args(arguments)
+    # oslo.messaging tells of each attempt to connect while RabbitMQ is away.
+    logging.disable(logging.CRITICAL)
     terminal = rich_console.Console(stderr=options.json, highlight=False, soft_wrap=True)
     selected = _selected(options)
     wanted = max(scenario.conductors_per_cell for scenario in selected)
