@@ -211,8 +211,8 @@ OBSERVE_OPTS: list[cfg.Opt] = [
     cfg.PortOpt(
         "metrics_port",
         help="""
-Port on which each process serves Prometheus metrics; unset, none is served.
-Of several workers on one host each takes the next free port.
+Port on which each scheduler worker serves Prometheus metrics; unset, none is
+served. Of several workers on one host each takes the next free port.
 """,
     ),
 ]

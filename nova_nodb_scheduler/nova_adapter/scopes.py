@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ class Scopes:
         self._conf = conf
         self._mappings: dict[str, Any] = {}
         self._own: str | None = conf[nodb.GROUP].cell_uuid
+        self._look_again_at = float("-inf")
 
     def has_api_database(self) -> bool:
         """Tell whether this process may read the API database."""
@@ -35,18 +37,20 @@ class Scopes:
     def own_cell(self) -> str:
         """Return the uuid of the cell that ``[database] connection`` names.
 
-        Reads the cell mappings once.
+        Reads the cell mappings once; where they do not tell, once a minute.
 
         :raises ConfigurationError: neither the option nor the mappings tell
         """
         if self._own is not None:
             return self._own
-        if self.has_api_database():
+        if self.has_api_database() and time.monotonic() >= self._look_again_at:
+            self._look_again_at = time.monotonic() + _LOOK_AGAIN_SECONDS
             own = _database_of(self._conf.database.connection)
-            for mapping in objects.CellMappingList.get_all(nova_context.get_admin_context()):
-                if _database_of(mapping.database_connection) == own:
-                    self._own = str(mapping.uuid)
-                    return self._own
+            mappings = objects.CellMappingList.get_all(nova_context.get_admin_context())
+            found = [m for m in mappings if _database_of(m.database_connection) == own]
+            if len(found) == 1:
+                self._own = str(found[0].uuid)
+                return self._own
         raise errors.ConfigurationError(
             f"[{nodb.GROUP}] cell_uuid",
             None,
@@ -105,7 +109,11 @@ def _database_of(connection: str | None) -> tuple[Any, ...]:
     url = sa.make_url(connection or "sqlite://")
     backend = url.get_backend_name()
     # A path of SQLite is all of it; a server's default port may be left out.
-    return (backend, url.host, url.port or _DEFAULT_PORTS.get(backend), url.database)
+    port = url.port or _DEFAULT_PORTS.get(backend)
+    places = tuple(url.query.get(name) for name in ("unix_socket", "host", "read_default_file"))
+    return (backend, url.host, port, url.database, *places)
 
+
+_LOOK_AGAIN_SECONDS = 60.0
 
 _DEFAULT_PORTS = {"mysql": 3306, "postgresql": 5432}

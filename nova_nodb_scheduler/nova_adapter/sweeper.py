@@ -177,12 +177,38 @@ class Sweeper:
             for record, state in self._records(namespace)
             if record.key.key not in seen and (any_cell or state.get("cell") == scope)
         ]
+        keys += [
+            key
+            for key in self._undecodable(namespace)
+            if key not in seen and self._is_gone(scope, table, key)
+        ]
         changed = 0
         for first in range(0, len(keys), self._page_rows):
             changed += self._publish(scope, table.namespace, keys[first : first + self._page_rows])
             if stop.wait(self._pause_seconds):
                 raise SweepStopped
         return changed
+
+    def _undecodable(self, namespace: namespaces_model.Namespace) -> list[str]:
+        found = []
+        for page in self._synchronizer.snapshot([namespace.name]).pages:
+            for record in page:
+                try:
+                    codec.decode(record.payload)
+                except errors.UndecodableRecord:
+                    found.append(record.key.key)
+        return found
+
+    def _is_gone(self, scope: str, table: tables.Table, key: str) -> bool:
+        """Tell whether a record nobody can read has no row, in whichever cell it was."""
+        if scope == scopes_module.API or key != tables.uuid_of(key):
+            return scope == scopes_module.API or key.endswith(f"@{scope}")
+        if not self._scopes.has_api_database():
+            return False
+        return not any(
+            table.read(self._scopes.context_for(cell), cell, [key])
+            for cell in self._scopes.all_cells()
+        )
 
     def _publish(self, scope: str, namespace: str, keys: list[str]) -> int:
         batch = [dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys]
