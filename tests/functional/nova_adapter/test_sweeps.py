@@ -128,6 +128,21 @@ class SweepTest(SweepCase):
         self.synchronizer.write([records.Write(name, revision, b"?")])
 
 
+    def test_a_damaged_record_goes_only_when_no_cell_has_its_row(self) -> None:
+        there = self.compute_node(cloud.CELL2, "there")
+        gone = records.RecordKey("compute_nodes", "33333333-3333-4333-8333-333333333333")
+        damaged = {gone, records.RecordKey("compute_nodes", there.uuid)}
+        for key in damaged:
+            self.synchronizer.write([records.Write(key, 0, b"damaged")])
+        self.sweep(cloud.CELL1)
+        found = self.synchronizer.read(damaged)
+        self.assertEqual(
+            {key: key == gone for key in damaged}, {k: r.deleted for k, r in found.items()}
+        )
+        self.sweep(cloud.CELL2)
+        self.assertIn(there.uuid, self.states(namespaces.COMPUTE_NODES))
+
+
 class DutyTest(SweepCase):
     """The conductors' duty, turned by hand; the back end's clock is made to pass."""
 
