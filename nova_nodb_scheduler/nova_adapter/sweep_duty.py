@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -53,6 +53,23 @@ class SweepOptions:
     @property
     def lease_seconds(self) -> float:
         return max(10.0, 5 * self.check_seconds)
+
+
+@attrs.frozen
+class _Known:
+    """What the back end held at a moment, read at once: a turn asks many questions.
+
+    :param swept: last sweep by scope; None where its record cannot be read
+    :param beats: by reporter; those that cannot be read are left out
+    """
+
+    epoch: str
+    now_seconds: float
+    swept: Mapping[str, Mapping[str, Any] | None]
+    beats: Mapping[str, Mapping[str, Any]]
+
+    def silence_seconds(self, name: str) -> float:
+        return self.now_seconds - float(self.beats[name]["beat_at"])
 
 
 class SweepDuty:
@@ -132,19 +149,22 @@ class SweepDuty:
         :raises BackendUnavailable: nothing can be said; try again
         """
         incomplete: Exception | None = None
+        known: _Known | None = None
         for scope in sorted(self._scopes()):
             if not isinstance(self._keeper(scope).acquire(), leases.Lease):
                 continue
-            reason = self._reason(scope)
+            known = known or self._look()
+            reason = self._reason(scope, known)
             try:
                 if reason is not None:
                     self._sweep(scope, reason)
+                    known = self._look()
             except (errors.BackendUnavailable, sweeper_module.SweepStopped):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a database driver raises
                 # A cell whose database is down: the other scopes go on.
                 incomplete = error
-            self._forget_dead(scope)
+            self._forget_dead(scope, known)
         if incomplete is not None:
             raise incomplete
 
@@ -184,30 +204,46 @@ class SweepDuty:
             },
         )
 
-    def _reason(self, scope: str) -> str | None:
+    def _look(self) -> _Known:
+        snapshot = self._synchronizer.snapshot([namespaces.CELLS.name, namespaces.REPORTERS.name])
+        swept: dict[str, Mapping[str, Any] | None] = {}
+        beats: dict[str, Mapping[str, Any]] = {}
+        for page in snapshot.pages:
+            for record in page:
+                is_sweep = record.key.namespace == namespaces.CELLS.name
+                try:
+                    state = codec.decode(record.payload).state
+                except errors.UndecodableRecord:
+                    LOG.debug("Record %(key)s cannot be read.", {"key": record.key})
+                    if is_sweep:
+                        swept[record.key.key] = None
+                    continue
+                (swept if is_sweep else beats)[record.key.key] = state
+        now_seconds = self._synchronizer.now_seconds()
+        return _Known(snapshot.cursor.epoch, now_seconds, swept, beats)
+
+    def _reason(self, scope: str, known: _Known) -> str | None:
         """Say why a scope must be swept now, or None."""
-        key = records.RecordKey(namespaces.CELLS.name, scope)
-        record = self._synchronizer.read([key]).get(key)
-        if record is None or record.deleted:
+        if scope not in known.swept:
             return "it was never swept"
-        try:
-            state = codec.decode(record.payload).state
-        except errors.UndecodableRecord:
+        state = known.swept[scope]
+        if state is None:
             return "the record of the last sweep cannot be read"
-        if state.get("epoch") != self._synchronizer.head().epoch:
+        if state.get("epoch") != known.epoch:
             return "the back end began a new epoch"
-        age = self._synchronizer.now_seconds() - float(state["swept_from"])
+        swept_from = float(state["swept_from"])
+        age = known.now_seconds - swept_from
         if age > self._options.interval_seconds:
             return "its time has come"
         if age < self._options.least_pause_seconds:
             return None
         if scope in self._asked:
             return "names of changed rows were lost"
-        if any(_lost(beat, scope) for _, beat in self._reporters()):
+        if any(_lost(beat, scope) for beat in known.beats.values()):
             return "a reporter forgot names of changed rows"
-        if self._dead(float(state["swept_from"]), scope):
+        if self._dead(known, swept_from, scope):
             return "a reporter is silent"
-        if self._began(float(state["swept_from"]), scope):
+        if _began(known, swept_from, scope):
             return "a reporter began, and what was written before it may be unknown"
         if self._counts_some(scope):
             return "heartbeats arrived that no reporter saw"
@@ -221,31 +257,22 @@ class SweepDuty:
         self._counted_at[scope] = self._clock()
         return self._sweeper.unreported(scope) > 0
 
-    def _began(self, swept_from: float, scope: str) -> list[str]:
-        """Name the conductors of a cell that are younger than its last sweep."""
-        return [
-            name
-            for name, beat in self._reporters()
-            if scope in beat["guards"] and float(beat["since"]) > swept_from
-        ]
-
-    def _dead(self, swept_from: float, scope: str) -> list[str]:
+    def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
         """Name the silent reporters of a scope whose silence no sweep has covered."""
         bound = self._options.reporter_bound_seconds
-        now = self._synchronizer.now_seconds()
         silent = []
-        for name, beat in self._reporters():
+        for name, beat in known.beats.items():
             covered_from = float(beat["beat_at"]) + bound
             if beat.get("cell") == reporter_module.EVERY_CELL:
                 # It may be alive, cut off, and writing: no heartbeat would
                 # show that. Look again, until it is forgotten.
-                covered_from = max(covered_from, now - self._options.resweep_seconds)
-            if _writes(beat, scope) and now - float(beat["beat_at"]) > bound:
+                covered_from = max(covered_from, known.now_seconds - self._options.resweep_seconds)
+            if _writes(beat, scope) and known.silence_seconds(name) > bound:
                 if swept_from < covered_from:
                     silent.append(name)
         return silent
 
-    def _forget_dead(self, scope: str) -> None:
+    def _forget_dead(self, scope: str, known: _Known) -> None:
         """Drop reporters that are silent and whose scopes were swept for it.
 
         A conductor that is alive and only cut off shows itself by heartbeats
@@ -253,16 +280,15 @@ class SweepDuty:
         that write any cell are kept for longer, and swept after meanwhile.
         """
         bound = self._options.reporter_bound_seconds
-        swept = {
-            key: float(state["swept_from"]) for key, state in self._states(namespaces.CELLS.name)
-        }
-        for name, beat in self._reporters():
-            if not _writes(beat, scope) or self._silence_seconds(beat) <= bound:
+        state = known.swept.get(scope)
+        swept_from = float(state["swept_from"]) if state is not None else 0.0
+        for name, beat in known.beats.items():
+            if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
                 continue
             if beat.get("cell") == reporter_module.EVERY_CELL:
-                over = self._silence_seconds(beat) > self._options.retire_seconds
+                over = known.silence_seconds(name) > self._options.retire_seconds
             else:
-                over = swept.get(scope, 0.0) > float(beat["beat_at"]) + bound
+                over = swept_from > float(beat["beat_at"]) + bound
             if over:
                 key = records.RecordKey(namespaces.REPORTERS.name, name)
                 self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
@@ -271,19 +297,13 @@ class SweepDuty:
                     {"name": name},
                 )
 
-    def _silence_seconds(self, beat: Mapping[str, Any]) -> float:
-        return self._synchronizer.now_seconds() - float(beat["beat_at"])
 
-    def _reporters(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        return self._states(namespaces.REPORTERS.name)
-
-    def _states(self, namespace: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for page in self._synchronizer.snapshot([namespace]).pages:
-            for record in page:
-                try:
-                    yield record.key.key, codec.decode(record.payload).state
-                except errors.UndecodableRecord:
-                    LOG.debug("Record %(key)s cannot be read.", {"key": record.key})
+def _began(known: _Known, swept_from: float, scope: str) -> bool:
+    """Tell whether a conductor of a cell is younger than the cell's last sweep."""
+    return any(
+        scope in beat["guards"] and float(beat["since"]) > swept_from
+        for beat in known.beats.values()
+    )
 
 
 def _lost(beat: Mapping[str, Any], scope: str) -> bool:
