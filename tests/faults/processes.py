@@ -85,6 +85,6 @@ def scheduler_paused(trial: trial_module.Trial) -> None:
     trial.wait_served()
     # What the sleeping scheduler had taken from the queue waits for its answer; the conductor
     # gives up after rpc_response_timeout (60 s) and asks once more.
-    trial.settle(asked, excused="Timed out waiting for a reply")
+    trial.settle(asked, excused="MessagingTimeout")
     trial.settle(woken)
     trial.boot("after", 4)
