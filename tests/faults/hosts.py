@@ -139,7 +139,8 @@ def _start_and_wait(trial: trial_module.Trial, process: str, host: str) -> None:
 
 def _last_error(trial: trial_module.Trial, process: str) -> str:
     lines = (trial.stack.settings.log / f"{process}.log").read_text().splitlines()
-    return next((line for line in reversed(lines) if " ERROR " in line), "nothing")[-200:]
+    raised = (line for line in reversed(lines) if " ERROR nova nova.exception." in line)
+    return next(raised, "it does not say").partition(" ERROR nova ")[2]
 
 
 def _computes(trial: trial_module.Trial) -> list[dict[str, Any]]:
