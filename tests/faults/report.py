@@ -67,9 +67,9 @@ def _cells(outcome: trial_module.Outcome) -> tuple[str, ...]:
     return (
         outcome.fault,
         f"{outcome.active} of {outcome.asked}",
-        _seconds(outcome.noticed_seconds),
+        _seconds(outcome.noticed_seconds, "never"),
         _fallbacks(outcome.fallbacks),
-        _seconds(outcome.recovery_seconds),
+        _seconds(outcome.recovery_seconds, "–"),
         "clean" if outcome.compare_clean else "differs",
     )
 
@@ -78,5 +78,5 @@ def _fallbacks(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in counts.items()) or "none"
 
 
-def _seconds(value: float | None) -> str:
-    return "never lost" if value is None else f"{value:.0f} s"
+def _seconds(value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else f"{value:.0f} s"
