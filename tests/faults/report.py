@@ -69,7 +69,7 @@ def _cells(outcome: trial_module.Outcome) -> tuple[str, ...]:
         f"{outcome.active} of {outcome.asked}",
         _seconds(outcome.noticed_seconds, "never"),
         _fallbacks(outcome.fallbacks),
-        _seconds(outcome.recovery_seconds, "–"),
+        _seconds(outcome.recovery_seconds, "n/a"),
         "clean" if outcome.compare_clean else "differs",
     )
 
