@@ -152,13 +152,9 @@ system_packages() {
     install_packages $missing
 }
 
-placement_for() {
-    case $1 in
-        31.*) echo 13.0.1 ;;
-        32.*) echo 14.0.0 ;;
-        33.*) echo 15.0.0 ;;
-        *) echo 16.0.0 ;;
-    esac
+# What Nova and its own tests need, per release.
+nova_requirements() {
+    echo "tests/nova_suite/requirements/nova${NOVA_VERSION%%.*}.txt"
 }
 
 fill_environment() {
@@ -169,8 +165,7 @@ fill_environment() {
     "$VENV/bin/pip" install \
         -r requirements.txt -r test-requirements.txt \
         -r lint-requirements.txt -r doc/requirements.txt \
-        "nova==$NOVA_VERSION" "openstack-placement==$(placement_for "$NOVA_VERSION")" \
-        || return 1
+        -r "$(nova_requirements)" "nova==$NOVA_VERSION" || return 1
     touch "$VENV/.complete"
 }
 
@@ -180,6 +175,7 @@ make_environment() {
     local base key requirements
     base=$(find_base_python) || return 1
     requirements="requirements.txt test-requirements.txt lint-requirements.txt doc/requirements.txt"
+    requirements="$requirements $(nova_requirements)"
     # shellcheck disable=SC2086
     key=$(cat $requirements <(echo "$NOVA_VERSION") <("$base" -V) | sha256sum | cut -c1-12)
     VENV=$STATE_DIR/venv-$key
