@@ -32,6 +32,8 @@ class HostState(nova_host_manager.HostState):  # type: ignore[misc]
         # never updated is passed over by Nova.
         if self.uuid != compute.uuid or not hasattr(compute, "nodb_numa_topology"):
             return
+        # The node is shared with other requests.
+        self.stats = dict(self.stats)
         text = compute.nodb_numa_topology
         pools = compute.pci_device_pools
         self._make_numa_topology = lambda: rows.numa_topology(text)

@@ -65,11 +65,11 @@ def databases() -> Mapping[str, str]:
     return urls
 
 
-def _empty(url: str) -> None:
+def clear(url: str, *tables: str) -> None:
+    """Empty some tables of a database, or all."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        names = sa.inspect(connection).get_table_names()
-        for name in names:
+        for name in tables or sa.inspect(connection).get_table_names():
             connection.exec_driver_sql(f"DELETE FROM {name}")
     engine.dispose()
 
@@ -101,7 +101,7 @@ class CloudCase(unittest.TestCase):
         super().setUp()
         self.urls = databases()
         for url in self.urls.values():
-            _empty(url)
+            clear(url)
         name = f"cloud-{next(_hubs)}"
         self.override("synchronizer", "memory", nodb.GROUP)
         self.override("scheduler_driver", "nodb_scheduler", None)

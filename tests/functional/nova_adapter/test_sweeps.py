@@ -127,7 +127,6 @@ class SweepTest(SweepCase):
         revision = held.revision if held is not None else 0
         self.synchronizer.write([records.Write(name, revision, b"?")])
 
-
     def test_a_damaged_record_goes_only_when_no_cell_has_its_row(self) -> None:
         there = self.compute_node(cloud.CELL2, "there")
         gone = records.RecordKey("compute_nodes", "33333333-3333-4333-8333-333333333333")
