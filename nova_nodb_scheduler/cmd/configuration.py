@@ -16,6 +16,7 @@ def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
     """
     # Imported here: `--help` must not need Nova's configuration.
     from nova import config, objects
+    from oslo_config import cfg
     from oslo_log import log
 
     from nova_nodb_scheduler.nova_adapter import activation
@@ -30,5 +31,5 @@ def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
         log.setup(config.CONF, "nova")
         objects.register_all()
         return activation.activate(config.CONF, "manage")
-    except errors.NodbError as error:
+    except (errors.NodbError, cfg.Error) as error:
         sys.exit(f"{program}: {error}")

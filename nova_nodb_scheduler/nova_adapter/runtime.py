@@ -162,6 +162,12 @@ class SchedulerRuntime:
             host, port = self._metrics_address
             self._exporter = exporter_module.Exporter(self.metrics.registry, host, port, 64)
             self.metrics.watch_store(self.counts)
+            self.metrics.watch_reporters(
+                lambda: self._of_reporters(lambda beat: float(beat["queued"])),
+                lambda: self._of_reporters(
+                    lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
+                ),
+            )
             self._exporter.start()
         self.replicator.start()
         if self._make_server is not None:
@@ -240,6 +246,11 @@ class SchedulerRuntime:
         """Return records in the store by namespace."""
         snapshot = self.store.snapshot()
         return {name: float(len(snapshot.namespace(name))) for name in snapshot.namespaces()}
+
+    def _of_reporters(self, figure: Callable[[Mapping[str, Any]], float]) -> dict[str, float]:
+        view = self.store.snapshot().namespace(namespaces.REPORTERS.name)
+        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+        return {record.key: figure(record.state) for record in found if record is not None}
 
     def hosts_by_cell(self) -> dict[str, int]:
         """Return compute nodes in the store by cell."""

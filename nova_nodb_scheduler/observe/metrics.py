@@ -17,7 +17,6 @@ from prometheus_client import core, registry
 _LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 #: From a choice in memory to stock's answer at 100,000 hosts, in seconds.
 _SCHEDULE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_FLUSH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 
 class _AtScrape(registry.Collector):
@@ -52,7 +51,6 @@ class Metrics:
         self.registry = registry
         self._scheduling(registry)
         self._replication(registry)
-        self._reporting(registry)
 
     # -- scheduling -----------------------------------------------------------
 
@@ -137,43 +135,6 @@ class Metrics:
     def replicator_running(self, running: bool) -> None:
         self._running.set(running)
 
-    # -- reporters ------------------------------------------------------------
-
-    def _reporting(self, registry: prometheus_client.CollectorRegistry) -> None:
-        self._queue_depth = prometheus_client.Gauge(
-            "nodb_reporter_queue_records",
-            "Dirty records that wait to be published",
-            registry=registry,
-        )
-        self._oldest = prometheus_client.Gauge(
-            "nodb_reporter_oldest_seconds",
-            "Age of the oldest dirty record, 0 where none waits",
-            registry=registry,
-        )
-        self._flushes = prometheus_client.Histogram(
-            "nodb_reporter_flush_seconds",
-            "Duration of one flush, from reading the rows to the back end's answer",
-            registry=registry,
-            buckets=_FLUSH_BUCKETS,
-        )
-        self._published = prometheus_client.Counter(
-            "nodb_reporter_published_records", "Records published", registry=registry
-        )
-        self._failed = prometheus_client.Counter(
-            "nodb_reporter_failed_records",
-            "Records whose publication failed and is repeated",
-            registry=registry,
-        )
-
-    def reporter_queue(self, depth: int, oldest_seconds: float) -> None:
-        self._queue_depth.set(depth)
-        self._oldest.set(oldest_seconds)
-
-    def reporter_flushed(self, seconds: float, published: int, failed: int) -> None:
-        self._flushes.observe(seconds)
-        self._published.inc(published)
-        self._failed.inc(failed)
-
     # -- read at each scrape --------------------------------------------------
 
     def watch_store(self, count_by_namespace: Callable[[], Mapping[str, float]]) -> None:
@@ -184,3 +145,19 @@ class Metrics:
         self.registry.register(
             _AtScrape("nodb_store_records", "Records in the store", "namespace", count_by_namespace)
         )
+
+    def watch_reporters(
+        self,
+        queued_records: Callable[[], Mapping[str, float]],
+        silent_seconds: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """Have each scrape ask how the reporters are, by their names.
+
+        :param queued_records: dirty records that waited at their last beats
+        :param silent_seconds: ages of their last beats
+        """
+        for name, text, ask in (
+            ("nodb_reporter_queue_records", "Dirty records of a reporter", queued_records),
+            ("nodb_reporter_silent_seconds", "Age of a reporter's last beat", silent_seconds),
+        ):
+            self.registry.register(_AtScrape(name, text, "reporter", ask))

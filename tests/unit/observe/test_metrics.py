@@ -41,14 +41,19 @@ class TestMetrics(testtools.TestCase):
             value(self.registry, "nodb_schedule_seconds_bucket", outcome="selected", le="0.025"),
         )
 
-    def test_reporters_are_measured(self):
-        self.metrics.reporter_queue(12, 3.5)
-        self.metrics.reporter_flushed(0.2, published=10, failed=2)
-        self.assertEqual(12, value(self.registry, "nodb_reporter_queue_records"))
-        self.assertEqual(3.5, value(self.registry, "nodb_reporter_oldest_seconds"))
-        self.assertEqual(10, value(self.registry, "nodb_reporter_published_records_total"))
-        self.assertEqual(2, value(self.registry, "nodb_reporter_failed_records_total"))
-        self.assertEqual(1, value(self.registry, "nodb_reporter_flush_seconds_count"))
+    def test_reporters_are_asked_at_each_scrape(self) -> None:
+        queued = {"api:a": 12.0}
+        self.metrics.watch_reporters(lambda: queued, lambda: {"api:a": 3.5})
+        found = {
+            name: self.registry.get_sample_value(name, {"reporter": "api:a"})
+            for name in ("nodb_reporter_queue_records", "nodb_reporter_silent_seconds")
+        }
+        self.assertEqual([12.0, 3.5], list(found.values()))
+        queued["api:a"] = 0.0
+        self.assertEqual(
+            0.0,
+            self.registry.get_sample_value("nodb_reporter_queue_records", {"reporter": "api:a"}),
+        )
 
     def test_records_of_the_store_are_read_when_scraped(self):
         counts = {"compute_nodes": 1}
