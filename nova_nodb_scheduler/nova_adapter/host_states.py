@@ -33,7 +33,7 @@ class HostState(nova_host_manager.HostState):  # type: ignore[misc]
         if self.uuid != compute.uuid or not hasattr(compute, "nodb_numa_topology"):
             return
         # The node is shared with other requests.
-        self.stats = dict(self.stats)
+        self.stats: Any = dict(compute.stats or {})
         text = compute.nodb_numa_topology
         pools = compute.pci_device_pools
         self._make_numa_topology = lambda: rows.numa_topology(text)

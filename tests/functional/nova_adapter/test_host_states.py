@@ -29,6 +29,9 @@ from nova_nodb_scheduler.nova_adapter import (
 from nova_nodb_scheduler.scheduling import namespaces
 from tests.functional.nova_adapter import cloud
 
+METRICS = json.dumps(
+    [{"name": "cpu.user.time", "value": 9, "source": "s", "timestamp": "2026-01-02T03:04:05"}]
+)
 DAY = datetime.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - naive, as rows are
 
 
@@ -87,8 +90,7 @@ COMPUTE_ROWS = st.fixed_dictionaries(
         "metrics": st.sampled_from(
             [
                 "[]",
-                '[{"name": "cpu.user.time", "value": 9, "source": "s", "timestamp": '
-                + '"2026-01-02T03:04:05"}]',
+                METRICS,
             ]
         ),
         "supported_instances": st.sampled_from(["[]", '[["x86_64", "kvm", "hvm"]]']),
