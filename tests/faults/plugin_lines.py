@@ -51,6 +51,7 @@ def rolling_there_and_back(trial: trial_module.Trial) -> None:
     trial.boot("reporting", 2)
     _import(trial)
     trial.expect(trial.compare(), "compare is clean before the first scheduler is switched")
+    trial.fault("the first scheduler is switched")
     stack.switch(schedulers[:1], True)
     trial.boot("one-scheduler", 4)
     trial.heal("the last scheduler is switched")

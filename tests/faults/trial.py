@@ -103,6 +103,8 @@ class Trial:
     def fault(self, text: str) -> None:
         """The fault happens now."""
         self._fault_at = self._healed_at = time.monotonic()
+        self._noticed = self._recovery = None
+        self.watch.begin_noticing()
         self.say(text)
 
     def heal(self, text: str) -> None:

@@ -81,6 +81,11 @@ class Watch:
             self._first_missing = {}
             self._base = dict(self._last)
 
+    def begin_noticing(self) -> None:
+        """Note from now on what is not proved; the counting goes on."""
+        with self._lock:
+            self._first_missing = {}
+
     def fallbacks(self) -> dict[str, int]:
         """Requests that left memory since ``begin``, by reason.
 
