@@ -109,6 +109,8 @@ def _perform(
         step("switching the plugin on by nova.conf, one process after the other")
         stack.plugin(True)
     ready_seconds = time.monotonic() - begin
+    step("waiting for the schedulers' heartbeats: the first one looks up versions of services")
+    stack.wait_heartbeats("nova-scheduler")
     before = plugin_status.read(stack.settings) if with_plugin else plugin_status.PluginStatus()
     step(f"booting {_SERVERS} servers, an anti-affinity group among them")
     boot_begin = time.monotonic()

@@ -120,6 +120,19 @@ class Stack:
         """Rows of one statement, sent as MariaDB's root."""
         return database.query(self.settings, statement, values)
 
+    def wait_heartbeats(self, binary: str) -> None:
+        """Wait until each service of a binary in cell0 has sent a heartbeat from now on."""
+        counts = (
+            "SELECT host, report_count FROM nova_cell0.services WHERE `binary` = %s AND deleted = 0"
+        )
+        before = dict(self.sql(counts, binary))
+
+        def beaten() -> bool:
+            now = dict(self.sql(counts, binary))
+            return all(now[host] > count for host, count in before.items())
+
+        self._wait_for(beaten, f"{binary} sent heartbeats")
+
     def rabbitmqctl(self, *arguments: str) -> str:
         """Output of rabbitmqctl against the stack's own node."""
         environment = daemons.rabbitmq_environment(self.settings)
