@@ -59,6 +59,8 @@ def _demonstrate(options: argparse.Namespace, terminal: rich_console.Console) ->
             bar.update(task, description=text)
 
         stack = stack_module.Stack(settings, step)
+        # A run that failed left its data, for its logs: the figures are of a new cloud.
+        stack.down(wipe=True)
         try:
             figures = _perform(stack, not options.stock, step)
         finally:
