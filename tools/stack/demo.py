@@ -58,9 +58,9 @@ def _demonstrate(options: argparse.Namespace, terminal: rich_console.Console) ->
             bar.console.print(f"[dim]{time.monotonic() - begin:6.1f} s[/dim]  {text}")
             bar.update(task, description=text)
 
-        stack = stack_module.Stack(settings, step)
         # A run that failed left its data, for its logs: the figures are of a new cloud.
-        stack.down(wipe=True)
+        stack_module.Stack(settings, step).down(wipe=True)
+        stack = stack_module.Stack(settings, step)
         try:
             figures = _perform(stack, not options.stock, step)
         finally:
