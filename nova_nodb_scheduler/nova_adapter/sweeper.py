@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -142,8 +142,8 @@ class Sweeper:
             return {}
         return {
             record.key.key: int(state["unreported"])
-            for record, state in self._records(namespaces.SERVICE_LIVENESS)
-            if state.get("cell") == scope and int(state["unreported"]) > 0
+            for record, state in self._read(namespaces.SERVICE_LIVENESS)
+            if state is not None and state.get("cell") == scope and int(state["unreported"]) > 0
         }
 
     def _walk(
@@ -170,17 +170,10 @@ class Sweeper:
         self, scope: str, table: tables.Table, seen: set[str], stop: threading.Event
     ) -> int:
         """Look again at the records whose rows the walk did not meet: most have none."""
-        namespace = namespaces_by_name()[table.namespace]
-        any_cell = scope == scopes_module.API
         keys = [
             record.key.key
-            for record, state in self._records(namespace)
-            if record.key.key not in seen and (any_cell or state.get("cell") == scope)
-        ]
-        keys += [
-            key
-            for key in self._undecodable(namespace)
-            if key not in seen and self._is_gone(scope, table, key)
+            for record, state in self._read(namespaces_by_name()[table.namespace])
+            if record.key.key not in seen and self._is_of(scope, table, record.key.key, state)
         ]
         changed = 0
         for first in range(0, len(keys), self._page_rows):
@@ -189,15 +182,12 @@ class Sweeper:
                 raise SweepStopped
         return changed
 
-    def _undecodable(self, namespace: namespaces_model.Namespace) -> list[str]:
-        found = []
-        for page in self._synchronizer.snapshot([namespace.name]).pages:
-            for record in page:
-                try:
-                    codec.decode(record.payload)
-                except errors.UndecodableRecord:
-                    found.append(record.key.key)
-        return found
+    def _is_of(
+        self, scope: str, table: tables.Table, key: str, state: Mapping[str, Any] | None
+    ) -> bool:
+        if state is None:
+            return self._is_gone(scope, table, key)
+        return scope == scopes_module.API or state.get("cell") == scope
 
     def _is_gone(self, scope: str, table: tables.Table, key: str) -> bool:
         """Tell whether a record nobody can read has no row, in whichever cell it was."""
@@ -220,16 +210,18 @@ class Sweeper:
             raise SweepIncomplete(scope, namespace, len(unread))
         return published.written
 
-    def _records(
+    def _read(
         self, namespace: namespaces_model.Namespace
-    ) -> Iterator[tuple[records.Record, dict[str, Any]]]:
+    ) -> Iterator[tuple[records.Record, Mapping[str, Any] | None]]:
+        """Read a namespace's records with their states, None where nobody can read it."""
         for page in self._synchronizer.snapshot([namespace.name]).pages:
             for record in page:
                 try:
-                    yield record, dict(codec.decode(record.payload).state)
+                    yield record, codec.decode(record.payload).state
                 except errors.UndecodableRecord:
                     # It will be written anew if a row of that name exists.
                     LOG.warning("Record %(key)s cannot be read.", {"key": record.key})
+                    yield record, None
 
 
 class SweepIncomplete(Exception):
