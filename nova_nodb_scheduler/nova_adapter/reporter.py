@@ -139,11 +139,6 @@ class Reporter:
         self._dirty.beat(scope, service, report_count, last_seen_up)
         self.ensure_started()
 
-    def lose(self, scopes: Collection[str]) -> None:
-        """Note that rows were written whose names are not known: sweep these scopes."""
-        self._dirty.lose(scopes)
-        self.ensure_started()
-
     def ensure_started(self) -> None:
         """Start the flushing thread if this process has none yet; cheap otherwise."""
         if self._pid == os.getpid():

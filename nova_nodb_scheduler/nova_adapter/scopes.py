@@ -8,7 +8,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from nova import context as nova_context
-from nova import exception as nova_exception
 from nova import objects
 
 from nova_nodb_scheduler import errors
@@ -94,14 +93,6 @@ class Scopes:
         mappings = objects.CellMappingList.get_all(nova_context.get_admin_context())
         self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
         return sorted(self._mappings)
-
-    def exists(self, cell: str) -> bool:
-        """Tell whether a cell is mapped."""
-        try:
-            self.mapping(cell)
-        except nova_exception.CellMappingNotFound:
-            return False
-        return True
 
 
 def _database_of(connection: str | None) -> tuple[Any, ...]:
