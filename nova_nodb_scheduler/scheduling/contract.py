@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a vectorised filter and a vectorised weigher owe.
+
+The pipeline makes one object of each class when it is assembled, and calls it
+from any thread that holds the pipeline's lock: no call may block or do I/O,
+and none may keep state between calls. A class comes by an entry point of the
+groups ``nova_nodb_scheduler.filter`` and ``nova_nodb_scheduler.weigher``,
+named like the class of Nova it stands for.
+
+Two requests with equal keys, from all filters and weighers, share their
+results; a changed host costs one call with that row. Hence the rule for both:
+a row's result depends on the row's columns, on the aggregates the row is in,
+and on what went into the key. Nothing else.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Hashable
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import host_frame, options
+
+#: Which rows are asked for: all (``slice(None)``) or row numbers, shape (k,).
+Rows: TypeAlias = slice | npt.NDArray[np.intp]
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+
+class OnHostObjects(enum.Enum):
+    """Instead of a key: this request needs Nova's own code, host by host."""
+
+    NEEDED = "needed"
+
+
+#: None: every host passes, or weighs nothing; nothing is computed.
+Key: TypeAlias = Hashable | OnHostObjects | None
+
+
+class Filter(abc.ABC):
+    """Says which hosts a request may go to.
+
+    :cvar once_per_request: not asked again for the second server of a request
+    :cvar on_rebuild: asked for rebuilds too
+    """
+
+    once_per_request: ClassVar[bool] = False
+    on_rebuild: ClassVar[bool] = False
+
+    def __init__(self, settings: options.SchedulingOptions) -> None:
+        self._settings = settings
+
+    @property
+    def name(self) -> str:
+        """The class of Nova this stands for."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> Key:
+        """Return all that decides besides the rows: equal keys, equal masks."""
+
+    @abc.abstractmethod
+    def mask(self, request: requests.Request, frame: host_frame.HostFrame, rows: Rows) -> BoolArray:
+        """Return True for each of the rows that passes. Only asked for a real key."""
+
+
+class Weigher(abc.ABC):
+    """Says how good a host is.
+
+    :cvar minval: lower end of the scale and floor of the raw weights; None:
+        the least raw weight of the hosts that passed
+    :cvar maxval: the same at the upper end
+    """
+
+    minval: ClassVar[float | None] = None
+    maxval: ClassVar[float | None] = None
+
+    def __init__(self, settings: options.SchedulingOptions) -> None:
+        self._settings = settings
+
+    @property
+    def name(self) -> str:
+        """The class of Nova this stands for."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> Key:
+        """Return all that decides besides the rows.
+
+        None only where each host's share is 0 whatever the others weigh.
+        """
+
+    @abc.abstractmethod
+    def raw(self, request: requests.Request, frame: host_frame.HostFrame, rows: Rows) -> FloatArray:
+        """Return the raw weights of the rows, before floor, ceiling and scale."""
+
+    @abc.abstractmethod
+    def multiplier(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: Rows
+    ) -> float | FloatArray:
+        """Return the multiplier of the rows: one number, or one for each."""
+
+
+def as_key(*parts: Any) -> Hashable:
+    """Return a key made of parts; mappings and lists among them are frozen."""
+    return tuple(_hashable(part) for part in parts)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return frozenset((name, _hashable(each)) for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(each) for each in value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_hashable(each) for each in value)
+    hash(value)
+    return value  # type: ignore[no-any-return]
