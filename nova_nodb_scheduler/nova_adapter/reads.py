@@ -126,18 +126,21 @@ class Reads:
         As the database does it, services that are forced down do not count,
         and a binary without services is left out.
         """
+        view = self._services
+        cell_code = view.vocabulary("cell").code(cell)
+        if cell_code is None:
+            return {}
+        # One pass over columns: a big cloud has a service for each host, and
+        # Nova asks this with every request.
+        counted = (view.column("cell") == cell_code) & ~view.column("forced_down")
         versions: dict[str, int] = {}
         for binary in binaries:
-            found = (
-                self._services.get(k) for k in self._services.lookup("cell_binary", cell, binary)
-            )
-            known = [
-                int(record.state["row"]["version"] or 0)
-                for record in found
-                if record is not None and not record.state["row"]["forced_down"]
-            ]
-            if known:
-                versions[binary] = min(known)
+            code = view.vocabulary("binary").code(binary)
+            if code is None:
+                continue
+            found = view.column("version")[counted & (view.column("binary") == code)]
+            if len(found):
+                versions[binary] = int(found.min())
         return versions
 
     # -- instances ------------------------------------------------------------

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's RequestSpec as the request that the pipeline understands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nova import objects
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler.model import requests
+
+#: A hint that Nova's conductor sets, no user: which kind of move it is.
+_CHECK_TYPE = "_nova_check_type"
+
+
+def request(
+    spec: Any,
+    queries: tuple[requests.CandidateQuery, ...] | None,
+    enabled_cells: Collection[str],
+) -> requests.Request:
+    """Return a RequestSpec as a Request.
+
+    :param queries: what Placement would be asked; None for a rebuild
+    :param enabled_cells: uuids of the cells that take new servers
+    """
+    flavor = _flavor(_get(spec, "flavor"))
+    image = _get(spec, "image")
+    destination = _destination(_get(spec, "requested_destination"))
+    hints = _hints(_get(spec, "scheduler_hints"))
+    pci_requests = _get(spec, "pci_requests")
+    return requests.Request(
+        flavor=flavor,
+        project_id=_get(spec, "project_id") or "",
+        user_id=_get(spec, "user_id") or "",
+        instance_uuid=_get(spec, "instance_uuid"),
+        image=_image(image) if image is not None else None,
+        availability_zone=_get(spec, "availability_zone"),
+        hints=hints,
+        group=_group(_get(spec, "instance_group")),
+        destination=destination,
+        ignore_hosts=tuple(_get(spec, "ignore_hosts") or ()),
+        force_hosts=tuple(_get(spec, "force_hosts") or ()),
+        force_nodes=tuple(_get(spec, "force_nodes") or ()),
+        cells=_cells(destination, enabled_cells),
+        queries=queries,
+        check_type=bool(hints.get(_CHECK_TYPE)),
+        is_rebuild=bool(scheduler_utils.request_is_rebuild(spec)),
+        needs_numa=_needs_numa(spec),
+        needs_pci=bool(pci_requests and pci_requests.requests),
+    )
+
+
+def _get(spec: Any, name: str) -> Any:
+    """Return a field of a versioned object, None where it was never set."""
+    return getattr(spec, name) if name in spec else None
+
+
+def _flavor(flavor: Any) -> requests.Flavor:
+    if flavor is None:
+        return requests.Flavor()
+    return requests.Flavor(
+        name=_get(flavor, "name") or "",
+        vcpus=_get(flavor, "vcpus") or 0,
+        memory_mb=_get(flavor, "memory_mb") or 0,
+        root_gb=_get(flavor, "root_gb") or 0,
+        ephemeral_gb=_get(flavor, "ephemeral_gb") or 0,
+        swap_mb=_get(flavor, "swap") or 0,
+        extra_specs=_get(flavor, "extra_specs") or {},
+    )
+
+
+_KNOWN_PROPERTIES = frozenset(objects.ImageMetaProps.fields)
+
+
+def _image(image: Any) -> requests.Image:
+    properties = _get(image, "properties")
+    return requests.Image(
+        uuid=_get(image, "id"),
+        properties=_properties(properties) if properties is not None else {},
+        known_properties=_KNOWN_PROPERTIES,
+    )
+
+
+def _properties(properties: Any) -> Mapping[str, Any]:
+    return {name: getattr(properties, name) for name in properties.fields if name in properties}
+
+
+def _destination(destination: Any) -> requests.Destination | None:
+    if not destination:
+        return None
+    cell = _get(destination, "cell")
+    return requests.Destination(
+        host=_get(destination, "host"),
+        node=_get(destination, "node"),
+        cell=str(cell.uuid) if cell is not None else None,
+        allow_cross_cell_move=bool(_get(destination, "allow_cross_cell_move")),
+    )
+
+
+def _cells(
+    destination: requests.Destination | None, enabled_cells: Collection[str]
+) -> frozenset[str]:
+    if destination is not None and destination.cell and not destination.allow_cross_cell_move:
+        return frozenset([destination.cell])
+    return frozenset(enabled_cells)
+
+
+def _hints(hints: Any) -> Mapping[str, tuple[str, ...]]:
+    return {
+        name: tuple(values) if isinstance(values, (list, tuple)) else (values,)
+        for name, values in (hints or {}).items()
+    }
+
+
+def _group(group: Any) -> requests.Group | None:
+    if not group:
+        return None
+    policy = _get(group, "policy")
+    policies = _get(group, "policies")
+    if policies is None:
+        policies = [policy] if policy else []
+    # Nova asks for rules only with a policy of today's form.
+    rules = (_get(group, "rules") or {}) if policy else {}
+    return requests.Group(
+        uuid=_get(group, "uuid"),
+        policy=policy,
+        policies=frozenset(policies),
+        members=frozenset(_get(group, "members") or ()),
+        hosts=frozenset(_get(group, "hosts") or ()),
+        max_server_per_host=int(rules.get("max_server_per_host", 1)),
+    )
+
+
+def _needs_numa(spec: Any) -> bool:
+    """Tell whether NUMATopologyFilter could refuse a host: see its host_passes."""
+    if _get(spec, "numa_topology") is not None:
+        return True
+    flavor, image = _get(spec, "flavor"), _get(spec, "image")
+    extra_specs = (_get(flavor, "extra_specs") or {}) if flavor is not None else {}
+    properties = _get(image, "properties") if image is not None else None
+    policies = [extra_specs.get("hw:cpu_policy")]
+    if properties is not None:
+        policies.append(_get(properties, "hw_cpu_policy"))
+    return "dedicated" in policies
