@@ -17,6 +17,8 @@ NOVA = "nova"
 CLAIMS = "claims"
 #: Owner of what the plugin's own processes say of themselves.
 NODB = "nodb"
+#: Owner of what mirrors Placement: the schedulers, one of which keeps it.
+PLACEMENT = "placement"
 
 _V1 = model.SchemaVersion(1, 0)
 _CELL = model.Column("cell", model.Kind.CATEGORY, ("cell",), "")
@@ -190,6 +192,37 @@ CELLS = model.Namespace(name="cells", owner=NODB, schema=_V1)
 #: key: lease name; who does what only one process may do at a time
 LEASES = model.Namespace(name="leases", owner=NODB, schema=_V1)
 
+#: key: uuid of a tree's root provider (a host's is its node's uuid); one
+#: record a tree. ``generation``, ``inventories``, ``traits``, ``aggregates``
+#: and ``allocations`` (by consumer) are the root's; ``children`` holds the
+#: other providers. Back-end seconds: ``read_at``, when Placement was asked
+#: last, and ``written_at``, when a scheduler added what it had written itself.
+#: ``broken``: why a tree cannot be used; such a record has nothing else to trust
+PROVIDERS = model.Namespace(
+    name="providers",
+    owner=PLACEMENT,
+    schema=_V1,
+    columns=(
+        model.Column("generation", _INT, ("generation",)),
+        model.Column("tree_size", _INT, ("tree_size",), 1),
+        model.Column("read_at", _FLOAT, ("read_at",), 0.0),
+        model.Column("written_at", _FLOAT, ("written_at",), 0.0),
+        model.Column("broken", _TEXT, ("broken",), ""),
+    ),
+)
+
+#: key: ``placement``; when the mirror was last compared with Placement, in
+#: which epoch, by whom, and what it found
+MIRRORS = model.Namespace(name="mirrors", owner=PLACEMENT, schema=_V1)
+
+#: key: uuid of a provider, or of a consumer (``consumer`` is true), whose
+#: allocations were changed by a process that does not keep the mirror
+PROVIDER_HINTS = model.Namespace(
+    name="provider_hints",
+    owner=NODB,
+    schema=_V1,
+)
+
 BUILT_IN: tuple[model.Namespace, ...] = (
     COMPUTE_NODES,
     SERVICES,
@@ -204,4 +237,7 @@ BUILT_IN: tuple[model.Namespace, ...] = (
     SCHEDULERS,
     CELLS,
     LEASES,
+    PROVIDERS,
+    MIRRORS,
+    PROVIDER_HINTS,
 )
