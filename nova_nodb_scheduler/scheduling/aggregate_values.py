@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that host aggregates may set in the place of an option."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling import contract, host_facts, host_frame
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.define
+class _Reading:
+    """What one state of the aggregates says; ``by_set`` fills as sets are met."""
+
+    aggregates: Mapping[str, host_facts.Aggregate]
+    overridden: bool
+    finite: bool
+    by_set: dict[tuple[str, ...], float]
+
+
+class OverriddenNumber:
+    """An option's value, or the least that a host's aggregates set for it.
+
+    As Nova reads weight multipliers: one value that is no number makes all of
+    that host's void, and the option counts.
+
+    :param name: the metadata key
+    :param default: the option's value
+    """
+
+    def __init__(self, name: str, default: float) -> None:
+        self.name = name
+        self._default = default
+        # A frame's mapping of aggregates is replaced, never changed, so what
+        # was read of it stays true as long as it is the frame's: without this,
+        # each patched row would cost all distinct sets of aggregates.
+        self._last: _Reading | None = None
+
+    def is_always_zero(self, frame: host_frame.HostFrame) -> bool:
+        """Return whether no host can have another value than zero."""
+        return self._default == 0 and not self._reading(frame).overridden
+
+    def is_finite(self, frame: host_frame.HostFrame) -> bool:
+        """Return whether zero times any host's value is zero."""
+        return math.isfinite(self._default) and self._reading(frame).finite
+
+    def of(
+        self, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> float | npt.NDArray[np.float64]:
+        """Return one number where no aggregate has a say, else one for each row."""
+        reading = self._reading(frame)
+        if not reading.overridden:
+            return self._default
+        column = frame.aggregate_sets
+        codes = column.codes[rows]
+        if isinstance(rows, slice):
+            by_code = [self._value(reading, value) for value in column.values]
+            return np.array(by_code, np.float64)[codes]
+        return np.fromiter(
+            (self._value(reading, column.values[code]) for code in codes), np.float64, len(codes)
+        )
+
+    def _reading(self, frame: host_frame.HostFrame) -> _Reading:
+        last = self._last
+        if last is not None and last.aggregates is frame.aggregates:
+            return last
+        overrides = [
+            (aggregate, aggregate.metadata[self.name])
+            for aggregate in frame.aggregates.values()
+            if self.name in aggregate.metadata
+        ]
+        finite = True
+        for aggregate, text in overrides:
+            try:
+                finite = finite and math.isfinite(float(text))
+            except ValueError:
+                LOG.warning(
+                    "Aggregate %(aggregate)s has %(name)s = %(text)r, which is no number: its "
+                    "hosts get the option's value, %(default)s. Correct it with "
+                    "'openstack aggregate set --property'.",
+                    {
+                        "aggregate": aggregate.name or aggregate.uuid,
+                        "name": self.name,
+                        "text": text,
+                        "default": self._default,
+                    },
+                )
+        self._last = _Reading(frame.aggregates, bool(overrides), finite, {})
+        return self._last
+
+    def _value(self, reading: _Reading, uuids: tuple[str, ...]) -> float:
+        value = reading.by_set.get(uuids)
+        if value is None:
+            texts = {
+                reading.aggregates[uuid].metadata[self.name]
+                for uuid in uuids
+                if uuid in reading.aggregates and self.name in reading.aggregates[uuid].metadata
+            }
+            try:
+                value = min(map(float, texts), default=self._default)
+            except ValueError:
+                value = self._default
+            reading.by_set[uuids] = value
+        return value
