@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's weighers over columns; each class is named like the one it stands for."""
+"""Nova's weighers over columns, by the names of Nova's classes."""
+
+from __future__ import annotations
 
 from nova_nodb_scheduler.scheduling import contract
 from nova_nodb_scheduler.scheduling.weighers import (
@@ -12,18 +14,21 @@ from nova_nodb_scheduler.scheduling.weighers import (
     usage,
 )
 
-BUILT_IN: tuple[type[contract.Weigher], ...] = (
-    usage.RAMWeigher,
-    usage.CPUWeigher,
-    usage.DiskWeigher,
-    usage.IoOpsWeigher,
-    usage.NumInstancesWeigher,
-    hypervisor.HypervisorVersionWeigher,
-    hypervisor.BuildFailureWeigher,
-    pci.PCIWeigher,
-    moves.CrossCellWeigher,
-    groups.ServerGroupSoftAffinityWeigher,
-    groups.ServerGroupSoftAntiAffinityWeigher,
-    metrics.MetricsWeigher,
-    image_properties.ImagePropertiesWeigher,
-)
+BUILT_IN: dict[str, type[contract.Weigher]] = {
+    each.__name__: each
+    for each in (
+        usage.RAMWeigher,
+        usage.CPUWeigher,
+        usage.DiskWeigher,
+        usage.IoOpsWeigher,
+        usage.NumInstancesWeigher,
+        hypervisor.HypervisorVersionWeigher,
+        hypervisor.BuildFailureWeigher,
+        pci.PCIWeigher,
+        moves.CrossCellWeigher,
+        groups.ServerGroupSoftAffinityWeigher,
+        groups.ServerGroupSoftAntiAffinityWeigher,
+        metrics.MetricsWeigher,
+        image_properties.ImagePropertiesWeigher,
+    )
+}

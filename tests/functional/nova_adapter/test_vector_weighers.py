@@ -28,7 +28,7 @@ from tests.functional.nova_adapter import weigher_cases as cases
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "300"))
 NOVAS = {each.__name__: each for each in nova_weights.all_weighers()}
-OURS = {each.__name__: each for each in weighers.BUILT_IN}
+OURS = weighers.BUILT_IN
 #: Equal to this relative difference; the sums of equal shares are equal to the bit.
 TOLERANCE = 1e-9
 
