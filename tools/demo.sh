@@ -9,4 +9,9 @@
 #   --json   print the figures as JSON, progress on stderr
 #   --stock  the same with Nova as it is, without the plugin
 set -euo pipefail
+for argument in "$@"; do
+    case $argument in
+        -h|--help) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    esac
+done
 NOVA_NODB_MODULE=tools.stack.demo exec "$(dirname "$0")/stack.sh" "$@"

@@ -12,14 +12,17 @@ from typing import Any
 
 import nova.conductor.manager
 
-from nova_nodb_scheduler.nova_adapter import assembly, meditation, reporting
+from nova_nodb_scheduler.nova_adapter import assembly, endings, meditation, reporting
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 
 LOG = logging.getLogger(__name__)
 
 
-class ConductorManager(nova.conductor.manager.ConductorManager):  # type: ignore[misc]
+class ConductorManager(
+    endings.EndsWithService,
+    nova.conductor.manager.ConductorManager,  # type: ignore[misc]
+):
     """Conducts as Nova's does, and reports. Constructor as Nova's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,21 +49,8 @@ class ConductorManager(nova.conductor.manager.ConductorManager):  # type: ignore
         duty.start()
         meditation.tell_of_reporter(reporter)
 
-    def cleanup_host(self) -> None:
+    def nodb_stop(self) -> None:
         """Publish what is left and stop; idempotent."""
-        self._nodb_stop()
-        super().cleanup_host()
-
-    def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """Publish what is left and stop, after Nova has finished its requests."""
-        inherited = getattr(super(), "graceful_shutdown", None)
-        try:
-            if inherited is not None:
-                inherited(*args, **kwargs)
-        finally:
-            self._nodb_stop()
-
-    def _nodb_stop(self) -> None:
         duty, self._nodb_duty = self._nodb_duty, None
         reporter, self._nodb_reporter = self._nodb_reporter, None
         if duty is not None:

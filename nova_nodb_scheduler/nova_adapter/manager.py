@@ -19,6 +19,7 @@ from nova import objects
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
     database_reads,
+    endings,
     meditation,
     rpc_server,
     views,
@@ -45,7 +46,10 @@ def _host_manager_class(cls: type[Any]) -> Iterator[None]:
         module.HostManager = own
 
 
-class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore[misc]
+class SchedulerManager(
+    endings.EndsWithService,
+    nova.scheduler.manager.SchedulerManager,  # type: ignore[misc]
+):
     """The nodb scheduler. Constructor as Nova's; nothing runs before init_host."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -76,19 +80,9 @@ class SchedulerManager(nova.scheduler.manager.SchedulerManager):  # type: ignore
         self.nodb.start()
         meditation.tell_of_scheduler(self.nodb)
 
-    def cleanup_host(self) -> None:
+    def nodb_stop(self) -> None:
         """Stop what init_host started; idempotent."""
         self.nodb.stop()
-        super().cleanup_host()
-
-    def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """Stop what init_host started, after Nova has finished its requests."""
-        inherited = getattr(super(), "graceful_shutdown", None)
-        try:
-            if inherited is not None:
-                inherited(*args, **kwargs)
-        finally:
-            self.nodb.stop()
 
     # -- requests ---------------------------------------------------------------
 
