@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the allocations of new servers: one call for a request, or for several.
+
+Only for consumers that have no allocations. Whoever may have some (moves,
+evacuations, resizes) goes Nova's own way and never comes here.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from nova_nodb_scheduler.nova_adapter.placement import (
+    batching,
+    conflicts,
+    course,
+    outcomes,
+    posting,
+    together,
+)
+
+
+class AllocationWriter:
+    """The one way by which a process writes allocations of new servers.
+
+    Any thread may call; it blocks for HTTP, behind the writes that came before,
+    and never much beyond the deadline and the client's own timeouts.
+
+    :param client: Nova's ``SchedulerReportClient``
+    :param batch_window_seconds: how long a write waits for company; 0: only
+        what queues up while another is under way shares a call
+    :param max_batch_consumers: servers that share a call; a request with more
+        still gets one call
+    :param version: microversion that the allocation requests are made for
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        batch_window_seconds: float = 0.0,
+        max_batch_consumers: int = 50,
+        version: str = "1.36",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._posting = posting.Posting(client, version)
+        self._batcher: batching.Batcher[together.Part, conflicts.Reply] = batching.Batcher(
+            lambda parts: together.write(self._posting.post, parts),
+            window_seconds=batch_window_seconds,
+            max_size=max_batch_consumers,
+        )
+        self._pauses = course.Pauses(clock, sleep, rng or random.Random())
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """HTTP calls so far, by kind: post, get, empty."""
+        return dict(self._posting.calls)
+
+    def write(
+        self,
+        servers: Sequence[outcomes.Server],
+        deadline: float,
+        *,
+        divisible: bool = False,
+        request_id: str | None = None,
+    ) -> dict[str, outcomes.Outcome]:
+        """Write the allocations of one request's servers.
+
+        A second call with servers that were written finds them and says so.
+
+        :param deadline: on the clock, until which races and lost answers are
+            tried again
+        :param divisible: servers stay written though others of the request
+            cannot be; else all are written or none
+        :param request_id: of the request, for Placement's log
+        :return: an outcome for each consumer
+        """
+        running = course.Course(self._posting, self._batcher, self._pauses, deadline, request_id)
+        return running.write(tuple(servers), divisible=divisible)
+
+    def undo(
+        self,
+        servers: Sequence[outcomes.Server],
+        deadline: float,
+        *,
+        unsure: bool = False,
+        request_id: str | None = None,
+    ) -> Collection[str]:
+        """Remove what was written for servers, where Placement still has exactly that.
+
+        A consumer that has other allocations by now is left alone.
+
+        :param unsure: their outcome is Unknown: look before anything is removed
+        :return: consumers of which it is not known that this write is gone
+        """
+        running = course.Course(self._posting, self._batcher, self._pauses, deadline, request_id)
+        return running.undo(tuple(servers), unsure=unsure)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets concurrent writes share one call: what queues up while one is under way.
+
+A group commit without a thread of its own: of the threads that wait, one leads.
+It takes what is queued, makes the call, hands out the results and goes; the next
+one that still waits leads then. A lone caller never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import attrs
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+@attrs.define(eq=False)
+class _Place(Generic[Work, Result]):
+    """One caller's place in the queue."""
+
+    work: Work
+    size: int
+    alone: bool
+    result: Result | None = None
+    error: BaseException | None = None
+    done: bool = False
+
+
+class Batcher(Generic[Work, Result]):
+    """One call at a time, each for as many callers as wait.
+
+    One at a time also because Placement over-commits a provider when writes to
+    it race; those of one process need not.
+
+    :param call: does some work, in the leader's thread, and returns a result
+        for each; what it raises is raised to all callers concerned
+    :param window_seconds: how long a leader waits for company before its call;
+        0: not at all
+    :param max_size: sizes of the work that shares a call; a single larger one
+        still gets a call of its own
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[Work]], Sequence[Result]],
+        *,
+        window_seconds: float = 0.0,
+        max_size: int = 50,
+    ) -> None:
+        self._call = call
+        self._window_seconds = window_seconds
+        self._max_size = max_size
+        self._changed = threading.Condition()
+        self._queue: list[_Place[Work, Result]] = []
+        self._busy = False
+
+    def submit(self, work: Work, size: int, *, alone: bool = False) -> Result:
+        """Wait until the work is done, and return its result.
+
+        Blocks for the call under way, those queued before and the own one.
+
+        :param size: what counts towards the bound
+        :param alone: not to share a call
+        """
+        place: _Place[Work, Result] = _Place(work, size, alone)
+        with self._changed:
+            self._queue.append(place)
+            self._changed.notify_all()
+        while True:
+            batch = self._wait(place)
+            if not batch:
+                break
+            self._lead(batch)
+        if place.error is not None:
+            raise place.error
+        return place.result  # type: ignore[return-value]
+
+    def _wait(self, place: _Place[Work, Result]) -> list[_Place[Work, Result]]:
+        """Wait for a result, or for the lead and then return what to lead."""
+        with self._changed:
+            while not place.done and self._busy:
+                self._changed.wait()
+            if place.done:
+                return []
+            self._busy = True
+            if self._window_seconds > 0:
+                self._changed.wait_for(self._is_full, self._window_seconds)
+            return self._take()
+
+    def _is_full(self) -> bool:
+        return self._queue[0].alone or sum(p.size for p in self._queue) >= self._max_size
+
+    def _take(self) -> list[_Place[Work, Result]]:
+        """Take the next call's work: in order, up to the bound."""
+        batch = [self._queue.pop(0)]
+        size = batch[0].size
+        while self._queue and not batch[0].alone and not self._queue[0].alone:
+            size += self._queue[0].size
+            if size > self._max_size:
+                break
+            batch.append(self._queue.pop(0))
+        return batch
+
+    def _lead(self, batch: list[_Place[Work, Result]]) -> None:
+        error: BaseException | None = None
+        results: Sequence[Result] = ()
+        try:
+            results = self._call([place.work for place in batch])
+        except BaseException as raised:  # noqa: BLE001 - told to every caller concerned
+            error = raised
+        with self._changed:
+            for number, place in enumerate(batch):
+                place.error = error
+                if error is None:
+                    place.result = results[number]
+                place.done = True
+            self._busy = False
+            self._changed.notify_all()
