@@ -195,8 +195,9 @@ LEASES = model.Namespace(name="leases", owner=NODB, schema=_V1)
 #: key: uuid of a tree's root provider (a host's is its node's uuid); one
 #: record a tree. ``generation``, ``inventories``, ``traits``, ``aggregates``
 #: and ``allocations`` (by consumer) are the root's; ``children`` holds the
-#: other providers. Back-end seconds: ``read_at``, when Placement was asked
-#: last, and ``written_at``, when a scheduler added what it had written itself.
+#: other providers, ``tree_size`` counts all. Back-end seconds: ``whole_at``, when
+#: the whole tree was read, ``read_at``, when the root's allocations were, and
+#: ``written_at``, when a scheduler added what it had written itself.
 #: ``broken``: why a tree cannot be used; such a record has nothing else to trust
 PROVIDERS = model.Namespace(
     name="providers",
@@ -205,8 +206,7 @@ PROVIDERS = model.Namespace(
     columns=(
         model.Column("generation", _INT, ("generation",)),
         model.Column("tree_size", _INT, ("tree_size",), 1),
-        model.Column("read_at", _FLOAT, ("read_at",), 0.0),
-        model.Column("written_at", _FLOAT, ("written_at",), 0.0),
+        model.Column("whole_at", _FLOAT, ("whole_at",), 0.0),
         model.Column("broken", _TEXT, ("broken",), ""),
     ),
 )

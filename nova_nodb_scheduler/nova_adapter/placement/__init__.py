@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement: its mirror in memory, and the writing of allocations."""

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the mirror of Placement, by one scheduler worker at a time for all.
+
+A lease says who. Hinted providers are looked at first, a little after the
+hint; a paced sweep over generations finds the rest. Between the steps of a
+long sweep (the first is the import) the lease is renewed and hints followed.
+A keeper that lost its lease writes nothing more than the step it is in, which
+the records' own order survives (:mod:`.tree_publishing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent import futures
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.placement import (
+    feed_hints,
+    hint_queue,
+    reading,
+    strays,
+    tree_publishing,
+)
+from nova_nodb_scheduler.nova_adapter.placement import sweep as sweep_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import backoff, contract, leases
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+LOG = logging.getLogger(__name__)
+
+LEASE = "placement-mirror"
+
+
+@attrs.frozen
+class KeeperOptions:
+    """How the mirror is kept.
+
+    :param sweep: how it is swept
+    :param readers: requests to Placement at once
+    :param turn_seconds: how often hints are looked for
+    :param lease_seconds: how long a keeper that died keeps the others waiting
+    :param look_limit: hinted providers looked at in one turn
+    :param stray_rows: records that a turn compares with the known servers
+    """
+
+    sweep: sweep_module.SweepOptions = attrs.field(factory=sweep_module.SweepOptions)
+    readers: int = 4
+    turn_seconds: float = 0.5
+    lease_seconds: float = 15.0
+    look_limit: int = 128
+    stray_rows: int = 1000
+
+
+@attrs.define
+class KeeperStatus:
+    """Counts since the start, for status and metrics.
+
+    :param keeping: whether this worker is the keeper
+    :param looks: hinted providers looked at
+    :param sweeps: sweeps completed
+    :param failures: turns that failed, for Placement or the back end
+    """
+
+    keeping: bool = False
+    looks: int = 0
+    sweeps: int = 0
+    hints_waiting: int = 0
+    hints_forgotten: int = 0
+    requests: int = 0
+    failures: int = 0
+    last_error: str = ""
+
+
+class MirrorKeeper:
+    """One named thread per scheduler worker; one of them all does the work.
+
+    :param snapshot: of this worker's store
+    :param epoch: of that store; None while it is not proved complete
+    :param publisher: of owner ``placement``
+    :param hint_publisher: of owner ``nodb``, who owns the hints
+    :param holder: unique per process start
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        snapshot: Callable[[], snapshot_module.Snapshot],
+        epoch: Callable[[], str | None],
+        publisher: publisher_module.Publisher,
+        hint_publisher: publisher_module.Publisher,
+        reader: reading.Reader,
+        holder: str,
+        options: KeeperOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._snapshot = snapshot
+        self._epoch = epoch
+        self._publisher = publisher
+        self._hint_publisher = hint_publisher
+        self._reader = reader
+        self._holder = holder
+        self._options = options
+        self._clock = clock
+        self._lease = leases.LeaseKeeper(synchronizer, LEASE, holder, options.lease_seconds)
+        self._backoff = backoff.Backoff(0.5, 30.0, clock)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asked_lock = threading.Lock()
+        self._asked: set[str] = set()
+        self._renew_at = float("-inf")
+        self._kept_epoch: str | None = None
+        self._readers: futures.ThreadPoolExecutor | None = None
+        self.status = KeeperStatus()
+
+    # -- life -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; once, in the worker process."""
+        self._thread = threading.Thread(target=self._run, name="nodb-mirror", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """End the thread and let the lease go; idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                LOG.error("Thread nodb-mirror did not end in time.")
+            self._thread = None
+
+    def look_at(self, providers: Collection[str]) -> None:
+        """Have providers looked at soon, should this worker keep the mirror; any thread."""
+        with self._asked_lock:
+            self._asked.update(providers)
+
+    def _run(self) -> None:
+        complaint = ""
+        while not self._stop.is_set():
+            more = False
+            try:
+                more = self.turn()
+                if complaint:
+                    LOG.info("The mirror of Placement is kept again.")
+                complaint = ""
+            except errors.NodbError as error:
+                self._failed(error)
+                if str(error) != complaint:
+                    complaint = str(error)
+                    LOG.warning(
+                        "The mirror of Placement is not kept now, it is tried again: %(error)s",
+                        {"error": error},
+                    )
+            except Exception as error:
+                self._failed(error)
+                LOG.exception("The keeper of Placement's mirror failed; it tries again.")
+            if not more:
+                self._stop.wait(self._options.turn_seconds)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the lease go and end the readers; what a thread's end does."""
+        self._end_keeping()
+        try:
+            self._lease.release()
+        except errors.NodbError:
+            LOG.debug("The lease of the mirror could not be released; it ends by itself.")
+
+    def _failed(self, error: Exception) -> None:
+        self._backoff.failed()
+        self.status.failures += 1
+        self.status.last_error = f"{type(error).__name__}: {error}"
+
+    # -- turns ------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """Do what is due; True if more of it is waiting.
+
+        :raises PlacementUnanswered: it is tried again, later and later
+        :raises BackendUnavailable: the same
+        """
+        if self._backoff.remaining_seconds():
+            return False
+        epoch = self._epoch()
+        if epoch is None or not self._held():
+            self._end_keeping()
+            return False
+        if epoch != self._kept_epoch:
+            self._begin_keeping(epoch)
+        snapshot = self._snapshot()
+        self._queue.add(self._worth(snapshot, self._feed.follow(snapshot)))
+        self._add_asked()
+        looked = self._look(snapshot)
+        swept = self._sweep_on(snapshot)
+        self._backoff.succeeded()
+        self.status.hints_waiting = len(self._queue)
+        self.status.hints_forgotten = self._queue.forgotten
+        self.status.requests = self._reader.requests
+        return looked or swept
+
+    def _held(self) -> bool:
+        now = self._clock()
+        if self.status.keeping and now < self._renew_at:
+            return True
+        held = isinstance(self._lease.acquire(), leases.Lease)
+        self._renew_at = now + self._options.lease_seconds / 3
+        return held
+
+    def _begin_keeping(self, epoch: str) -> None:
+        self._end_keeping()
+        LOG.info("This worker keeps the mirror of Placement.")
+        snapshot = self._snapshot()
+        self._kept_epoch = epoch
+        self._feed = feed_hints.FeedHints(snapshot)
+        self._queue = hint_queue.HintQueue(self._clock)
+        # What the keeper before knew of and did not come to.
+        marks = snapshot.namespace(namespaces.PROVIDER_HINTS.name)
+        for key in marks.keys():  # noqa: SIM118 - a view is no mapping
+            mark = marks.get(key)
+            if mark is not None:
+                self._queue.add(self._feed.of_mark(key, mark.state))
+        self._strays = strays.Strays()
+        self._stray_rows_left = len(snapshot.namespace(namespaces.PROVIDERS.name))
+        self._sweep: sweep_module.Sweep | None = None
+        self._sweep_at = self._clock()
+        self._readers = (
+            futures.ThreadPoolExecutor(self._options.readers, thread_name_prefix="nodb-mirror-read")
+            if self._options.readers > 1
+            else None
+        )
+        self._trees = tree_publishing.TreePublisher(
+            self._synchronizer, self._publisher, self._reader, self._readers
+        )
+        self.status.keeping = True
+
+    def _end_keeping(self) -> None:
+        if self.status.keeping:
+            LOG.info("This worker no longer keeps the mirror of Placement.")
+        self.status.keeping = False
+        self._kept_epoch = None
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers.shutdown(wait=False, cancel_futures=True)
+
+    # -- hints --------------------------------------------------------------------
+
+    def _add_asked(self) -> None:
+        with self._asked_lock:
+            asked, self._asked = self._asked, set()
+        self._queue.add(feed_hints.Hint(provider) for provider in asked)
+
+    def _worth(
+        self, snapshot: snapshot_module.Snapshot, hints: Collection[feed_hints.Hint]
+    ) -> set[feed_hints.Hint]:
+        """Leave out what the records show already: most servers that came were our own writes."""
+        view = snapshot.namespace(namespaces.PROVIDERS.name)
+        found = set()
+        for hint in hints:
+            record = view.get(hint.provider)
+            if record is not None and hint.expect is not feed_hints.Expect.UNKNOWN:
+                present = hint.consumer in record.state["allocations"]
+                if present is (hint.expect is feed_hints.Expect.PRESENT):
+                    continue
+            found.add(hint)
+        return found
+
+    def _look(self, snapshot: snapshot_module.Snapshot) -> bool:
+        """Look at hinted providers whose time has come; True if more are waiting."""
+        taken = self._queue.due(self._options.look_limit)
+        if not taken:
+            return False
+        try:
+            seen = self._looked_at(snapshot, list(taken))
+        except errors.NodbError:
+            for provider, (attempt, hints) in taken.items():
+                self._queue.put_back(provider, attempt, hints)
+            raise
+        for provider, (attempt, hints) in taken.items():
+            self._queue.looked(provider, attempt, hints, seen.get(provider))
+        self._forget_marks(snapshot, taken)
+        self.status.looks += len(taken)
+        return len(taken) == self._options.look_limit
+
+    def _looked_at(
+        self, snapshot: snapshot_module.Snapshot, providers: Collection[str]
+    ) -> dict[str, Mapping[str, Any]]:
+        view = snapshot.namespace(namespaces.PROVIDERS.name)
+        known = [provider for provider in providers if provider in view]
+        written = self._trees.allocations(known)
+        seen: dict[str, Mapping[str, Any]] = dict(written.seen)
+        again = set(written.again)
+        whole: list[tree_publishing.Tree] = []
+        for provider in {*providers} - {*known} | written.whole:
+            listed = self._reader.listing(f"in_tree={provider}")
+            whole += listed.trees.items()
+            if not listed.trees and provider in view:
+                whole.append((provider, ()))
+        if whole:
+            read = self._trees.whole(whole)
+            seen |= read.seen
+            again |= read.again
+        self._queue.add(feed_hints.Hint(provider) for provider in again)
+        return seen
+
+    def _forget_marks(self, snapshot: snapshot_module.Snapshot, looked: Collection[str]) -> None:
+        """Delete the hint records that this look has followed, unless they were made anew."""
+        marks = snapshot.namespace(namespaces.PROVIDER_HINTS.name)
+        updates: dict[records.RecordKey, publisher_module.Compute] = {}
+        for key in [*marks.keys()] if len(marks) else []:
+            mark = marks.get(key)
+            if mark is None:
+                continue
+            targets = {hint.provider for hint in self._feed.of_mark(key, mark.state)}
+            if targets <= set(looked):
+                updates[records.RecordKey(namespaces.PROVIDER_HINTS.name, key)] = _unless_newer(
+                    mark.state
+                )
+        if updates:
+            self._hint_publisher.publish(updates)
+
+    # -- sweeps ---------------------------------------------------------------------
+
+    def _sweep_on(self, snapshot: snapshot_module.Snapshot) -> bool:
+        """Take a sweep one step on, or begin one that is due; True if it is not over."""
+        if self._sweep is None:
+            if self._stray_rows_left > 0:
+                self._walk_strays(snapshot)
+            if self._clock() < self._sweep_at:
+                return self._stray_rows_left > 0
+            self._begin_sweep(snapshot)
+        assert self._sweep is not None
+        if self._sweep.left:
+            again = self._sweep.step()
+            self._queue.add(feed_hints.Hint(root) for root in again)
+        if self._sweep.left:
+            return True
+        done = self._sweep.finish(self._snapshot().namespace(namespaces.PROVIDERS.name))
+        self._sweep = None
+        self.status.sweeps += 1
+        if self.status.sweeps == 1 or done["differing"] or done["gone"]:
+            LOG.info(
+                "Compared the mirror with Placement: %(roots)d provider trees, %(differing)d "
+                "differed, %(gone)d were gone; %(requests)d requests in %(seconds).1f s.",
+                done,
+            )
+        rows = len(snapshot.namespace(namespaces.PROVIDERS.name))
+        self._stray_rows_left = max(self._stray_rows_left, rows // 10 + 1)
+        return False
+
+    def _begin_sweep(self, snapshot: snapshot_module.Snapshot) -> None:
+        assert self._kept_epoch is not None
+        sweep = sweep_module.Sweep(
+            self._synchronizer,
+            self._publisher,
+            self._trees,
+            self._reader,
+            snapshot.namespace(namespaces.PROVIDERS.name),
+            self._kept_epoch,
+            self._options.sweep,
+            self._holder,
+            self._clock,
+        )
+        self._sweep_at = self._clock() + self._options.sweep.interval_seconds
+        fresh = sweep.begin()
+        self._queue.add(feed_hints.Hint(root) for root in fresh)
+        self._sweep = sweep
+
+    def _walk_strays(self, snapshot: snapshot_module.Snapshot) -> None:
+        now = self._synchronizer.now_seconds()
+        self._queue.add(self._strays.walk(snapshot, self._options.stray_rows, now))
+        self._stray_rows_left -= self._options.stray_rows
+
+
+def _unless_newer(followed: publisher_module.State) -> publisher_module.Compute:
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.Outcome:
+        return publisher_module.DELETE if current == followed else publisher_module.UNCHANGED
+
+    return compute

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts what was read of Placement into the records, beside schedulers that write, too.
+
+A scheduler adds what it allocated to a record at once. What the keeper reads
+may be older than that, or newer, and generations alone do not tell: those of a
+provider that was deleted and made again begin anew. So every reading carries
+the back end's time of its begin, and a record that a scheduler wrote since
+then, to a generation that the reading does not have, stays as it is and is
+read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.placement import reading, trees
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+Tree = tuple[str, Sequence[trees.Provider]]
+
+
+@attrs.define
+class Written:
+    """What became of trees that were read.
+
+    :param changed: records written or deleted
+    :param again: roots to be read again: a scheduler wrote meanwhile
+    :param whole: roots of which more than the allocations must be read
+    :param seen: what stands on each root that was read, by consumer
+    """
+
+    read: int = 0
+    changed: int = 0
+    broken: int = 0
+    again: set[str] = attrs.field(factory=set)
+    whole: set[str] = attrs.field(factory=set)
+    seen: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+
+class TreePublisher:
+    """Reads trees and publishes them; one thread calls it, several may read for it.
+
+    :param publisher: of owner ``placement``
+    :param readers: threads that ask Placement at once; None: the caller's own
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        publisher: publisher_module.Publisher,
+        reader: reading.Reader,
+        readers: futures.Executor | None = None,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._publisher = publisher
+        self._reader = reader
+        self._readers = readers
+
+    def whole(self, wanted: Sequence[Tree]) -> Written:
+        """Read trees entirely and publish them; a tree without its root is dropped.
+
+        :raises PlacementUnanswered: nothing of this call was published
+        :raises BackendUnavailable: some may have been published
+        """
+        began_at = self._synchronizer.now_seconds()
+        found = self._each(lambda tree: self._reader.record(*tree), wanted)
+        written = Written(read=len(wanted))
+        updates: dict[str, publisher_module.Compute] = {}
+        for (root, _members), state in zip(wanted, found, strict=True):
+            if state is None:
+                updates[root] = _dropped(began_at)
+                continue
+            written.broken += "broken" in state
+            written.seen[root] = state["allocations"]
+            updates[root] = _replaced(state, began_at, root, written)
+        return self._publish(updates, written)
+
+    def allocations(self, roots: Sequence[str]) -> Written:
+        """Read what stands on the roots; their records must exist for it to matter.
+
+        One request each, where the generation is the record's.
+
+        :raises PlacementUnanswered: nothing of this call was published
+        :raises BackendUnavailable: some may have been published
+        """
+        began_at = self._synchronizer.now_seconds()
+        found = self._each(self._reader.allocations, roots)
+        written = Written(read=len(roots))
+        updates: dict[str, publisher_module.Compute] = {}
+        for root, answer in zip(roots, found, strict=True):
+            if answer is None:
+                written.whole.add(root)
+            else:
+                written.seen[root] = answer.by_consumer
+                updates[root] = _allocated(answer, began_at, root, written)
+        return self._publish(updates, written)
+
+    def drop(self, roots: Sequence[str], listed_from: float) -> Written:
+        """Delete the records of trees that a listing begun at that time did not hold."""
+        written = Written()
+        return self._publish({root: _dropped(listed_from) for root in roots}, written)
+
+    def _each(self, read: Callable[[Any], Any], wanted: Sequence[Any]) -> list[Any]:
+        if self._readers is None or len(wanted) < 2:
+            return [read(each) for each in wanted]
+        return list(self._readers.map(read, wanted))
+
+    def _publish(
+        self, updates: Mapping[str, publisher_module.Compute], written: Written
+    ) -> Written:
+        if updates:
+            report = self._publisher.publish(
+                {
+                    records.RecordKey(namespaces.PROVIDERS.name, root): compute
+                    for root, compute in updates.items()
+                }
+            )
+            written.changed += report.published + report.deleted
+            written.again |= {key.key for key in report.failed}
+        return written
+
+
+def _written_since(current: Mapping[str, Any], began_at: float) -> bool:
+    return float(current.get("written_at", 0.0)) >= began_at
+
+
+def _replaced(
+    state: Mapping[str, Any], began_at: float, root: str, written: Written
+) -> publisher_module.Compute:
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.Outcome:
+        if current is not None:
+            if _written_since(current, began_at) and current["generation"] > state["generation"]:
+                written.again.add(root)
+                return publisher_module.UNCHANGED
+            if float(current.get("read_at", 0.0)) > began_at:
+                # Another keeper, who came after us, has read it since.
+                return publisher_module.UNCHANGED
+        return {**state, "read_at": began_at, "whole_at": began_at}
+
+    return compute
+
+
+def _allocated(
+    answer: reading.Allocations, began_at: float, root: str, written: Written
+) -> publisher_module.Compute:
+    stands = {consumer: answer.by_consumer[consumer] for consumer in sorted(answer.by_consumer)}
+
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.Outcome:
+        if current is None or "broken" in current:
+            written.whole.add(root)
+            return publisher_module.UNCHANGED
+        if current["generation"] != answer.generation:
+            newer = _written_since(current, began_at)
+            (written.again if newer else written.whole).add(root)
+            return publisher_module.UNCHANGED
+        if current["allocations"] == stands or float(current["read_at"]) > began_at:
+            return publisher_module.UNCHANGED
+        return {**current, "allocations": stands, "read_at": began_at}
+
+    return compute
+
+
+def _dropped(asked_at: float) -> publisher_module.Compute:
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.Outcome:
+        if current is not None and (
+            _written_since(current, asked_at) or float(current.get("read_at", 0.0)) > asked_at
+        ):
+            return publisher_module.UNCHANGED
+        return publisher_module.DELETE
+
+    return compute

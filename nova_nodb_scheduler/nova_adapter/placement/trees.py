@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provider trees as Placement lists them, and the records made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+_CLASS = re.compile(r"[A-Z0-9_]{1,255}")
+#: What an inventory must say, and the least that Placement itself takes.
+_LEAST = {
+    "total": 0,
+    "reserved": 0,
+    "min_unit": 1,
+    "max_unit": 1,
+    "step_size": 1,
+    "allocation_ratio": 0.0,
+}
+
+
+class Broken(Exception):
+    """A tree that does not fit the model, with the reason for operators."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@attrs.frozen
+class Provider:
+    """One provider as listed."""
+
+    uuid: str
+    name: str
+    generation: int
+    root: str
+    parent: str | None
+
+
+@attrs.frozen
+class Listing:
+    """Providers as one answer gave them.
+
+    :param trees: by root uuid, in the order listed. A root that is named by
+        its children alone is a key, too, and not among its own members.
+    """
+
+    trees: Mapping[str, Sequence[Provider]]
+    providers: int
+
+    @classmethod
+    def of(cls, answer: Sequence[Mapping[str, Any]]) -> Listing:
+        trees: dict[str, list[Provider]] = {}
+        for item in answer:
+            root = item.get("root_provider_uuid") or item["uuid"]
+            trees.setdefault(root, []).append(
+                Provider(
+                    item["uuid"],
+                    item["name"],
+                    item["generation"],
+                    root,
+                    item.get("parent_provider_uuid"),
+                )
+            )
+        return cls(trees, len(answer))
+
+    def in_tree(self, root: str) -> Sequence[Provider]:
+        """Return a tree's members, empty where it is not listed."""
+        return self.trees.get(root, ())
+
+
+def check_shape(root: str, members: Sequence[Provider]) -> None:
+    """Refuse members that make no tree below the root.
+
+    :raises Broken: a parent is not among them, or parents go round in a circle
+    """
+    parents = {member.uuid: member.parent for member in members}
+    for uuid in parents:
+        seen: set[str] = set()
+        at: str | None = uuid
+        while at is not None and at != root:
+            if at in seen:
+                raise Broken("parents go round in a circle")
+            if at not in parents:
+                raise Broken("a parent does not exist")
+            seen.add(at)
+            at = parents[at]
+        if at is None:
+            raise Broken("a provider is not below the root it names")
+
+
+def record(
+    root: str,
+    members: Sequence[Provider],
+    parts: Mapping[str, Mapping[str, Any]],
+    allocations: Mapping[str, Mapping[str, int]],
+) -> Mapping[str, Any]:
+    """Return a tree's record, without ``read_at``.
+
+    :param parts: by provider: generation, inventories, traits, aggregates
+    :param allocations: of the root, by consumer
+    :raises Broken: a number or a name does not fit the model
+    """
+    of = {uuid: _checked(part) for uuid, part in parts.items()}
+    by_uuid = {member.uuid: member for member in members}
+    for amounts in allocations.values():
+        for name, amount in amounts.items():
+            if not _CLASS.fullmatch(name) or amount < 0:
+                raise Broken(f"an allocation of {amount} {name}")
+    return {
+        "name": by_uuid[root].name,
+        **of[root],
+        "allocations": {consumer: dict(allocations[consumer]) for consumer in sorted(allocations)},
+        "children": {
+            uuid: {"parent": by_uuid[uuid].parent, **of[uuid]}
+            for uuid in sorted(of)
+            if uuid != root
+        },
+        "tree_size": len(of),
+    }
+
+
+def broken_record(root: str, members: Sequence[Provider], reason: str) -> Mapping[str, Any]:
+    """Return the record of a tree that cannot be used, comparable with a listing.
+
+    A root that is missing has generation -1.
+    """
+    by_uuid = {member.uuid: member for member in members}
+    own = by_uuid.get(root)
+    return {
+        "name": own.name if own else "",
+        "generation": own.generation if own else -1,
+        "broken": reason,
+        "inventories": {},
+        "traits": [],
+        "aggregates": [],
+        "allocations": {},
+        "children": {
+            uuid: {
+                "generation": by_uuid[uuid].generation,
+                "parent": by_uuid[uuid].parent,
+                "inventories": {},
+                "traits": [],
+                "aggregates": [],
+            }
+            for uuid in sorted(by_uuid)
+            if uuid != root
+        },
+        "tree_size": len(by_uuid),
+    }
+
+
+def matches(state: Mapping[str, Any], root: str, members: Sequence[Provider]) -> bool:
+    """Tell whether a record is of the generations and the shape that were listed."""
+    by_uuid = {member.uuid: member for member in members}
+    own = by_uuid.pop(root, None)
+    if own is None:
+        return state["generation"] == -1 and _children_match(state, by_uuid)
+    if state["generation"] != own.generation or state["name"] != own.name:
+        return False
+    return _children_match(state, by_uuid)
+
+
+def _children_match(state: Mapping[str, Any], listed: Mapping[str, Provider]) -> bool:
+    children = state["children"]
+    return children.keys() == listed.keys() and all(
+        child["generation"] == listed[uuid].generation and child["parent"] == listed[uuid].parent
+        for uuid, child in children.items()
+    )
+
+
+def _checked(part: Mapping[str, Any]) -> dict[str, Any]:
+    inventories = {}
+    for name, inventory in part["inventories"].items():
+        if not isinstance(name, str) or not _CLASS.fullmatch(name):
+            raise Broken(f"a resource class {name!r}")
+        for field, least in _LEAST.items():
+            value = inventory.get(field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+                raise Broken(f"an inventory of {name} with {field} {value!r}")
+        inventories[name] = {field: inventory[field] for field in _LEAST}
+    return {
+        "generation": part["generation"],
+        "inventories": inventories,
+        "traits": sorted(part["traits"]),
+        "aggregates": sorted(part["aggregates"]),
+    }
