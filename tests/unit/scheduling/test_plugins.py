@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package's vectorised classes are found by entry point, or refused by name."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+
+import fixtures
+import testtools
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.scheduling import plugins
+
+FILTER = """
+from nova_nodb_scheduler.scheduling import contract
+
+class GpuFilter(contract.Filter):
+    def key(self, request, frame):
+        return None
+
+    def mask(self, request, frame, rows):
+        return frame.alive[rows]
+
+class Half(contract.Filter):
+    def key(self, request, frame):
+        return None
+
+class NoFilter:
+    pass
+"""
+
+
+class PluginsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.site = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(self.site), *sys.path]))
+        # A process reads the installed packages' entry points once.
+        self.useFixture(
+            fixtures.MonkeyPatch("stevedore.extension.ExtensionManager.ENTRY_POINT_CACHE", {})
+        )
+
+    def install(self, target: str, *, name: str = "GpuFilter", text: str = FILTER) -> None:
+        """Put a package there that brings a filter."""
+        module = target.split(":")[0]
+        (self.site / f"{module}.py").write_text(text)
+        metadata = self.site / f"{module}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[{plugins.FILTERS}]\n{name} = {target}\n")
+        self.addCleanup(sys.modules.pop, module, None)
+        importlib.invalidate_caches()
+
+    def refusal(self, name: str = "GpuFilter") -> str:
+        return str(self.assertRaises(errors.ConfigurationError, plugins.filter_class, name))
+
+    def test_a_package_s_class_is_found_by_its_name(self) -> None:
+        self.install("gpu_site:GpuFilter")
+        found = plugins.filter_class("GpuFilter")
+        assert found is not None
+        self.assertEqual("gpu_site", found.__module__)
+        self.assertIn("GpuFilter", plugins.available(plugins.FILTERS))
+
+    def test_a_name_that_nobody_brings_is_left_to_host_objects(self) -> None:
+        self.assertIsNone(plugins.filter_class("GpuFilter"))
+        self.assertIsNone(plugins.weigher_class("GpuWeigher"))
+
+    def test_a_built_in_does_not_answer_for_an_operator_s_class_of_its_name(self) -> None:
+        self.assertIn("RAMWeigher", plugins.available(plugins.WEIGHERS))
+        self.assertIsNone(plugins.weigher_class("RAMWeigher"))
+
+    def test_a_class_that_is_no_filter_is_refused(self) -> None:
+        self.install("gpu_none:NoFilter")
+        text = self.refusal()
+        self.assertIn("gpu_none:NoFilter is no subclass of", text)
+        self.assertIn("contract.Filter", text)
+
+    def test_a_class_that_lacks_a_method_is_refused_with_the_method(self) -> None:
+        self.install("gpu_half:Half", name="Half")
+        self.assertIn("does not implement mask", self.refusal("Half"))
+
+    def test_a_class_of_another_name_is_refused(self) -> None:
+        self.install("gpu_named:GpuFilter", name="BigGpuFilter")
+        self.assertIn("is called GpuFilter", self.refusal("BigGpuFilter"))
+
+    def test_a_module_that_cannot_be_imported_is_refused_with_the_cause(self) -> None:
+        self.install("gpu_broken:GpuFilter", text="import no_such_library\n")
+        text = self.refusal()
+        self.assertIn("entry point nova_nodb_scheduler.filter = 'GpuFilter'", text)
+        self.assertIn("No module named 'no_such_library'", text)
+
+    def test_two_packages_with_one_name_are_refused_by_both_targets(self) -> None:
+        self.install("gpu_one:GpuFilter")
+        self.install("gpu_two:GpuFilter")
+        text = self.refusal()
+        self.assertIn("gpu_one:GpuFilter, gpu_two:GpuFilter", text)
