@@ -18,7 +18,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import snapshot, table
+from nova_nodb_scheduler.store import snapshot, subscription, table
 
 #: How many changes are applied before readers get a turn: some 10 ms.
 _CHANGES_PER_TURN = 256
@@ -53,6 +53,7 @@ class HostStateStore:
         self._lock = threading.Lock()
         self._latest: snapshot.Snapshot | None = None
         self._snapshot_count = 0
+        self._subscriptions: dict[str, tuple[subscription.Subscription, ...]] = {}
 
     def namespaces(self) -> tuple[model.Namespace, ...]:
         """Return the declarations, as given."""
@@ -81,7 +82,25 @@ class HostStateStore:
             as it was, the caller quarantines the record
         """
         with self._lock:
-            return self._table(change.record.key.namespace).apply(change)
+            return self._apply(change)
+
+    def subscribe(
+        self, namespaces: Collection[str], most_keys: int = subscription.MOST_KEYS
+    ) -> subscription.Subscription:
+        """Return what will tell which keys of some namespaces changed.
+
+        It lives as long as the store.
+
+        :param most_keys: beyond so many it only says that everything may have
+        :raises UnknownNamespace: one is not declared
+        """
+        made = subscription.Subscription(namespaces, most_keys)
+        with self._lock:
+            for name in made.namespaces:
+                self._table(name)
+            for name in made.namespaces:
+                self._subscriptions[name] = (*self._subscriptions.get(name, ()), made)
+        return made
 
     def apply_many(
         self,
@@ -126,7 +145,7 @@ class HostStateStore:
         with self._lock:
             for change in changes:
                 try:
-                    newer += self._table(change.record.key.namespace).apply(change)
+                    newer += self._apply(change)
                 except (errors.InvalidRecord, errors.UnknownNamespace) as error:
                     if not collect:
                         raise
@@ -141,7 +160,11 @@ class HostStateStore:
         :raises UnknownNamespace: it is not declared
         """
         with self._lock:
-            return self._table(namespace).retain(keys, version)
+            dropped = self._table(namespace).retain(keys, version)
+            for each in self._subscriptions.get(namespace, ()):
+                for key in dropped:
+                    each.note(namespace, key)
+            return len(dropped)
 
     def forget_tombstones(self, below_version: int) -> int:
         """Forget tombstones older than a version; return how many.
@@ -156,6 +179,9 @@ class HostStateStore:
         with self._lock:
             for each in self._tables.values():
                 each.clear()
+            for subscriptions in self._subscriptions.values():
+                for subscribed in subscriptions:
+                    subscribed.note_all()
 
     def snapshot(self) -> snapshot.Snapshot:
         """Return the present state for good; the same object until something changes.
@@ -170,6 +196,14 @@ class HostStateStore:
                 self._snapshot_count += 1
                 self._latest = latest = snapshot.Snapshot(self._snapshot_count, views)
             return latest
+
+    def _apply(self, change: records.Change) -> bool:
+        key = change.record.key
+        newer = self._table(key.namespace).apply(change)
+        if newer:
+            for each in self._subscriptions.get(key.namespace, ()):
+                each.note(key.namespace, key.key)
+        return newer
 
     def _table(self, name: str) -> table.Table:
         found = self._tables.get(name)

@@ -122,6 +122,20 @@ class NamespaceView:
             raise ValueError(f"index {index} takes {needed} values, not {len(values)}")
         return indexes.lookup(self._entries[position], tuple(map(layout.to_text, values)))
 
+    def indexed(self, key: str, index: str) -> tuple[str, ...] | None:
+        """Return the values an index holds of a record, without decoding it.
+
+        :returns: None where there is no such record, or where the index does
+            not hold it
+        :raises KeyError: no such index
+        """
+        position = self._position("index", index, self._layout.index_positions)
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, chunks.CHUNK_ROWS)
+        return self._chunks[number].index_values[offset][position]
+
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""
         if self._row_keys is None:

@@ -86,8 +86,10 @@ class Table:
         self._put(row, record, values)
         return True
 
-    def retain(self, keys: Collection[str], version: int) -> int:
+    def retain(self, keys: Collection[str], version: int) -> list[str]:
         """Drop rows whose key is not among these and whose version is not above.
+
+        Returns the keys dropped.
 
         Nothing is remembered of them: if one was dropped because a snapshot
         read missed it, a sweep can bring it back as it was.
@@ -101,7 +103,7 @@ class Table:
                     doomed.append((key, number * chunks.CHUNK_ROWS + int(offset)))
         for key, row in doomed:
             self._remove(key, row)
-        return len(doomed)
+        return [key for key, _row in doomed]
 
     def forget_tombstones(self, below_version: int) -> int:
         """Forget removed records whose last change is older than that."""

@@ -215,3 +215,13 @@ class TestChangedSince(testtools.TestCase):
     def test_views_of_two_namespaces_do_not_compare(self):
         shelves = self.store.snapshot().namespace("shelves")
         self.assertRaises(ValueError, self.older.changed_since, shelves)
+
+    def test_the_values_of_an_index_are_told_without_decoding(self):
+        self.store.apply(samples.change("a", 1, {"backend": "lvm", "zone": 3}))
+        self.store.apply(samples.change("b", 2, {"backend": "lvm"}))
+        view = self.store.snapshot().namespace("pools")
+
+        self.assertEqual(("lvm", "3"), view.indexed("a", "backend_zone"))
+        self.assertIsNone(view.indexed("b", "backend_zone"))
+        self.assertIsNone(view.indexed("c", "backend_zone"))
+        self.assertRaises(KeyError, view.indexed, "a", "nonsense")

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts' facts from one snapshot of the store.
+
+A host's facts come of four records: its compute node's, its service's, the
+service's liveness and its provider tree's, and of the aggregates that hold it.
+Each part can be read by itself, for most changes touch one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
+from typing import Protocol
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.scheduling import (
+    fields,
+    host_facts,
+    memberships,
+    namespaces,
+    node_facts,
+    provider_facts,
+)
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+#: Of all services that may run on a host, the one a compute node belongs to.
+COMPUTE_BINARY = "nova-compute"
+
+#: Major version of Nova's Service and Aggregate objects that is understood.
+_OBJECT_MAJOR = "1"
+
+NAMESPACES = (
+    namespaces.COMPUTE_NODES.name,
+    namespaces.SERVICES.name,
+    namespaces.SERVICE_LIVENESS.name,
+    namespaces.INSTANCES.name,
+    namespaces.AGGREGATES.name,
+    namespaces.PROVIDERS.name,
+)
+
+
+class Reservations(Protocol):
+    """What this process promised of hosts and no record shows yet."""
+
+    def unseen(
+        self, host_uuid: str, consumers: Container[str], generation: int
+    ) -> Mapping[str, int]:
+        """Return what to count as used of a host beside its provider's record."""
+
+    def expire(self) -> Collection[str]:
+        """Return hosts whose reservations were given up since the last call."""
+
+
+class NoReservations:
+    """For whoever promises nothing."""
+
+    def unseen(
+        self, host_uuid: str, consumers: Container[str], generation: int
+    ) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def expire(self) -> Collection[str]:
+        """Return nothing."""
+        return ()
+
+
+@attrs.frozen
+class ServiceFacts:
+    """A host's nova-compute service; names as in HostFacts."""
+
+    has_service: bool = False
+    disabled: bool = False
+    forced_down: bool = False
+    last_seen_seconds: float = host_facts.NEVER
+
+
+class _Consumers:
+    """The consumers a provider's record shows; decoded when somebody asks."""
+
+    def __init__(self, record: snapshot_module.StoredRecord) -> None:
+        self._record = record
+
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._record.state["allocations"]
+
+
+class FactSource:
+    """Facts as one snapshot has them. Cheap to make; used by one thread.
+
+    :param ratios: what stands for a ratio that a node's record lacks
+    """
+
+    def __init__(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        *,
+        ratios: node_facts.DefaultRatios,
+        reservations: Reservations,
+    ) -> None:
+        self.snapshot = snapshot
+        self._ratios = ratios
+        self._reservations = reservations
+        self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
+        self._services = snapshot.namespace(namespaces.SERVICES.name)
+        self._liveness = snapshot.namespace(namespaces.SERVICE_LIVENESS.name)
+        self._instances = snapshot.namespace(namespaces.INSTANCES.name)
+        self._aggregates = snapshot.namespace(namespaces.AGGREGATES.name)
+        self._providers = snapshot.namespace(namespaces.PROVIDERS.name)
+        self._cells = self._instances.vocabulary("cell").texts()
+
+    # -- whole hosts ------------------------------------------------------------
+
+    def node_uuids(self) -> Iterator[str]:
+        """Iterate over the uuids of all compute nodes, in no order."""
+        return self._nodes.keys()
+
+    def facts(
+        self, uuid: str, aggregates: Callable[[str], tuple[str, ...]]
+    ) -> host_facts.HostFacts | None:
+        """Return all that is known of a compute node; None where there is no such node.
+
+        :param aggregates: uuids of aggregates by host name
+        :raises InvalidRecord: a record is not as Nova writes it
+        :raises UndecodableRecord: a record is damaged
+        """
+        record = self._nodes.get(uuid)
+        if record is None:
+            return None
+        node = node_facts.read(
+            _name(namespaces.COMPUTE_NODES.name, uuid), record.state, self._ratios
+        )
+        service = self.service(node.cell, node.host)
+        return attrs.evolve(
+            node,
+            has_service=service.has_service,
+            disabled=service.disabled,
+            forced_down=service.forced_down,
+            last_seen_seconds=service.last_seen_seconds,
+            aggregates=aggregates(node.host),
+            provider=self.provider(uuid),
+        )
+
+    # -- services -----------------------------------------------------------------
+
+    def service(self, cell: str, host: str) -> ServiceFacts:
+        """Return a host's nova-compute service.
+
+        :raises InvalidRecord: its record is not as Nova writes it
+        """
+        for key in reversed(self._services.lookup("cell_host", cell, host) if host else ()):
+            if self._is_compute(key):
+                return self._service(key)
+        return ServiceFacts()
+
+    def host_of_service(self, key: str) -> tuple[str, str] | None:
+        """Return (cell, host) of a nova-compute service; None for any other."""
+        if not self._is_compute(key):
+            return None
+        found = self._services.indexed(key, "cell_host")
+        return None if found is None else (found[0], found[1])
+
+    def is_only_service(self, key: str, cell: str, host: str) -> bool:
+        """Return whether no other service runs on a service's host."""
+        return self._services.lookup("cell_host", cell, host) == (key,)
+
+    def last_seen_seconds(self, key: str) -> float | None:
+        """Return when a service said last that it lives; None if it never did.
+
+        :raises InvalidRecord: the record is not as the reporters write it
+        """
+        record = self._liveness.get(key)
+        if record is None:
+            return None
+        whole = fields.Fields(_name(namespaces.SERVICE_LIVENESS.name, key), record.state)
+        return whole.seconds("last_seen_up")
+
+    def _is_compute(self, key: str) -> bool:
+        found = self._services.indexed(key, "binary")
+        return found is not None and found[0] == COMPUTE_BINARY
+
+    def _service(self, key: str) -> ServiceFacts:
+        record = self._services.get(key)
+        assert record is not None
+        whole = fields.Fields(_name(namespaces.SERVICES.name, key), record.state)
+        whole.check_major(_OBJECT_MAJOR)
+        row = whole.mapping("row")
+        seen = self.last_seen_seconds(key)
+        if seen is None:
+            # As Nova's servicegroup driver: from its creation it had some time.
+            seen = row.seconds("created_at")
+        return ServiceFacts(
+            has_service=True,
+            disabled=bool(row.get("disabled")),
+            forced_down=bool(row.get("forced_down")),
+            last_seen_seconds=host_facts.NEVER if seen is None else seen,
+        )
+
+    # -- providers ----------------------------------------------------------------
+
+    def provider(self, uuid: str) -> host_facts.ProviderFacts | None:
+        """Return a provider tree, with what is promised of it counted as used."""
+        record = self._providers.get(uuid)
+        if record is None:
+            return None
+        read = provider_facts.read(_name(namespaces.PROVIDERS.name, uuid), uuid, record.state)
+        unseen = self._reservations.unseen(uuid, _Consumers(record), read.generation)
+        if not unseen or read.broken:
+            return read
+        used = dict(read.used)
+        for name, amount in unseen.items():
+            used[name] = used.get(name, 0) + amount
+        return attrs.evolve(read, used=used)
+
+    def provider_uuids(self) -> Iterator[str]:
+        """Iterate over the uuids of all root providers, in no order."""
+        return self._providers.keys()
+
+    # -- nodes by what they belong to -----------------------------------------------
+
+    def has_node(self, uuid: str) -> bool:
+        """Return whether there is a compute node of that uuid."""
+        return uuid in self._nodes
+
+    def nodes_of_host(self, cell: str, host: str) -> tuple[str, ...]:
+        """Return the uuids of a host's compute nodes."""
+        return self._nodes.lookup("cell_host", cell, host)
+
+    def nodes_named(self, host: str) -> tuple[str, ...]:
+        """Return the uuids of the compute nodes of a host name, in any cell."""
+        return self._nodes.lookup("host", host)
+
+    # -- aggregates -----------------------------------------------------------------
+
+    def aggregate_uuids(self) -> Iterator[str]:
+        """Iterate over the uuids of all aggregates, in no order."""
+        return self._aggregates.keys()
+
+    def aggregate(self, uuid: str) -> memberships.AggregateFacts | None:
+        """Return an aggregate, with its fault if it has one; None where there is none."""
+        record = self._aggregates.get(uuid)
+        if record is None:
+            return None
+        whole = fields.Fields(_name(namespaces.AGGREGATES.name, uuid), record.state)
+        try:
+            whole.check_major(_OBJECT_MAJOR)
+            row = whole.mapping("row")
+            return memberships.AggregateFacts(
+                host_facts.Aggregate(
+                    uuid, row.integer("id"), row.text("name"), row.texts("metadata")
+                ),
+                frozenset(row.get("hosts")),
+            )
+        except errors.InvalidRecord as error:
+            # The hosts are a column of the namespace: what they are, the store has checked.
+            hosts = namespaces_model.value_at(record.state, ("row", "hosts")) or ()
+            return memberships.AggregateFacts(
+                host_facts.Aggregate(uuid, 0), frozenset(hosts), str(error)
+            )
+
+    # -- what has no column -----------------------------------------------------------
+
+    def attribute(self, uuid: str, path: tuple[str, ...]) -> Hashable:
+        """Return what stands at a path of a host's HostState, see node_facts.attribute."""
+        record = self._nodes.get(uuid)
+        if record is None:
+            return None
+        try:
+            return node_facts.attribute(
+                _name(namespaces.COMPUTE_NODES.name, uuid), record.state, path
+            )
+        except errors.NodbError:
+            return None  # the host has been left out for it
+
+    def locate(self, uuid: str) -> tuple[tuple[str, str], ...]:
+        """Return (cell, host) of each place where an instance of that uuid is known."""
+        places = []
+        for cell in self._cells:
+            place = self._instances.indexed(f"{uuid}@{cell}", "cell_host")
+            if place is not None:
+                places.append((place[0], place[1]))
+        return tuple(places)
+
+
+class Present:
+    """The facts of now, for callbacks that a frame takes when it is made.
+
+    :ivar source: set by the frame's keeper
+    """
+
+    def __init__(self) -> None:
+        self.source: FactSource | None = None
+
+    def attribute(self, uuid: str, path: tuple[str, ...]) -> Hashable:
+        """See :meth:`FactSource.attribute`."""
+        return None if self.source is None else self.source.attribute(uuid, path)
+
+    def locate(self, uuid: str) -> tuple[tuple[str, str], ...]:
+        """See :meth:`FactSource.locate`."""
+        return () if self.source is None else self.source.locate(uuid)
+
+
+def _name(namespace: str, key: str) -> str:
+    return f"{namespace}/{key}"

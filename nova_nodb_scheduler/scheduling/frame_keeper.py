@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the engine's hosts equal to the store.
+
+Called before each decision. What changed since the last call is known by key;
+only the hosts those records belong to are made anew, and of a heartbeat only
+the time is taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.scheduling import (
+    fact_source,
+    host_facts,
+    host_frame,
+    memberships,
+    namespaces,
+    node_facts,
+    provider_facts,
+)
+from nova_nodb_scheduler.store import host_state_store, subscription
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+LOG = logging.getLogger(__name__)
+
+_NODES = namespaces.COMPUTE_NODES.name
+_SERVICES = namespaces.SERVICES.name
+_LIVENESS = namespaces.SERVICE_LIVENESS.name
+_AGGREGATES = namespaces.AGGREGATES.name
+_PROVIDERS = namespaces.PROVIDERS.name
+
+#: What a record can be refused for.
+_REFUSED = (errors.InvalidRecord, errors.UndecodableRecord)
+
+
+#: What hosts are made of. Of instances nothing is kept here.
+_WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS)
+
+
+class Engine(Protocol):
+    """What takes hosts in; all calls are made with its lock held."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Re-entrant; held for a whole catch-up."""
+
+    @property
+    def frame(self) -> host_frame.HostFrame:
+        """Where the hosts stand."""
+
+    def put(self, facts: host_facts.HostFacts) -> Any:
+        """Take a host in, or take its new facts over."""
+
+    def remove(self, uuid: str) -> Any:
+        """Forget a host."""
+
+    def set_aggregates(
+        self, aggregates: Iterable[host_facts.Aggregate], changed_uuids: Collection[str]
+    ) -> Any:
+        """Take over all of Nova's aggregates, and which of them changed."""
+
+    def tick(self, now_seconds: float) -> Any:
+        """Say which services are up at a time."""
+
+
+class FrameKeeper:
+    """Brings an engine to a store's present.
+
+    :param present: gave the frame its callbacks; told of each snapshot
+    :param ratios: what stands for a ratio that a node's record lacks
+    :param reservations: what this process promised and no record shows yet
+    :param most_keys: beyond so many changed records everything is read anew
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        engine: Engine,
+        present: fact_source.Present,
+        *,
+        ratios: node_facts.DefaultRatios,
+        reservations: fact_source.Reservations | None = None,
+        most_keys: int = subscription.MOST_KEYS,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._present = present
+        self._ratios = ratios
+        if reservations is None:
+            reservations = fact_source.NoReservations()
+        self._reservations: fact_source.Reservations = reservations
+        self._subscription = store.subscribe(_WATCHED, most_keys)
+        self._unreadable: dict[str, str] = {}
+        self._memberships = memberships.Memberships()
+        self._sharing: dict[str, frozenset[str]] = {}
+        #: False where the frame may be anything: before the first call, and
+        #: after one that did not reach its end.
+        self._sound = False
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Why records were refused, by uuid: hosts left out, and aggregates."""
+        return dict(self._unreadable)
+
+    def catch_up(self, now_seconds: float) -> snapshot_module.Snapshot:
+        """Bring the engine to the store's present; return what was read.
+
+        From any thread; waits for the engine's lock. Costs what changed since
+        the last call, and a pass over all records after a new epoch. A second
+        call without changes between does nothing but look at the time.
+
+        :param now_seconds: since the epoch, for the liveness of services
+        """
+        with self._engine.lock:
+            # Drained first: what is written in between is in the snapshot, and
+            # looked at again next time.
+            touched = self._subscription.drain()
+            snapshot = self._store.snapshot()
+            former, sound = self._present.source, self._sound
+            self._sound = False
+            source = fact_source.FactSource(
+                snapshot, ratios=self._ratios, reservations=self._reservations
+            )
+            self._present.source = source
+            lapsed = self._reservations.expire()
+            if touched is None or former is None or not sound:
+                self._take_all(source)
+            elif touched or lapsed:
+                self._take_changes(touched, lapsed, former, source)
+            self._engine.tick(now_seconds)
+            self._sound = True
+        return snapshot
+
+    # -- everything ---------------------------------------------------------------
+
+    def _take_all(self, source: fact_source.FactSource) -> None:
+        frame = self._engine.frame
+        self._unreadable.clear()
+        self._sharing.clear()
+        before = set(self._memberships.uuids())
+        self._memberships.clear()
+        for uuid in source.aggregate_uuids():
+            self._memberships.take(uuid, source.aggregate(uuid))
+        self._engine.set_aggregates(
+            self._memberships.aggregates(), before | set(self._memberships.uuids())
+        )
+        for row in frame.alive.nonzero()[0]:
+            uuid = frame.facts(int(row)).uuid
+            if not source.has_node(uuid):
+                self._engine.remove(uuid)
+        for uuid in source.node_uuids():
+            self._take_host(source, uuid)
+        self._take_sharing(source, source.provider_uuids())
+        frame.sharing = dict(self._sharing)
+        if self._unreadable:
+            self._tell_of_unreadable()
+
+    # -- what changed ---------------------------------------------------------------
+
+    def _take_changes(
+        self,
+        touched: Mapping[str, Collection[str]],
+        lapsed: Collection[str],
+        former: fact_source.FactSource,
+        source: fact_source.FactSource,
+    ) -> None:
+        refused_before = len(self._unreadable)
+        nodes = touched.get(_NODES, ())
+        changed = self._take_aggregates(source, touched.get(_AGGREGATES, ()))
+        parts = {uuid for host in changed for uuid in source.nodes_named(host)}
+        # A service may have moved: its former host lost it.
+        places = {
+            place
+            for key in touched.get(_SERVICES, ())
+            for place in (former.host_of_service(key), source.host_of_service(key))
+            if place is not None
+        }
+        for key in touched.get(_LIVENESS, ()):
+            place = source.host_of_service(key)
+            if place is not None and place not in places and not self._heard(source, key, place):
+                places.add(place)
+        served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
+        provided = {*touched.get(_PROVIDERS, ()), *lapsed}
+        parts |= served
+        parts.update(filter(source.has_node, provided))
+        parts.difference_update(nodes)
+        for uuid in parts:
+            self._take_parts(
+                source, uuid, with_service=uuid in served, with_provider=uuid in provided
+            )
+        for uuid in nodes:
+            self._take_host(source, uuid)
+        self._take_sharing(source, provided.union(nodes))
+        if len(self._unreadable) > refused_before:
+            self._tell_of_unreadable()
+
+    def _heard(self, source: fact_source.FactSource, key: str, place: tuple[str, str]) -> bool:
+        """Take over when a service was heard of; False if there is more to it."""
+        if not source.is_only_service(key, *place):
+            return False
+        try:
+            seen = source.last_seen_seconds(key)
+        except _REFUSED:
+            return False
+        frame = self._engine.frame
+        rows = frame.rows_of_host(*place)
+        if seen is None or not all(frame.has_service[row] for row in rows):
+            return False
+        for row in rows:
+            self._engine.put(attrs.evolve(frame.facts(row), last_seen_seconds=seen))
+        return True
+
+    def _take_aggregates(self, source: fact_source.FactSource, uuids: Collection[str]) -> set[str]:
+        """Take over aggregates; return the hosts that are in others than before."""
+        changed: set[str] = set()
+        for uuid in uuids:
+            facts = source.aggregate(uuid)
+            changed |= self._memberships.take(uuid, facts)
+            if facts is None or facts.fault is None:
+                self._unreadable.pop(uuid, None)
+            else:
+                self._unreadable[uuid] = facts.fault
+        if uuids:
+            self._engine.set_aggregates(self._memberships.aggregates(), uuids)
+        return changed
+
+    # -- one host -------------------------------------------------------------------
+
+    def _take_host(self, source: fact_source.FactSource, uuid: str) -> None:
+        """Make a host anew from all its records."""
+        try:
+            facts = source.facts(uuid, self._memberships.of)
+        except _REFUSED as error:
+            self._leave_out(uuid, str(error))
+            return
+        fault = facts and self._memberships.fault(facts.host)
+        if fault:
+            self._leave_out(uuid, fault)
+            return
+        self._unreadable.pop(uuid, None)
+        if facts is None:
+            self._engine.remove(uuid)
+        else:
+            self._engine.put(facts)
+
+    def _take_parts(
+        self,
+        source: fact_source.FactSource,
+        uuid: str,
+        *,
+        with_service: bool,
+        with_provider: bool,
+    ) -> None:
+        """Make a host anew from some records beside its node's, which did not change."""
+        frame = self._engine.frame
+        row = frame.row_of(uuid)
+        if row is None or not self._memberships.faultless:
+            self._take_host(source, uuid)
+            return
+        facts = frame.facts(row)
+        changes: dict[str, Any] = {"aggregates": self._memberships.of(facts.host)}
+        if with_service:
+            try:
+                service = source.service(facts.cell, facts.host)
+            except _REFUSED as error:
+                self._leave_out(uuid, str(error))
+                return
+            changes.update(attrs.asdict(service))
+        if with_provider:
+            # Otherwise the very object stays: what was used since is in the
+            # frame's columns, and counted from there.
+            changes["provider"] = source.provider(uuid)
+        self._engine.put(attrs.evolve(facts, **changes))
+
+    def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
+        """Look at roots again that are no hosts, or that may have become hosts."""
+        changed = False
+        for uuid in uuids:
+            provider = None if source.has_node(uuid) else source.provider(uuid)
+            shared = provider_facts.sharing(provider) if provider is not None else frozenset()
+            if shared != self._sharing.get(uuid, frozenset()):
+                changed = True
+                if shared:
+                    self._sharing[uuid] = shared
+                else:
+                    del self._sharing[uuid]
+        if changed:
+            self._engine.frame.sharing = dict(self._sharing)
+
+    def _leave_out(self, uuid: str, reason: str) -> None:
+        self._unreadable[uuid] = reason
+        self._engine.remove(uuid)
+
+    def _tell_of_unreadable(self) -> None:
+        uuid, reason = next(reversed(self._unreadable.items()))
+        LOG.warning(
+            "%(count)d hosts or aggregates are left out, for their records cannot be "
+            "understood; the latest is %(uuid)s: %(reason)s",
+            {"count": len(self._unreadable), "uuid": uuid, "reason": reason},
+        )

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute node's record as facts and attributes, as Nova's HostState would hold them.
+
+What is said of Nova is ``HostState._update_from_compute_node`` and
+``ComputeNode._from_db_object``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import attrs
+import immutables
+import orjson
+
+from nova_nodb_scheduler.scheduling import fields, host_facts
+
+#: Major version of Nova's ComputeNode object that is understood.
+_OBJECT_MAJOR = "1"
+
+#: Metrics that Nova keeps as hundredths in JSON and as percents in objects.
+_PERCENTAGES = frozenset(
+    f"cpu.{name}percent" for name in ("user.", "kernel.", "idle.", "iowait.", "")
+)
+
+#: Columns of the row that are attributes of the HostState, of the same name.
+_VERBATIM = frozenset(
+    (
+        "uuid",
+        "cpu_info",
+        "host_ip",
+        "hypervisor_type",
+        "hypervisor_hostname",
+        "hypervisor_version",
+    )
+)
+
+_NOTHING: immutables.Map[str, Any] = immutables.Map()
+
+
+@attrs.frozen
+class DefaultRatios:
+    """What stands for an allocation ratio that a compute node's row lacks.
+
+    Nova takes ``*_allocation_ratio`` of the scheduler's own configuration, or
+    ``initial_*_allocation_ratio`` where that is unset.
+    """
+
+    cpu: float = 4.0
+    ram: float = 1.0
+    disk: float = 1.0
+
+
+def read(record: str, state: Mapping[str, Any], ratios: DefaultRatios) -> host_facts.HostFacts:
+    """Return the facts of a compute node: no service, aggregates or provider yet.
+
+    :param record: ``namespace/key``, for errors
+    :raises InvalidRecord: naming the field that is not as Nova writes it
+    """
+    whole = fields.Fields(record, state)
+    whole.check_major(_OBJECT_MAJOR)
+    row = whole.mapping("row")
+    uuid, cell, node = row.text("uuid"), whole.text("cell"), row.text("hypervisor_hostname")
+    # A row without a host belongs to no service, and Nova passes over it.
+    host = "" if row.get("host") is None else row.text("host")
+    cell, host = sys.intern(cell), sys.intern(host)
+    if row.get("free_disk_gb") is None:
+        return host_facts.HostFacts(
+            uuid=uuid, cell=cell, host=host, node=node, updated=False, has_service=False
+        )
+    free_gb = row.integer("free_disk_gb")
+    free_gb = min(free_gb, row.integer("disk_available_least", free_gb))
+    stats = _stats(row)
+    _supported_instances(row)
+    _metrics(row)
+    return host_facts.HostFacts(
+        uuid=uuid,
+        cell=cell,
+        host=host,
+        node=node,
+        memory_mb=row.integer("memory_mb"),
+        free_ram_mb=row.integer("free_ram_mb"),
+        local_gb=row.integer("local_gb"),
+        free_disk_mb=free_gb * 1024,
+        disk_mb_used=row.integer("local_gb_used") * 1024,
+        vcpus=row.integer("vcpus"),
+        vcpus_used=row.integer("vcpus_used"),
+        cpu_allocation_ratio=_ratio(row, "cpu_allocation_ratio", ratios.cpu),
+        ram_allocation_ratio=_ratio(row, "ram_allocation_ratio", ratios.ram),
+        disk_allocation_ratio=_ratio(row, "disk_allocation_ratio", ratios.disk),
+        num_instances=_count(row, stats, "num_instances"),
+        num_io_ops=_count(row, stats, "io_workload"),
+        failed_builds=_count(row, stats, "failed_builds"),
+        hypervisor_version=row.integer("hypervisor_version"),
+        pci_free=_pci_free(row),
+        has_service=False,
+    )
+
+
+def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> Hashable:
+    """Return what stands at a path of the HostState; None where there is nothing.
+
+    For attributes that have no column in the frame: ``stats``, ``cpu_info`` (its
+    text), ``supported_instances`` (a tuple of tuples), ``metrics`` (a mapping of
+    name to value), ``host_ip`` (its text; an address in Nova),
+    ``hypervisor_type``, ``hypervisor_version``, ``hypervisor_hostname``,
+    ``updated`` (ISO 8601), ``uuid``, ``host``, ``nodename`` and ``cell_uuid``.
+    Mappings are followed by the rest of the path.
+
+    :raises InvalidRecord: the record is not as Nova writes it
+    """
+    row = fields.Fields(record, state).mapping("row")
+    name, rest = path[0], path[1:]
+    if name in ("host", "nodename", "cell_uuid"):
+        found: Hashable = {
+            "host": row.get("host"),
+            "nodename": row.get("hypervisor_hostname"),
+            "cell_uuid": state.get("cell"),
+        }[name]
+    elif row.get("free_disk_gb") is None:
+        return None
+    elif name == "stats":
+        found = _stats(row)
+    elif name == "metrics":
+        # A metric's name has dots, and is one part of the path.
+        found = _metrics(row)
+    elif name == "supported_instances":
+        found = _supported_instances(row)
+    elif name == "updated":
+        found = row.get("updated_at")
+    elif name in _VERBATIM:
+        found = row.get(name)
+    else:
+        return None
+    for part in rest:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _ratio(row: fields.Fields, name: str, default: float) -> float:
+    # Both mean that the compute service said nothing.
+    return default if row.get(name) in (None, 0.0) else row.number(name)
+
+
+def _stats(row: fields.Fields) -> immutables.Map[str, str | None]:
+    text = row.get("stats")
+    try:
+        return _parse_stats(text)
+    except (TypeError, ValueError) as error:
+        raise row.wrong("stats", str(error)) from error
+
+
+def _parse_stats(text: str) -> immutables.Map[str, str | None]:
+    if text == "{}":
+        return _NOTHING
+    stats = {} if text == "null" else orjson.loads(text)
+    if not isinstance(stats, dict):
+        raise TypeError("it is no JSON object")
+    for name, value in stats.items():
+        if isinstance(value, (dict, list)):
+            raise TypeError(f"the value of {name!r} is no text")
+        if value is not None:
+            stats[name] = str(value)
+    return immutables.Map(stats)
+
+
+def _count(row: fields.Fields, stats: Mapping[str, str | None], name: str) -> int:
+    return row.to_integer(f"stats.{name}", stats.get(name, 0))
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse_instances(text: str) -> tuple[tuple[Any, ...], ...]:
+    return tuple((arch, hv_type, vm_mode) for arch, hv_type, vm_mode, *_ in orjson.loads(text))
+
+
+def _supported_instances(row: fields.Fields) -> tuple[tuple[Any, ...], ...]:
+    text = row.get("supported_instances")
+    try:
+        return _parse_instances(text)
+    except (TypeError, ValueError) as error:
+        raise row.wrong("supported_instances", str(error)) from error
+
+
+def _metrics(row: fields.Fields) -> immutables.Map[str, Any]:
+    text = row.get("metrics")
+    if not text or text == "[]":
+        return _NOTHING
+    values: dict[str, Any] = {}
+    try:
+        for metric in orjson.loads(text):
+            name, value = metric["name"], metric.get("value")
+            if value is not None:
+                # Of two of one name Nova's weigher takes the last.
+                values[name] = int(value * 100 if name in _PERCENTAGES else value)
+            else:
+                values.pop(name, None)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise row.wrong("metrics", f"{type(error).__name__}: {error}") from error
+    return immutables.Map(values)
+
+
+def _pci_free(row: fields.Fields) -> int:
+    text = row.get("pci_stats")
+    if not text:
+        return 0
+    try:
+        pools = orjson.loads(text)
+    except (TypeError, ValueError):
+        return 0  # as Nova: pools that are not JSON are none
+    if not pools:
+        return 0
+    try:
+        if isinstance(pools, dict):
+            data = pools.get("nova_object.data")
+            found = [pools] if data is None else [p["nova_object.data"] for p in data["objects"]]
+        else:
+            found = pools
+        return sum(int(pool["count"]) for pool in found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise row.wrong("pci_stats", f"{type(error).__name__}: {error}") from error

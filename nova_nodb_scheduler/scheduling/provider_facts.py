@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A provider tree's record as facts.
+
+A tree that breaks the model (negative totals, a child without a parent) makes
+facts that say so: its host is known, and its candidates are Placement's to tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.scheduling import fields, host_facts
+
+#: By it a provider offers its resources to others of its aggregates.
+SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
+
+_CLASS = re.compile(r"[A-Z0-9_]+")
+_NONE: frozenset[str] = frozenset()
+
+
+def read(record: str, uuid: str, state: Mapping[str, Any]) -> host_facts.ProviderFacts:
+    """Return the facts of a provider tree.
+
+    :param record: ``namespace/key``, for errors
+    :param uuid: of the root
+    """
+    broken = state.get("broken")
+    if not broken:
+        try:
+            return _read(fields.Fields(record, state), uuid)
+        except errors.InvalidRecord as error:
+            broken = str(error)
+    return host_facts.ProviderFacts(generation=-1, tree=frozenset([uuid]), broken=str(broken))
+
+
+def _read(whole: fields.Fields, uuid: str) -> host_facts.ProviderFacts:
+    children: Mapping[str, Any] = whole.get("children")
+    nested = _NONE
+    tree = [uuid]
+    if children:
+        found: set[str] = set()
+        below = whole.mapping("children")
+        for child in children:
+            tree.append(child)
+            its = below.mapping(child)
+            parent = its.get("parent")
+            if parent != uuid and parent not in children:
+                raise whole.wrong(f"children.{child}.parent", "no provider of the tree")
+            found.update(_inventories(its))
+        nested = frozenset(found)
+    return host_facts.ProviderFacts(
+        generation=whole.integer("generation"),
+        inventories=_inventories(whole),
+        used=_used(whole),
+        traits=_texts(whole, "traits"),
+        aggregates=_texts(whole, "aggregates"),
+        nested=nested,
+        tree=frozenset(tree),
+    )
+
+
+def sharing(facts: host_facts.ProviderFacts) -> frozenset[str]:
+    """Return the resource classes a root provider shares; empty if it does not."""
+    return frozenset(facts.inventories) if SHARING_TRAIT in facts.traits else _NONE
+
+
+def _texts(whole: fields.Fields, name: str) -> frozenset[str]:
+    try:
+        return _interned(tuple(whole.get(name)))
+    except TypeError as error:
+        raise whole.wrong(name, "it is no list of texts") from error
+
+
+@functools.lru_cache(maxsize=8192)
+def _interned(texts: tuple[str, ...]) -> frozenset[str]:
+    """Return one and the same set for equal texts: hosts of a kind are many."""
+    return frozenset(texts)
+
+
+def _used(whole: fields.Fields) -> Mapping[str, int]:
+    used: dict[str, int] = {}
+    allocations = whole.get("allocations")
+    try:
+        for resources in allocations.values():
+            for name, amount in resources.items():
+                used[name] = used.get(name, 0) + amount
+    except (AttributeError, TypeError) as error:
+        raise whole.wrong("allocations", f"{type(error).__name__}: {error}") from error
+    return used
+
+
+def _inventories(whole: fields.Fields) -> Mapping[str, host_facts.Inventory]:
+    stored = whole.get("inventories")
+    try:
+        named = tuple(
+            (
+                name,
+                (
+                    one["total"],
+                    one["reserved"],
+                    one["min_unit"],
+                    one["max_unit"],
+                    one["step_size"],
+                    float(one["allocation_ratio"]),
+                ),
+            )
+            for name, one in stored.items()
+        )
+        return _interned_inventories(named)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise whole.wrong("inventories", reason) from error
+
+
+@functools.lru_cache(maxsize=8192)
+def _interned_inventories(
+    named: tuple[tuple[str, tuple[int, int, int, int, int, float]], ...],
+) -> Mapping[str, host_facts.Inventory]:
+    made = {}
+    for name, numbers in named:
+        if not _CLASS.fullmatch(name):
+            raise ValueError(f"{name!r} is no resource class")
+        if any(type(number) is not int for number in numbers[:-1]):
+            raise ValueError(f"a number of {name} is no whole number")
+        inventory = host_facts.Inventory(*numbers)
+        if inventory.total < 0 or inventory.reserved < 0 or inventory.step_size < 1:
+            raise ValueError(f"a number of {name} is negative")
+        made[name] = inventory
+    return made

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of hosts as the reporters write them, and a store to put them into."""
+
+import json
+import threading
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import (
+    fact_source,
+    frame_keeper,
+    host_frame,
+    namespaces,
+    node_facts,
+)
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.wire import codec
+
+CELL = "c0000000-0000-0000-0000-000000000001"
+OTHER_CELL = "c0000000-0000-0000-0000-000000000002"
+
+
+def node(uuid, host="h1", cell=CELL, *, object_version="1.19", **row):
+    return {
+        "cell": cell,
+        "object_version": object_version,
+        "row": {
+            "id": 1,
+            "uuid": uuid,
+            "host": host,
+            "hypervisor_hostname": f"node-{uuid}",
+            "hypervisor_type": "QEMU",
+            "hypervisor_version": 8002000,
+            "host_ip": "192.0.2.1",
+            "vcpus": 16,
+            "vcpus_used": 2,
+            "memory_mb": 65536,
+            "memory_mb_used": 2048,
+            "free_ram_mb": 63488,
+            "local_gb": 1000,
+            "local_gb_used": 10,
+            "free_disk_gb": 990,
+            "disk_available_least": 900,
+            "running_vms": 2,
+            "current_workload": 0,
+            "cpu_info": '{"arch": "x86_64"}',
+            "numa_topology": None,
+            "pci_stats": None,
+            "metrics": "[]",
+            "supported_instances": '[["x86_64", "kvm", "hvm"]]',
+            "stats": json.dumps({"num_instances": "2", "io_workload": "1"}),
+            "cpu_allocation_ratio": 16.0,
+            "ram_allocation_ratio": 1.5,
+            "disk_allocation_ratio": None,
+            "updated_at": "2026-01-02T03:04:05",
+            **row,
+        },
+    }
+
+
+def service(uuid, host="h1", cell=CELL, *, object_version="1.22", **row):
+    return {
+        "cell": cell,
+        "object_version": object_version,
+        "row": {
+            "id": 1,
+            "uuid": uuid,
+            "host": host,
+            "binary": "nova-compute",
+            "topic": "compute",
+            "disabled": False,
+            "forced_down": False,
+            "version": 70,
+            "created_at": "1970-01-01T00:00:10",
+            **row,
+        },
+    }
+
+
+def liveness(seconds, cell=CELL):
+    text = None if seconds is None else f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}"
+    return {"cell": cell, "report_count": 1, "last_seen_up": text}
+
+
+def aggregate(uuid, number, hosts=(), *, object_version="1.3", **metadata):
+    return {
+        "cell": "",
+        "object_version": object_version,
+        "row": {
+            "id": number,
+            "uuid": uuid,
+            "name": f"name-{uuid}",
+            "hosts": list(hosts),
+            "metadata": metadata,
+        },
+    }
+
+
+def inventory(total, **more):
+    return {
+        "total": total,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": total,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+        **more,
+    }
+
+
+def provider(generation=1, **more):
+    return {
+        "name": "p",
+        "generation": generation,
+        "inventories": {"VCPU": inventory(16, allocation_ratio=4.0), "MEMORY_MB": inventory(65536)},
+        "traits": ["HW_CPU_X86_AVX"],
+        "aggregates": [],
+        "allocations": {"consumer": {"VCPU": 2, "MEMORY_MB": 2048}},
+        "children": {},
+        "read_at": 1.0,
+        **more,
+    }
+
+
+class Hosts:
+    """A store that counts revisions by itself."""
+
+    def __init__(self):
+        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+        self.version = 0
+
+    def put(self, namespace, key, state):
+        """Write a state, or a tombstone for None."""
+        self.version += 1
+        payload = b"" if state is None else codec.encode(state, namespace.schema)
+        record = records.Record(
+            records.RecordKey(namespace.name, key),
+            self.version,
+            self.version,
+            payload,
+            deleted=state is None,
+        )
+        self.store.apply(records.Change(record, state))
+
+    def host(self, uuid="n1", host="h1", cell=CELL):
+        """Write all records of a host."""
+        self.put(namespaces.COMPUTE_NODES, uuid, node(uuid, host, cell))
+        self.put(namespaces.SERVICES, f"s-{uuid}", service(f"s-{uuid}", host, cell))
+        self.put(namespaces.SERVICE_LIVENESS, f"s-{uuid}", liveness(60, cell))
+        self.put(namespaces.PROVIDERS, uuid, provider())
+
+    def keeper(self, **more):
+        present = fact_source.Present()
+        frame = host_frame.HostFrame(present.locate, present.attribute)
+        feed = Feed(frame)
+        keeper = frame_keeper.FrameKeeper(
+            self.store, feed, present, ratios=node_facts.DefaultRatios(4.0, 1.0, 1.0), **more
+        )
+        return keeper, feed
+
+
+class Feed:
+    """The feed side of an engine over a bare frame, with a list of what was fed."""
+
+    def __init__(self, frame):
+        self.lock = threading.RLock()
+        self.frame = frame
+        self.fed = []
+
+    def put(self, facts):
+        self.fed.append(facts.uuid)
+        self.frame.put(facts)
+
+    def remove(self, uuid):
+        self.fed.append(uuid)
+        self.frame.remove(uuid)
+
+    def set_aggregates(self, aggregates, changed_uuids):
+        self.fed.append(frozenset(changed_uuids))
+        self.frame.set_aggregates(aggregates)
+
+    def tick(self, now_seconds):
+        self.frame.tick(now_seconds, 60.0)
+
+
+def described(frame):
+    """Return all that a frame says, by uuid and not by row."""
+    rows = [int(row) for row in frame.alive.nonzero()[0]]
+    hosts = {
+        frame.facts(row).uuid: (
+            frame.facts(row),
+            bool(frame.up[row]),
+            {name: getattr(frame, name)[row].item() for name in host_frame.PLAIN_COLUMNS},
+            {
+                name: int(frame.resource(name).used[row])
+                for name in ("VCPU", "MEMORY_MB", "DISK_GB")
+                if frame.resource(name) is not None
+            },
+            [
+                getattr(frame, name).values[getattr(frame, name).codes[row]]
+                for name in ("cell", "aggregate_sets", "traits", "provider_aggregates")
+            ],
+        )
+        for row in rows
+    }
+    return hosts, dict(frame.aggregates), frame.sharing
