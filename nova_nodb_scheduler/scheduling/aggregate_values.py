@@ -18,12 +18,17 @@ LOG = logging.getLogger(__name__)
 
 @attrs.define
 class _Reading:
-    """What one state of the aggregates says; ``by_set`` fills as sets are met."""
+    """What one state of the aggregates says; the numbers fill as sets are met.
+
+    :param sets: a column's distinct sets of aggregates, by code
+    :param numbers: by code, as far as they were asked for
+    """
 
     aggregates: Mapping[str, host_facts.Aggregate]
     overridden: bool
     finite: bool
-    by_set: dict[tuple[str, ...], float]
+    sets: list[tuple[str, ...]] = attrs.field(factory=list)
+    numbers: npt.NDArray[np.float64] = attrs.field(factory=lambda: np.zeros(0))
 
 
 class OverriddenNumber:
@@ -39,9 +44,10 @@ class OverriddenNumber:
     def __init__(self, name: str, default: float) -> None:
         self.name = name
         self._default = default
-        # A frame's mapping of aggregates is replaced, never changed, so what
-        # was read of it stays true as long as it is the frame's: without this,
-        # each patched row would cost all distinct sets of aggregates.
+        # A frame's mapping of aggregates is replaced, never changed, and a
+        # column's list of values only grows: what was read of them stays true
+        # as long as they are the frame's. Without this, each patched row would
+        # cost all distinct sets of aggregates, fourteen times over.
         self._last: _Reading | None = None
 
     def is_always_zero(self, frame: host_frame.HostFrame) -> bool:
@@ -60,13 +66,13 @@ class OverriddenNumber:
         if not reading.overridden:
             return self._default
         column = frame.aggregate_sets
-        codes = column.codes[rows]
-        if isinstance(rows, slice):
-            by_code = [self._value(reading, value) for value in column.values]
-            return np.array(by_code, np.float64)[codes]
-        return np.fromiter(
-            (self._value(reading, column.values[code]) for code in codes), np.float64, len(codes)
-        )
+        if reading.sets is not column.values:
+            reading.sets, reading.numbers = column.values, np.zeros(0)
+        numbers = reading.numbers
+        if len(numbers) < len(column.values):
+            more = [self._value(frame, uuids) for uuids in column.values[len(numbers) :]]
+            numbers = reading.numbers = np.append(numbers, more)
+        return numbers[column.codes[rows]]
 
     def _reading(self, frame: host_frame.HostFrame) -> _Reading:
         last = self._last
@@ -93,20 +99,13 @@ class OverriddenNumber:
                         "default": self._default,
                     },
                 )
-        self._last = _Reading(frame.aggregates, bool(overrides), finite, {})
+        self._last = _Reading(frame.aggregates, bool(overrides), finite)
         return self._last
 
-    def _value(self, reading: _Reading, uuids: tuple[str, ...]) -> float:
-        value = reading.by_set.get(uuids)
-        if value is None:
-            texts = {
-                reading.aggregates[uuid].metadata[self.name]
-                for uuid in uuids
-                if uuid in reading.aggregates and self.name in reading.aggregates[uuid].metadata
-            }
-            try:
-                value = min(map(float, texts), default=self._default)
-            except ValueError:
-                value = self._default
-            reading.by_set[uuids] = value
-        return value
+    def _value(self, frame: host_frame.HostFrame, uuids: tuple[str, ...]) -> float:
+        aggregates = [frame.aggregates[uuid] for uuid in uuids if uuid in frame.aggregates]
+        texts = {each.metadata[self.name] for each in aggregates if self.name in each.metadata}
+        try:
+            return min(map(float, texts), default=self._default)
+        except ValueError:
+            return self._default

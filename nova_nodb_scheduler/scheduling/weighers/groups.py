@@ -36,11 +36,11 @@ class _SoftPolicyWeigher(option_weigher.OptionWeigher):
     ) -> contract.FloatArray:
         """Return numbers of members, with the sign of the policy."""
         counts = self._counts(request, frame)
-        if isinstance(rows, slice):
-            weights = np.zeros(frame.rows)
-            weights[list(counts)] = list(counts.values())
-            return self.sign * weights[rows]
-        return self.sign * np.array([counts.get(int(row), 0) for row in rows], np.float64)
+        if not isinstance(rows, slice) and len(rows) <= len(counts):
+            return self.sign * np.array([counts.get(row, 0) for row in rows.tolist()], np.float64)
+        weights = np.zeros(frame.rows)
+        weights[list(counts)] = list(counts.values())
+        return self.sign * weights[rows]
 
     def _counts(self, request: requests.Request, frame: host_frame.HostFrame) -> dict[int, int]:
         group = request.group
