@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import collections
+import json
+import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +13,13 @@ from typing import Any
 
 import fixtures
 import keystoneauth1.session
+import requests
 import testtools
 from keystoneauth1 import adapter, session, token_endpoint
+from keystoneauth1 import exceptions as keystone
 from nova.scheduler.client import report
+from placement import exception
+from placement.objects import allocation
 from placement.tests.functional.fixtures import placement as placement_fixture
 from requests import adapters
 
@@ -143,3 +149,109 @@ def kinds(
 ) -> list[type[Any]]:
     """The kinds of outcome, in the order of the servers."""
     return [type(found[each.consumer]) for each in servers]
+
+
+# -- faults -------------------------------------------------------------------------
+
+
+def lost_before(error: type[Exception]) -> Fault:
+    """The call does not get there."""
+
+    def fault(call: Callable[[], Any]) -> Any:
+        raise error
+
+    return fault
+
+
+def lost_after(error: type[Exception]) -> Fault:
+    """The call gets there, the answer does not come back."""
+
+    def fault(call: Callable[[], Any]) -> Any:
+        call()
+        raise error
+
+    return fault
+
+
+def _gateway(status: int) -> requests.Response:
+    response = requests.Response()
+    response.status_code = status
+    response._content = b"<html>no answer from upstream</html>"
+    return response
+
+
+def _status_before(call: Callable[[], Any]) -> Any:
+    return _gateway(503)
+
+
+def _status_after(call: Callable[[], Any]) -> Any:
+    call()
+    return _gateway(504)
+
+
+def without_text(call: Callable[[], Any]) -> Any:
+    """The answer comes without what a person would read."""
+    response = call()
+    if response.status_code >= 400:
+        body = response.json()
+        body["errors"][0]["detail"] = "Conflict"
+        response._content = json.dumps(body).encode()
+    return response
+
+
+BEFORE: tuple[Fault, ...] = (
+    lost_before(keystone.ConnectFailure),
+    lost_before(keystone.ConnectTimeout),
+    _status_before,
+)
+AFTER: tuple[Fault, ...] = (
+    lost_after(keystone.ConnectFailure),
+    lost_after(keystone.ConnectTimeout),
+    _status_after,
+)
+
+
+class ProvidersChange(fixtures.Fixture):
+    """Other writers change the providers while Placement writes, the first few times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._left = times
+
+    def _setUp(self) -> None:
+        own = allocation._set_allocations
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            if self._left:
+                # As often as Placement itself tries again.
+                raise exception.ResourceProviderConcurrentUpdateDetected
+            return own(*args, **kwargs)
+
+        own_replace = allocation.replace_all
+
+        def replace_all(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return own_replace(*args, **kwargs)
+            finally:
+                self._left = max(0, self._left - 1)
+
+        self.useFixture(fixtures.MonkeyPatch(f"{allocation.__name__}._set_allocations", changed))
+        self.useFixture(fixtures.MonkeyPatch(f"{allocation.__name__}.replace_all", replace_all))
+
+
+class ProvidersChangeAtTimes(fixtures.Fixture):
+    """The same, at random."""
+
+    def __init__(self, rng: random.Random, share: float) -> None:
+        super().__init__()
+        self._rng, self._share = rng, share
+
+    def _setUp(self) -> None:
+        own = allocation.replace_all
+
+        def replace_all(*args: Any, **kwargs: Any) -> Any:
+            if self._rng.random() < self._share:
+                raise exception.ResourceProviderConcurrentUpdateDetected
+            return own(*args, **kwargs)
+
+        self.useFixture(fixtures.MonkeyPatch(f"{allocation.__name__}.replace_all", replace_all))
