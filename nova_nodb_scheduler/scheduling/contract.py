@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Hashable
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -105,6 +106,46 @@ class Weigher(abc.ABC):
         self, request: requests.Request, frame: host_frame.HostFrame, rows: Rows
     ) -> float | FloatArray:
         """Return the multiplier of the rows: one number, or one for each."""
+
+
+#: Placement's JSON: ``{"allocations": {uuid: {"resources": ...}}, "mappings": ...}``.
+AllocationRequest: TypeAlias = Mapping[str, Any]
+
+
+@attrs.frozen(eq=False)
+class WeighedOnObjects:
+    """What a weigher of Nova's says of some hosts, in the order they were given.
+
+    :param raw: shape (k,), floor and ceiling applied by the weigher itself
+    :param multipliers: shape (k,)
+    :param minval: lower end of the scale; None: the least of ``raw``
+    :param maxval: upper end of the scale; None: the greatest of ``raw``
+    """
+
+    raw: FloatArray
+    multipliers: FloatArray
+    minval: float | None = None
+    maxval: float | None = None
+
+
+class HostObjects(Protocol):
+    """Nova's own filters and weighers on Nova's host states, for one request.
+
+    Called by the plan of that request, from the thread that uses the plan,
+    never while the engine's lock is held: it may block.
+    """
+
+    def filter(self, name: str, uuids: Sequence[str], index: int) -> Collection[str]:
+        """Return the hosts that pass; ``index`` counts the servers of the request."""
+
+    def weigh(self, name: str, uuids: Sequence[str]) -> WeighedOnObjects:
+        """Weigh hosts; one number for each uuid, in their order."""
+
+    def allocation_requests(self, uuid: str) -> Sequence[AllocationRequest]:
+        """Return those that the filters left of a host's allocation requests."""
+
+    def consume(self, uuid: str, instance_uuid: str | None) -> None:
+        """Take a server's share of a host, for what no column shows."""
 
 
 def as_key(*parts: Any) -> Hashable:

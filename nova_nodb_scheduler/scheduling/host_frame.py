@@ -7,15 +7,17 @@ A row keeps its number as long as its node lives. Columns have spare rows;
 
 from __future__ import annotations
 
+import collections
 import copy
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling import host_facts
+from nova_nodb_scheduler.scheduling import change_log, columns, host_facts, liveness
 
 #: Rows that are added, and ranked, at a time.
 BLOCK_ROWS = 256
@@ -47,64 +49,26 @@ PLAIN_COLUMNS: dict[str, type[Any]] = {
 #: What a server takes of a host when it is chosen; a fork has its own.
 _CONSUMABLE = ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops")
 
+#: What a node's report gives; empty until the first.
+_REPORTED = (
+    "memory_mb",
+    "free_ram_mb",
+    "local_gb",
+    "free_disk_mb",
+    "disk_mb_used",
+    "vcpus",
+    "vcpus_used",
+    "num_instances",
+    "num_io_ops",
+    "failed_builds",
+    "hypervisor_version",
+    "pci_free",
+)
+_CODED = ("cell", "aggregate_sets", "traits", "provider_aggregates")
+
+CodedColumn = columns.CodedColumn
 Locate = Callable[[str], Iterable[tuple[str, str]]]
 Attribute = Callable[[str, tuple[str, ...]], Hashable]
-
-
-class CodedColumn:
-    """Values that repeat: a code per row, and each distinct value once.
-
-    :ivar codes: shape (rows,), int32
-    :ivar values: by code
-    """
-
-    def __init__(self, rows: int, empty: Hashable) -> None:
-        self.codes: npt.NDArray[np.int32] = np.zeros(rows, np.int32)
-        self.values: list[Any] = [empty]
-        self._code_of: dict[Hashable, int] = {empty: 0}
-
-    def put(self, row: int, value: Hashable) -> None:
-        code = self._code_of.get(value)
-        if code is None:
-            code = self._code_of[value] = len(self.values)
-            self.values.append(value)
-        self.codes[row] = code
-
-    def grow(self, rows: int) -> None:
-        self.codes = _grown(self.codes, rows)
-
-    def where(
-        self, rows: slice | npt.NDArray[np.intp], predicate: Callable[[Any], bool]
-    ) -> npt.NDArray[np.bool_]:
-        """Return what a predicate says of each row's value; asked once a value."""
-        codes = self.codes[rows]
-        passes = np.fromiter(map(predicate, self.values), np.bool_, len(self.values))
-        return passes[codes]
-
-    def map(
-        self, rows: slice | npt.NDArray[np.intp], function: Callable[[Any], float]
-    ) -> npt.NDArray[np.float64]:
-        """Return a number for each row's value; asked once a value."""
-        numbers = np.fromiter(map(function, self.values), np.float64, len(self.values))
-        return numbers[self.codes[rows]]
-
-
-class ResourceColumns:
-    """One resource class over all rows; capacity is -1 where a host has none of it."""
-
-    def __init__(self, rows: int) -> None:
-        self.capacity: npt.NDArray[np.int64] = np.full(rows, -1, np.int64)
-        self.used: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.min_unit: npt.NDArray[np.int64] = np.ones(rows, np.int64)
-        self.max_unit: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.step_size: npt.NDArray[np.int64] = np.ones(rows, np.int64)
-
-    def grow(self, rows: int) -> None:
-        self.capacity = _grown(self.capacity, rows, -1)
-        self.used = _grown(self.used, rows)
-        self.min_unit = _grown(self.min_unit, rows, 1)
-        self.max_unit = _grown(self.max_unit, rows)
-        self.step_size = _grown(self.step_size, rows, 1)
 
 
 class HostFrame:
@@ -146,9 +110,11 @@ class HostFrame:
         self._locate = locate
         self._attribute = attribute
         self.rows = 0
+        #: What changed in a way that a decision can see.
+        self.log = change_log.ChangeLog()
         #: Which rows hold a host.
         self.alive: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        #: Whether the service is up; kept by :meth:`tick`.
+        #: Whether the service is up; kept by :meth:`put` and :meth:`tick`.
         self.up: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         for name, dtype in PLAIN_COLUMNS.items():
             setattr(self, name, np.zeros(0, dtype))
@@ -160,14 +126,24 @@ class HostFrame:
         self.provider_aggregates = CodedColumn(0, frozenset())
         #: Nova's aggregates by uuid; replaced whole by :meth:`set_aggregates`.
         self.aggregates: Mapping[str, host_facts.Aggregate] = {}
-        self._resources: dict[str, ResourceColumns] = {}
+        #: Resource classes of providers that share them and are no compute nodes, by uuid.
+        self.sharing: dict[str, frozenset[str]] = {}
+        #: How many hosts have child providers with a resource class.
+        self.nested: collections.Counter[str] = collections.Counter()
+        #: Rows whose provider breaks the model, and rows the mirror does not know.
+        self.broken: set[int] = set()
+        self.unmirrored: set[int] = set()
+        self._resources: dict[str, columns.ResourceColumns] = {}
         self._facts: list[host_facts.HostFacts | None] = []
         self._row_of: dict[str, int] = {}
-        self._rows_of_host: dict[tuple[str, str], set[int]] = {}
+        self._row_of_child: dict[str, int] = {}
+        self._rows_of_host: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._rows_of_name: dict[str, tuple[int, ...]] = {}
         self._free: list[int] = []
         self._attributes: dict[tuple[str, ...], CodedColumn] = {}
         #: Instances placed by this fork: (cell, host) by uuid.
         self._placed: dict[str, tuple[str, str]] = {}
+        self._liveness = liveness.Liveness()
 
     # -- reading ----------------------------------------------------------------
 
@@ -188,11 +164,28 @@ class HostFrame:
         """Return the row of a compute node, or None."""
         return self._row_of.get(uuid)
 
+    def row_of_tree(self, provider: str) -> int | None:
+        """Return the row of the compute node in whose provider tree a provider is, or None."""
+        row = self._row_of.get(provider)
+        return row if row is not None else self._row_of_child.get(provider)
+
     def rows_of_host(self, cell: str, host: str) -> Collection[int]:
         """Return the rows of the nodes of one host; several with ironic."""
         return self._rows_of_host.get((cell, host), ())
 
-    def resource(self, name: str) -> ResourceColumns | None:
+    def rows_of_name(self, host: str) -> Collection[int]:
+        """Return the rows of hosts of a name in all cells, whatever its case."""
+        return self._rows_of_name.get(host.lower(), ())
+
+    def rows_of_nodes(self, nodes: Container[str]) -> set[int]:
+        """Return the rows of nodes with one of some names; looks at all of them."""
+        return {row for row in self._row_of.values() if self.facts(row).node in nodes}
+
+    def facts_of(self, rows: Iterable[int]) -> list[host_facts.HostFacts | None]:
+        """Return what each of some rows was made from; None where there is no host."""
+        return [self._facts[row] for row in rows]
+
+    def resource(self, name: str) -> columns.ResourceColumns | None:
         """Return the columns of a resource class; None if no host has it."""
         return self._resources.get(name)
 
@@ -217,29 +210,49 @@ class HostFrame:
             if uuid in self._placed:
                 places.add(self._placed[uuid])
             for row in {row for place in places for row in self.rows_of_host(*place)}:
-                counts[row] = counts.get(row, 0) + 1
+                # A fork does not know the rows of hosts that came later.
+                if row < self.rows:
+                    counts[row] = counts.get(row, 0) + 1
         return counts
 
     # -- writing ----------------------------------------------------------------
 
     def put(self, facts: host_facts.HostFacts) -> int:
-        """Take a host in, or take its new facts over; return its row."""
+        """Take a host in, or take its new facts over; return its row.
+
+        The change is logged unless no decision can tell the difference, as
+        with most heartbeats.
+        """
+        shown = facts if facts.updated else _emptied(facts)
         row = self._row_of.get(facts.uuid)
         if row is None:
             row = self._new_row()
             self._row_of[facts.uuid] = row
+            old = None
         else:
-            self._forget_names(row)
-        self._facts[row] = facts
-        self._rows_of_host.setdefault((facts.cell, facts.host), set()).add(row)
+            old = self._facts[row]
+        changed = old is None
+        if old is None or (old.cell, old.host, old.node) != (facts.cell, facts.host, facts.node):
+            if old is not None:
+                self._forget_names(row, old)
+            self._add_names(row, facts)
+            changed = True
         for name in PLAIN_COLUMNS:
-            getattr(self, name)[row] = getattr(facts, name)
-        self.cell.put(row, facts.cell)
-        self.aggregate_sets.put(row, facts.aggregates)
-        self._put_provider(row, facts.provider)
-        for path, column in self._attributes.items():
-            column.put(row, self._attribute(facts.uuid, path))
+            value = getattr(shown, name)
+            if old is None or getattr(self, name).item(row) != value:
+                getattr(self, name)[row] = value
+                changed |= name != "last_seen_seconds"
+        self._facts[row] = shown
         self.alive[row] = True
+        changed |= self.cell.put(row, facts.cell)
+        changed |= self.aggregate_sets.put(row, facts.aggregates)
+        if old is None or old.provider is not facts.provider:
+            changed |= self._put_provider(row, old.provider if old else None, facts.provider)
+        for path, column in self._attributes.items():
+            changed |= column.put(row, self._attribute(facts.uuid, path))
+        changed |= self._liveness.look_at(self, row)
+        if changed:
+            self.log.add(row)
         return row
 
     def remove(self, uuid: str) -> int | None:
@@ -247,15 +260,41 @@ class HostFrame:
         row = self._row_of.pop(uuid, None)
         if row is None:
             return None
-        self._forget_names(row)
+        facts = self.facts(row)
+        self._forget_names(row, facts)
+        self._put_provider(row, facts.provider, None)
+        self.unmirrored.discard(row)
         self._facts[row] = None
         self.alive[row] = False
+        self.up[row] = False
         self._free.append(row)
+        self.log.add(row)
         return row
 
-    def set_aggregates(self, aggregates: Iterable[host_facts.Aggregate]) -> None:
-        """Take Nova's aggregates over; the caller puts hosts whose sets changed anew."""
+    def set_aggregates(self, aggregates: Iterable[host_facts.Aggregate]) -> npt.NDArray[np.intp]:
+        """Take Nova's aggregates over; return the rows of hosts in those that changed.
+
+        Hosts that joined or left one are put anew by the caller.
+        """
+        before = self.aggregates
         self.aggregates = {aggregate.uuid: aggregate for aggregate in aggregates}
+        changed = {
+            uuid
+            for uuid in before.keys() | self.aggregates.keys()
+            if before.get(uuid) != self.aggregates.get(uuid)
+        }
+        if not changed:
+            return np.zeros(0, np.intp)
+        touched = self.aggregate_sets.where(
+            slice(None), lambda uuids: not changed.isdisjoint(uuids)
+        )
+        rows = np.flatnonzero(touched & self.alive)
+        self.touch(rows.tolist())
+        return rows
+
+    def touch(self, rows: Iterable[int]) -> None:
+        """Say that rows changed in what no column shows: their instances, or what was used."""
+        self.log.extend(rows)
 
     def tick(self, now_seconds: float, service_down_time: float) -> npt.NDArray[np.intp]:
         """Say which services are up at a time; return the rows that changed sides.
@@ -263,10 +302,8 @@ class HostFrame:
         As Nova's db driver: up is a service that was heard of within the bound,
         on either side of now, and is not forced down.
         """
-        silence = np.abs(now_seconds - self.last_seen_seconds)
-        up = (silence <= service_down_time) & ~self.forced_down & self.alive
-        changed = np.flatnonzero(up != self.up)
-        self.up = up
+        changed = self._liveness.tick(self, now_seconds, service_down_time)
+        self.log.extend(changed.tolist())
         return changed
 
     # -- what a request consumes --------------------------------------------------
@@ -274,17 +311,23 @@ class HostFrame:
     def fork(self) -> HostFrame:
         """Return a frame that may be consumed from and leaves this one as it is.
 
-        It shares all else: it is of use only while this frame does not change.
+        It shares all else, so what changes here may show there too, row by
+        row; hosts that come after the fork are not in it. Of a fork ask for
+        row numbers, never for ``slice(None)``.
         """
         forked = copy.copy(self)
         for name in _CONSUMABLE:
             setattr(forked, name, getattr(self, name).copy())
+        for name in _CODED:
+            setattr(forked, name, copy.copy(getattr(self, name)))
+        forked._attributes = {path: copy.copy(own) for path, own in self._attributes.items()}
         forked._resources = {}
-        for name, columns in self._resources.items():
-            own = copy.copy(columns)
-            own.used = columns.used.copy()
+        for name, shared in self._resources.items():
+            own = copy.copy(shared)
+            own.used = shared.used.copy()
             forked._resources[name] = own
         forked._placed = dict(self._placed)
+        forked.log = change_log.ChangeLog()
         return forked
 
     def consume(
@@ -311,37 +354,75 @@ class HostFrame:
     def use(self, row: int, resources: Mapping[str, int]) -> None:
         """Add to what a host's provider has in use; negative amounts give back."""
         for name, amount in resources.items():
-            columns = self._resources.get(name)
-            if columns is not None:
-                columns.used[row] += amount
+            found = self._resources.get(name)
+            if found is not None:
+                found.used[row] += amount
 
     # -- rows -------------------------------------------------------------------
 
-    def _put_provider(self, row: int, provider: host_facts.ProviderFacts | None) -> None:
+    def _put_provider(
+        self,
+        row: int,
+        before: host_facts.ProviderFacts | None,
+        provider: host_facts.ProviderFacts | None,
+    ) -> bool:
         inventories = provider.inventories if provider is not None else {}
+        changed = False
         for name in inventories:
             if name not in self._resources:
-                self._resources[name] = ResourceColumns(self.rows)
-        for name, columns in self._resources.items():
+                self._resources[name] = columns.ResourceColumns(self.rows)
+        for name, column in self._resources.items():
             inventory = inventories.get(name)
             if inventory is None or provider is None:
-                columns.capacity[row] = -1
-                columns.used[row] = 0
+                changed |= column.put(row, columns.NO_INVENTORY)
                 continue
-            columns.capacity[row] = inventory.capacity
-            columns.used[row] = provider.used.get(name, 0)
-            columns.min_unit[row] = inventory.min_unit
-            columns.max_unit[row] = inventory.max_unit
-            columns.step_size[row] = inventory.step_size
-        self.traits.put(row, provider.traits if provider else frozenset())
-        self.provider_aggregates.put(row, provider.aggregates if provider else frozenset())
+            values = (
+                inventory.capacity,
+                provider.used.get(name, 0),
+                inventory.min_unit,
+                inventory.max_unit,
+                inventory.step_size,
+            )
+            changed |= column.put(row, values)
+        changed |= self.traits.put(row, provider.traits if provider else frozenset())
+        changed |= self.provider_aggregates.put(
+            row, provider.aggregates if provider else frozenset()
+        )
+        return self._put_tree(row, before, provider) or changed
 
-    def _forget_names(self, row: int) -> None:
-        facts = self.facts(row)
-        rows = self._rows_of_host[facts.cell, facts.host]
-        rows.discard(row)
-        if not rows:
-            del self._rows_of_host[facts.cell, facts.host]
+    def _put_tree(
+        self,
+        row: int,
+        before: host_facts.ProviderFacts | None,
+        provider: host_facts.ProviderFacts | None,
+    ) -> bool:
+        shape = _shape(provider)
+        if before is not None and shape == _shape(before):
+            return False
+        if before is not None:
+            self.nested.subtract(before.nested)
+            for uuid in before.tree:
+                self._row_of_child.pop(uuid, None)
+        self.broken.discard(row)
+        self.unmirrored.discard(row)
+        if provider is None:
+            self.unmirrored.add(row)
+            return True
+        self.nested.update(provider.nested)
+        if len(provider.tree) > 1:
+            self._row_of_child.update(dict.fromkeys(provider.tree, row))
+        if provider.broken is not None:
+            self.broken.add(row)
+        return True
+
+    def _add_names(self, row: int, facts: host_facts.HostFacts) -> None:
+        place, name = (facts.cell, facts.host), facts.host.lower()
+        self._rows_of_host[place] = (*self._rows_of_host.get(place, ()), row)
+        self._rows_of_name[name] = (*self._rows_of_name.get(name, ()), row)
+
+    def _forget_names(self, row: int, facts: host_facts.HostFacts) -> None:
+        _drop(self._rows_of_host, (facts.cell, facts.host), row)
+        _drop(self._rows_of_name, facts.host.lower(), row)
 
     def _new_row(self) -> int:
         if not self._free:
@@ -354,22 +435,35 @@ class HostFrame:
         if self.rows == before:
             self.rows += BLOCK_ROWS
         for name in (*PLAIN_COLUMNS, "alive", "up"):
-            setattr(self, name, _grown(getattr(self, name), self.rows))
-        for column in (
-            self.cell,
-            self.aggregate_sets,
-            self.traits,
-            self.provider_aggregates,
-            *self._attributes.values(),
-        ):
+            setattr(self, name, columns.grown(getattr(self, name), self.rows))
+        for name in _CODED:
+            getattr(self, name).grow(self.rows)
+        for column in self._attributes.values():
             column.grow(self.rows)
-        for columns in self._resources.values():
-            columns.grow(self.rows)
+        for resource in self._resources.values():
+            resource.grow(self.rows)
+        self._liveness.grow(self.rows)
         self._facts.extend([None] * (self.rows - before))
         self._free.extend(range(self.rows - 1, before - 1, -1))
+        self.log.limit = max(4096, self.rows // 4)
 
 
-def _grown(array: npt.NDArray[Any], rows: int, fill: float = 0) -> npt.NDArray[Any]:
-    grown = np.full(rows, fill, array.dtype)
-    grown[: len(array)] = array
-    return grown
+def _emptied(facts: host_facts.HostFacts) -> host_facts.HostFacts:
+    # Nova leaves the HostState of a node whose usage was never reported as it
+    # was made, but for its service, aggregates and instances.
+    empty: dict[str, Any] = dict.fromkeys(_REPORTED, 0)
+    return attrs.evolve(facts, **empty)
+
+
+def _shape(provider: host_facts.ProviderFacts | None) -> tuple[Any, ...] | None:
+    if provider is None:
+        return None
+    return provider.nested, provider.tree, provider.broken
+
+
+def _drop(rows_of: dict[Any, tuple[int, ...]], name: Any, row: int) -> None:
+    rows = tuple(each for each in rows_of[name] if each != row)
+    if rows:
+        rows_of[name] = rows
+    else:
+        del rows_of[name]

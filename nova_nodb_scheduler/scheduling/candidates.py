@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement's allocation candidates, from the columns that mirror it.
+
+Covers one unsuffixed request group on trees where only the root has what is
+asked for; :func:`outside` says when that does not hold. There Placement 16
+asks of the root: room for each amount within capacity and units, all required
+and no forbidden traits, an aggregate of each ``member_of`` set and none of the
+forbidden ones (placement/objects/research_context.py; an aggregate of a root
+spans its tree, so children add nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import contract, host_frame
+
+#: Rows up to which one by one is faster than array by array.
+_FEW_ROWS = 8
+
+
+class Candidates:
+    """Which hosts Placement would offer for some queries, asked one after the other."""
+
+    def __init__(self, queries: tuple[requests.CandidateQuery, ...]) -> None:
+        self.queries = queries
+
+    def key(self) -> Hashable:
+        """Return what decides besides the rows."""
+        return self.queries
+
+    def trees(self) -> list[str] | None:
+        """Return the providers in whose trees hosts must be; None if a query takes any."""
+        trees = [query.in_tree for query in self.queries]
+        named = [tree for tree in trees if tree is not None]
+        return named if len(named) == len(trees) else None
+
+    def mask(self, frame: host_frame.HostFrame, rows: contract.Rows) -> contract.BoolArray:
+        """Return True for each of the rows that at least one query offers."""
+        passes = self._passes(self.queries[0], frame, rows)
+        for query in self.queries[1:]:
+            passes |= self._passes(query, frame, rows)
+        return passes
+
+    def allocation_requests(
+        self, frame: host_frame.HostFrame, row: int
+    ) -> tuple[contract.AllocationRequest, ...]:
+        """Return a row's allocation requests, in the order of the queries."""
+        uuid = frame.facts(row).uuid
+        rows = np.array([row], np.intp)
+        return tuple(
+            allocation_request(query, uuid)
+            for query in self.queries
+            if self._passes(query, frame, rows).item()
+        )
+
+    def has_room(self, frame: host_frame.HostFrame, row: int, place: int) -> bool:
+        """Say whether the query at a place still offers a row."""
+        return bool(self._passes(self.queries[place], frame, np.array([row], np.intp)).item())
+
+    def offers(self, frame: host_frame.HostFrame, rows: npt.NDArray[np.intp]) -> contract.BoolArray:
+        """Return which queries offer each row, shape (queries, rows)."""
+        return np.array([self._passes(query, frame, rows) for query in self.queries], np.bool_)
+
+    def _passes(
+        self, query: requests.CandidateQuery, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray:
+        if isinstance(rows, slice) or len(rows) > _FEW_ROWS:
+            passes = _room(query, frame, rows)
+        else:
+            each = [_room_in_row(query, frame, row) for row in rows.tolist()]
+            passes = np.array(each, np.bool_)
+        wanted = query.required_traits | query.root_required
+        unwanted = query.forbidden_traits | query.root_forbidden
+        if wanted or unwanted:
+            passes &= frame.traits.where(
+                rows, lambda traits: wanted <= traits and unwanted.isdisjoint(traits)
+            )
+        if query.member_of or query.forbidden_aggregates:
+            passes &= frame.provider_aggregates.where(
+                rows,
+                lambda aggregates: (
+                    query.forbidden_aggregates.isdisjoint(aggregates)
+                    and not any(each.isdisjoint(aggregates) for each in query.member_of)
+                ),
+            )
+        if query.in_tree is not None:
+            row = frame.row_of_tree(query.in_tree)
+            numbers = np.arange(frame.rows)[rows] if isinstance(rows, slice) else rows
+            passes &= numbers == (-1 if row is None else row)
+        return passes
+
+
+def allocation_request(query: requests.CandidateQuery, provider: str) -> contract.AllocationRequest:
+    """Return what Placement would answer where one provider gives all."""
+    return {
+        "allocations": {provider: {"resources": dict(query.resources)}},
+        "mappings": {"": [provider]},
+    }
+
+
+def outside(
+    query: requests.CandidateQuery, frame: host_frame.HostFrame, cells: Iterable[str] = ()
+) -> str | None:
+    """Return why Placement itself must be asked; None if the columns can tell.
+
+    :param cells: whose hosts matter; none given: all
+    """
+    resources = query.resources
+    if any(frame.nested[name] > 0 for name in resources):
+        return "nested"
+    if any(not shared.isdisjoint(resources) for shared in frame.sharing.values()):
+        return "sharing"
+    if frame.broken and _matters(frame, frame.broken, cells):
+        return "broken"
+    if frame.unmirrored and _matters(frame, frame.unmirrored, cells):
+        return "unmirrored"
+    return None
+
+
+def _matters(frame: host_frame.HostFrame, rows: Iterable[int], cells: Iterable[str]) -> bool:
+    wanted = frozenset(cells)
+    return any(
+        frame.has_service.item(row) and (not wanted or frame.facts(row).cell in wanted)
+        for row in rows
+    )
+
+
+def _room(
+    query: requests.CandidateQuery, frame: host_frame.HostFrame, rows: contract.Rows
+) -> contract.BoolArray:
+    passes: contract.BoolArray = frame.alive[rows].copy()
+    for name, amount in query.resources.items():
+        has = frame.resource(name)
+        if has is None:
+            return np.zeros_like(passes)
+        passes &= has.used[rows] + amount <= has.capacity[rows]
+        passes &= has.min_unit[rows] <= amount
+        passes &= has.max_unit[rows] >= amount
+        if (step := has.step_size[rows]).max(initial=1) > 1:
+            passes &= amount % np.maximum(step, 1) == 0
+    return passes
+
+
+def _room_in_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row: int) -> bool:
+    if not frame.alive.item(row):
+        return False
+    for name, amount in query.resources.items():
+        has = frame.resource(name)
+        if has is None:
+            return False
+        capacity, used, least, greatest, step = has.row(row)
+        if used + amount > capacity or not least <= amount <= greatest or amount % max(step, 1):
+            return False
+    return True

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one signature makes of all hosts: who passes, how far the others got, scores.
+
+Computed for all rows once, then row by row as hosts change. Extremes of the
+weighers are kept per block of rows; scores are recomputed for all only when an
+extreme of those that pass has moved.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling import contract, host_frame, pipeline, ranking, weighing
+
+_BLOCK = host_frame.BLOCK_ROWS
+_ALL = slice(None)
+
+
+@attrs.define
+class Counters:
+    """What the engine did, for the metrics. All only grow."""
+
+    signature_hits: int = 0
+    signature_misses: int = 0
+    cold_evaluations: int = 0
+    rows_patched: int = 0
+    rescales: int = 0
+    evictions: int = 0
+
+
+class Evaluation:
+    """One signature's results over a frame. Use it under the engine's lock.
+
+    :ivar sequence: of the frame's change log, how far this has followed
+    :ivar stage: shape (rows,), how many steps a row passed: 0 if it is no
+        host of the request's, :attr:`last` if it passed all
+    :ivar raw: shape (weighers, rows), floor and ceiling applied; of use only
+        where a row passes
+    :ivar histogram: how many rows are at each stage
+    """
+
+    def __init__(self, steps: pipeline.Steps, frame: host_frame.HostFrame) -> None:
+        self.steps = steps
+        self.rows = frame.rows
+        self.sequence = frame.log.sequence
+        self.last = len(steps.filters) + 2
+        self.weighers = [own for own, _ in steps.weighers_on_columns]
+        self.bounds = [(own.minval, own.maxval) for own in self.weighers]
+        self.stage = stages(steps, frame, _ALL)
+        self.histogram = np.bincount(self.stage, minlength=self.last + 1).tolist()
+        passing = self.stage == self.last
+        self.choosable = passing & frame.updated if steps.candidates is not None else passing
+        self.raw = np.empty((len(self.weighers), self.rows))
+        self.multipliers: list[weighing.Multiplier] = []
+        blocks = self.rows // _BLOCK
+        self._lows = np.empty((len(self.weighers), blocks))
+        self._highs = np.empty((len(self.weighers), blocks))
+        for place, own in enumerate(self.weighers):
+            raw = weighing.clipped(own.raw(steps.request, frame, _ALL), self.bounds[place])
+            self.raw[place] = raw
+            self.multipliers.append(_multiplier(own.multiplier(steps.request, frame, _ALL)))
+            low = np.where(passing, self.raw[place], np.inf).reshape(blocks, _BLOCK)
+            high = np.where(passing, self.raw[place], -np.inf).reshape(blocks, _BLOCK)
+            self._lows[place] = np.fmin.reduce(low, axis=1)
+            self._highs[place] = np.fmax.reduce(high, axis=1)
+        self._scale: weighing.Scale | None = None
+        self._ranking = ranking.Ranking(np.full(self.rows, ranking.NEVER))
+        self._unranked: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory this takes."""
+        arrays = (self.stage, self.choosable, self.raw, self._lows, self._highs)
+        owned = sum(each.nbytes for each in arrays) + self._ranking.nbytes
+        return owned + sum(each.nbytes for each in self.multipliers if isinstance(each, np.ndarray))
+
+    @property
+    def passed(self) -> int:
+        """How many hosts passed all steps."""
+        return int(self.histogram[self.last])
+
+    def patch(
+        self, steps: pipeline.Steps, frame: host_frame.HostFrame, rows: npt.NDArray[np.intp]
+    ) -> None:
+        """Follow the frame in some rows; ``steps`` of a request of the same signature."""
+        if not len(rows):
+            return
+        new = stages(steps, frame, rows)
+        for before, after in zip(self.stage[rows].tolist(), new.tolist(), strict=True):
+            self.histogram[before] -= 1
+            self.histogram[after] += 1
+        self.stage[rows] = new
+        passing = new == self.last
+        self.choosable[rows] = (
+            passing & frame.updated[rows] if steps.candidates is not None else passing
+        )
+        self._unranked.update(rows.tolist())
+        if not self.weighers:
+            return
+        if passing.any():
+            self._weigh(steps, frame, rows if passing.all() else rows[passing])
+        self._renew_extremes(np.unique(rows // _BLOCK))
+
+    def _weigh(
+        self, steps: pipeline.Steps, frame: host_frame.HostFrame, rows: npt.NDArray[np.intp]
+    ) -> None:
+        for place, (own, _) in enumerate(steps.weighers_on_columns):
+            raw = own.raw(steps.request, frame, rows)
+            self.raw[place, rows] = weighing.clipped(raw, self.bounds[place])
+            multiplier = _multiplier(own.multiplier(steps.request, frame, rows))
+            self.multipliers[place] = weighing.patched(
+                self.multipliers[place], self.rows, rows, multiplier
+            )
+
+    def _renew_extremes(self, blocks: npt.NDArray[np.intp]) -> None:
+        if len(blocks) == 1:
+            block = blocks.item()
+            part = slice(block * _BLOCK, (block + 1) * _BLOCK)
+            passing, raw = self.stage[part] == self.last, self.raw[:, part]
+            np.fmin.reduce(np.where(passing, raw, np.inf), axis=1, out=self._lows[:, block])
+            np.fmax.reduce(np.where(passing, raw, -np.inf), axis=1, out=self._highs[:, block])
+            return
+        passing = (self.stage == self.last).reshape(-1, _BLOCK)[blocks]
+        raw = self.raw.reshape(len(self.weighers), -1, _BLOCK)[:, blocks]
+        self._lows[:, blocks] = np.fmin.reduce(np.where(passing, raw, np.inf), axis=2)
+        self._highs[:, blocks] = np.fmax.reduce(np.where(passing, raw, -np.inf), axis=2)
+
+    def scale(self) -> weighing.Scale:
+        """Return the scales of the weighers over the hosts that pass now."""
+        lows = np.fmin.reduce(self._lows, axis=1, initial=np.inf).tolist()
+        highs = np.fmax.reduce(self._highs, axis=1, initial=-np.inf).tolist()
+        return weighing.scale(self.bounds, lows, highs, self.multipliers, self.passed)
+
+    def scales_without(self, rows: npt.NDArray[np.intp]) -> bool:
+        """Say whether the scores hold for the others if some rows did not pass."""
+        passing = rows[self.stage[rows] == self.last]
+        return not len(passing) or self._scale_without(passing) == self.scale()
+
+    def _scale_without(self, rows: npt.NDArray[np.intp]) -> weighing.Scale:
+        lows, highs = self._lows.copy(), self._highs.copy()
+        stage, self.stage = self.stage, self.stage.copy()
+        stored = self._lows, self._highs
+        out = int((self.stage[rows] == self.last).sum())
+        self.stage[rows] = 0
+        self._lows, self._highs = lows, highs
+        if self.weighers:
+            self._renew_extremes(np.unique(rows // _BLOCK))
+        self.stage, (self._lows, self._highs) = stage, stored
+        return weighing.scale(
+            self.bounds,
+            np.fmin.reduce(lows, axis=1, initial=np.inf).tolist(),
+            np.fmax.reduce(highs, axis=1, initial=-np.inf).tolist(),
+            self.multipliers,
+            self.passed - out,
+        )
+
+    def ranked(self, counters: Counters) -> ranking.Ranking:
+        """Return the hosts that may be chosen by score, up to date."""
+        scale = self.scale()
+        if scale != self._scale:
+            counters.rescales += self._scale is not None
+            self._scale = scale
+            self._ranking.scores[:] = rankable(
+                weighing.scores(list(self.raw), self.multipliers, scale, self.rows), self.choosable
+            )
+            self._ranking.renew()
+        elif self._unranked:
+            rows = np.fromiter(self._unranked, np.intp, len(self._unranked))
+            self._ranking.scores[rows] = rankable(
+                weighing.scores(
+                    list(self.raw[:, rows]),
+                    [
+                        each[rows] if isinstance(each, np.ndarray) else each
+                        for each in self.multipliers
+                    ],
+                    scale,
+                    len(rows),
+                ),
+                self.choosable[rows],
+            )
+            self._ranking.patch(np.unique(rows // _BLOCK))
+        self._unranked.clear()
+        return self._ranking
+
+
+def stages(
+    steps: pipeline.Steps, frame: host_frame.HostFrame, rows: contract.Rows
+) -> npt.NDArray[np.uint8]:
+    """Return how many steps each of the rows passes before the first that refuses it."""
+    passing = steps.known(frame, rows)
+    stage = passing.astype(np.uint8)
+    passing &= steps.offered(frame, rows)
+    stage += passing
+    for own, _ in steps.filters:
+        if len(passing) == 1 and not passing.item():
+            break
+        passing &= own.mask(steps.request, frame, rows)
+        stage += passing
+    return stage
+
+
+def rankable(scores: contract.FloatArray, choosable: contract.BoolArray) -> contract.FloatArray:
+    """Return scores as a ranking wants them."""
+    scores[~(scores > ranking.LAST)] = ranking.LAST
+    scores[~choosable] = ranking.NEVER
+    return scores
+
+
+def _multiplier(multiplier: float | contract.FloatArray) -> weighing.Multiplier:
+    if isinstance(multiplier, np.ndarray):
+        return multiplier.astype(np.float64)
+    return float(multiplier)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request's way through its choices: propose, take, refuse, alternates.
+
+As Nova 34's scheduler manager (``_schedule``, ``_get_sorted_hosts`` and
+``_get_alternate_hosts``), but for two things: a host whose claim failed is not
+proposed again, not even as an alternate; and a host that the first servers of
+the request filled up is passed over at once instead of after a failed claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import (
+    choice,
+    contract,
+    host_frame,
+    options,
+    pipeline,
+    shortlist,
+)
+
+#: Choices that are looked for at least, so that a refusal or two cost nothing.
+_AHEAD = 4
+
+
+class Next:
+    """What makes the next server's shortlist of a request for several.
+
+    :param steps: (request, frame, index) -> its steps
+    :param lock: the engine's
+    :param frame: a fork that the request consumes from
+    """
+
+    def __init__(
+        self,
+        lock: contextlib.AbstractContextManager[bool],
+        frame: host_frame.HostFrame,
+        steps: Callable[[requests.Request, host_frame.HostFrame, int], pipeline.Steps],
+    ) -> None:
+        self.lock = lock
+        self.frame = frame
+        self.steps = steps
+
+
+class Plan:
+    """Made by :meth:`.engine.Engine.plan`. One thread.
+
+    :ivar counts: what each step was given and left, in the order they ran, up
+        to the first that left nobody; of the server that is placed next
+    """
+
+    def __init__(
+        self,
+        request: requests.Request,
+        settings: options.SchedulingOptions,
+        rng: random.Random,
+        source: choice.Source,
+        counts: tuple[pipeline.FilterCount, ...],
+        *,
+        following: Next | None = None,
+        objects: contract.HostObjects | None = None,
+        explained: bool = False,
+    ) -> None:
+        self.counts = counts
+        self._request = request
+        self._settings = settings
+        self._rng = rng
+        self._source = source
+        self._next = following
+        self._objects = objects
+        self._explained = explained
+        self._index = 0
+        self._taken: list[choice.Choice] = []
+        self._consumed: set[int] = set()
+        self._behind = False
+        self._refused: set[str] = set()
+        self._ordered: list[choice.Choice] = []
+        self._complete = False
+        self._look_for(1 + max(settings.max_attempts - 1, 0))
+
+    def best(self, limit: int = 1) -> list[choice.Choice]:
+        """Return up to ``limit`` hosts for the next server, in the order to try them.
+
+        The same call again gives the same hosts, less those refused since.
+
+        :raises RuntimeError: a server was taken, and the plan is for one only
+        """
+        if self._behind:
+            self._refresh(self._index + 1)
+        self._look_for(limit)
+        return self._open()[:limit]
+
+    def take(self, chosen: choice.Choice, instance_uuid: str | None = None) -> None:
+        """Say that a server goes to a host; the next one sees its share gone."""
+        self._taken.append(chosen)
+        self._behind = True
+        following = self._next
+        if following is None:
+            return
+        flavor = self._request.flavor
+        resources = {}
+        if chosen.allocation_requests:
+            allocations = chosen.allocation_requests[0]["allocations"]
+            resources = allocations.get(chosen.uuid, {}).get("resources", {})
+        with following.lock:
+            frame = following.frame
+            facts = frame.facts_of([chosen.row])[0]
+            if facts is not None and facts.uuid == chosen.uuid:
+                frame.consume(
+                    chosen.row,
+                    vcpus=flavor.vcpus,
+                    memory_mb=flavor.memory_mb,
+                    disk_gb=flavor.root_gb + flavor.ephemeral_gb,
+                    resources=resources,
+                    instance_uuid=instance_uuid,
+                )
+                # A host's instances are those of all its nodes.
+                self._consumed.update(frame.rows_of_host(chosen.cell, chosen.host))
+        group = self._request.group
+        if group is not None:
+            group = attrs.evolve(group, hosts=group.hosts | {chosen.host})
+        self._request = attrs.evolve(self._request, group=group)
+        if self._objects is not None:
+            self._objects.consume(chosen.uuid, instance_uuid)
+
+    def refuse(self, chosen: choice.Choice) -> None:
+        """Say that a claim failed: this plan does not propose the host again."""
+        self._refused.add(chosen.uuid)
+
+    def alternates(self, taken: Sequence[choice.Choice], count: int) -> list[list[choice.Choice]]:
+        """Return for each host taken up to ``count`` others of its cell to go to instead.
+
+        After several servers the hosts are filtered and weighed once more
+        first, as Nova does. Servers may get the same alternates.
+        """
+        if count <= 0:
+            return [[] for _ in taken]
+        if self._index > 0 and self._behind:
+            self._refresh(self._index)
+        passed_over = self._refused | {each.uuid for each in taken}
+        by_cell: dict[str, list[choice.Choice]] = {}
+        for cell in {each.cell for each in taken}:
+            near = [
+                each for each in self._ordered if each.cell == cell and each.uuid not in passed_over
+            ][:count]
+            if len(near) < count and not self._complete:
+                known = passed_over | {each.uuid for each in self._ordered}
+                near += self._source.in_cell(cell, count - len(near), known)
+            by_cell[cell] = near
+        return [list(by_cell[each.cell]) for each in taken]
+
+    def shares(self, chosen: choice.Choice) -> tuple[choice.Share, ...]:
+        """Return what each weigher gave to a host of this plan.
+
+        :raises RuntimeError: the plan was not made to be explained
+        """
+        if not self._explained:
+            raise RuntimeError("Ask for the plan with explain=True to see the weighers' shares.")
+        return self._source.share(chosen.uuid)
+
+    # -- the order of hosts ---------------------------------------------------
+
+    def _open(self) -> list[choice.Choice]:
+        return [each for each in self._ordered if each.uuid not in self._refused]
+
+    def _look_for(self, limit: int) -> None:
+        """Find hosts until ``limit`` may be proposed, or there are no more."""
+        if not self._ordered and not self._complete:
+            subset = self._settings.host_subset_size
+            self._extend(max(limit, subset, _AHEAD))
+            among = min(subset, len(self._ordered))
+            if among > 1:
+                # Nova draws one of the best; the others keep their order.
+                drawn = self._ordered.pop(self._rng.randrange(among))
+                self._ordered.insert(0, drawn)
+        while not self._complete and (missing := limit - len(self._open())) > 0:
+            self._extend(max(missing, _AHEAD))
+
+    def _extend(self, count: int) -> None:
+        known = self._refused | {each.uuid for each in self._ordered}
+        more = self._source.best_first(count, known)
+        self._ordered += more
+        self._complete = len(more) < count
+
+    def _refresh(self, index: int) -> None:
+        following, source = self._next, self._source
+        if following is None or not isinstance(source, shortlist.Shortlist):
+            raise RuntimeError(
+                "The plan was made for one server; ask for it with the number of servers."
+            )
+        with following.lock:
+            steps = following.steps(self._request, following.frame, index)
+            counts = source.follow(steps, following.frame, self._consumed)
+        if self._objects is not None:
+            counts += source.ask(self._objects, index)
+        self._index = index
+        self.counts = counts
+        self._consumed.clear()
+        self._behind = False
+        self._ordered = []
+        self._complete = False
+        self._look_for(max(self._settings.max_attempts, 1))

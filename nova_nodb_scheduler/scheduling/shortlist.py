@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts one request is left with, copied out, so that it may go its own way.
+
+For what cannot share an evaluation: Nova's own objects, several servers in one
+request, hosts named by the request, explanations.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Hashable
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling import (
+    candidates,
+    choice,
+    contract,
+    evaluation,
+    host_frame,
+    pipeline,
+    ranking,
+    weighing,
+)
+
+
+@attrs.define(eq=False)
+class _Weights:
+    """One weigher over the hosts of a shortlist."""
+
+    name: str
+    key: Hashable
+    bounds: weighing.Bounds
+    raw: contract.FloatArray
+    multipliers: weighing.Multiplier
+
+    def keep(self, which: contract.BoolArray) -> None:
+        self.raw = self.raw[which]
+        if isinstance(self.multipliers, np.ndarray):
+            self.multipliers = self.multipliers[which]
+
+
+class Shortlist:
+    """Hosts that passed what columns can tell, then what objects say.
+
+    Make, narrow and :meth:`follow` it under the engine's lock; :meth:`ask` the
+    objects and take choices without.
+    """
+
+    def __init__(
+        self,
+        steps: pipeline.Steps,
+        frame: host_frame.HostFrame,
+        rows: npt.NDArray[np.intp],
+        *,
+        shuffled: bool,
+        rng: random.Random,
+    ) -> None:
+        """Copy out the hosts of some rows, which passed all steps on columns."""
+        self._steps = steps
+        self._shuffled = shuffled
+        self._rng = rng
+        self.rows = rows
+        self._facts = np.array(frame.facts_of(rows.tolist()) or [None], object)[: len(rows)]
+        self._updated = frame.updated[rows]
+        self._offers = np.ones((0, len(rows)), np.bool_)
+        if steps.candidates is not None:
+            self._offers = steps.candidates.offers(frame, rows)
+        self._has_room = np.ones(len(rows), np.bool_)
+        self._filter_keys = {own.name: key for own, key in steps.filters}
+        self._weights: dict[str, _Weights] = {}
+        for own, key in steps.weighers_on_columns:
+            self._weights[own.name] = _weights(own, key, steps, frame, rows)
+        self._objects: contract.HostObjects | None = None
+        self._ranking: ranking.Ranking | None = None
+        self._scales: dict[str, tuple[_Weights, tuple[float, float] | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def uuids(self) -> list[str]:
+        return [facts.uuid for facts in self._facts]
+
+    # -- the next server of the request ---------------------------------------
+
+    def follow(
+        self, steps: pipeline.Steps, frame: host_frame.HostFrame, consumed: Collection[int]
+    ) -> tuple[pipeline.FilterCount, ...]:
+        """Filter and weigh again, for the next server, what is left.
+
+        :param frame: a fork, from which the servers before have consumed
+        :param consumed: rows that changed since
+        """
+        counts = []
+        changed = np.isin(self.rows, np.fromiter(consumed, np.intp, len(consumed)))
+        passing = np.ones(len(self.rows), np.bool_)
+        for own, key in steps.filters:
+            before = int(passing.sum())
+            asked = changed if self._filter_keys.get(own.name, self) == key else passing
+            passing[asked] &= own.mask(steps.request, frame, self.rows[asked])
+            self._filter_keys[own.name] = key
+            counts.append(pipeline.FilterCount(own.name, before, int(passing.sum())))
+        self._has_room[changed] = [
+            self._room_left(frame, at) for at in np.flatnonzero(changed).tolist()
+        ]
+        known = {}
+        for weigher, key in steps.weighers_on_columns:
+            weights = self._weights.get(weigher.name)
+            if weights is None or weights.key != key:
+                weights = _weights(weigher, key, steps, frame, self.rows)
+            elif changed.any():
+                fresh = _weights(weigher, key, steps, frame, self.rows[changed])
+                weights.raw[changed] = fresh.raw
+                weights.multipliers = weighing.patched(
+                    weights.multipliers, len(self), changed, fresh.multipliers
+                )
+            known[weigher.name] = weights
+        self._weights = known
+        self._steps = steps
+        self._keep(passing)
+        return tuple(counts)
+
+    def _room_left(self, frame: host_frame.HostFrame, at: int) -> bool:
+        own = self._steps.candidates
+        places = np.flatnonzero(self._offers[:, at])
+        if own is None or not len(places):
+            return True
+        # Nova claims the first allocation request of a host and no other.
+        return own.has_room(frame, self.rows.item(at), places.item(0))
+
+    # -- objects ----------------------------------------------------------------
+
+    def ask(self, objects: contract.HostObjects, index: int) -> tuple[pipeline.FilterCount, ...]:
+        """Narrow and weigh by Nova's own objects. May block: never under the lock."""
+        self._objects = objects if self._steps.filters_on_objects else None
+        counts = []
+        for name in self._steps.filters_on_objects:
+            before = len(self)
+            if not before:
+                break
+            uuids = self.uuids
+            passed = frozenset(objects.filter(name, uuids, index))
+            self._keep(np.array([uuid in passed for uuid in uuids], np.bool_))
+            counts.append(pipeline.FilterCount(name, before, len(self)))
+        if len(self) > 1:
+            for each in self._steps.weighers:
+                if isinstance(each, str):
+                    said = objects.weigh(each, self.uuids)
+                    bounds = (said.minval, said.maxval)
+                    self._weights[each] = _Weights(each, None, bounds, said.raw, said.multipliers)
+        return tuple(counts)
+
+    def _keep(self, which: contract.BoolArray) -> None:
+        self._ranking = None
+        if which.all():
+            return
+        self.rows = self.rows[which]
+        self._facts = self._facts[which]
+        self._updated = self._updated[which]
+        self._offers = self._offers[:, which]
+        self._has_room = self._has_room[which]
+        for weights in self._weights.values():
+            weights.keep(which)
+
+    # -- choosing -----------------------------------------------------------------
+
+    def best_first(self, count: int, passed_over: Collection[str]) -> list[choice.Choice]:
+        """Return up to ``count`` of the best; none whose uuid is passed over."""
+        return self._choices(count, passed_over, None)
+
+    def in_cell(self, cell: str, count: int, passed_over: Collection[str]) -> list[choice.Choice]:
+        """The same of one cell."""
+        return self._choices(count, passed_over, cell)
+
+    def _choices(
+        self, count: int, passed_over: Collection[str], cell: str | None
+    ) -> list[choice.Choice]:
+        ranked = self._ranked()
+        found: list[choice.Choice] = []
+        for at in ranked.best_first(self._rng, shuffled=self._shuffled):
+            if len(found) == count:
+                break
+            facts = self._facts[at]
+            if facts.uuid in passed_over or (cell is not None and facts.cell != cell):
+                continue
+            allocation_requests = self._allocation_requests(at)
+            if self._steps.candidates is not None and not allocation_requests:
+                continue
+            found.append(
+                choice.Choice(
+                    row=self.rows.item(at),
+                    uuid=facts.uuid,
+                    cell=facts.cell,
+                    host=facts.host,
+                    node=facts.node,
+                    score=ranked.scores.item(at),
+                    allocation_requests=allocation_requests,
+                )
+            )
+        return found
+
+    def _allocation_requests(self, at: int) -> tuple[contract.AllocationRequest, ...]:
+        uuid = self._facts[at].uuid
+        own = self._steps.candidates
+        if own is None:
+            return ()
+        if self._objects is not None:
+            return tuple(self._objects.allocation_requests(uuid))
+        offered = zip(own.queries, self._offers[:, at].tolist(), strict=True)
+        return tuple(candidates.allocation_request(query, uuid) for query, yes in offered if yes)
+
+    def _ranked(self) -> ranking.Ranking:
+        if self._ranking is None:
+            weights = self._ordered_weights()
+            scale = weighing.scale(
+                [each.bounds for each in weights],
+                [float(np.fmin.reduce(each.raw, initial=np.inf)) for each in weights],
+                [float(np.fmax.reduce(each.raw, initial=-np.inf)) for each in weights],
+                [each.multipliers for each in weights],
+                len(self),
+            )
+            self._scales = {
+                each.name: (each, ends) for each, ends in zip(weights, scale, strict=True)
+            }
+            scores = weighing.scores(
+                [each.raw for each in weights],
+                [each.multipliers for each in weights],
+                scale,
+                len(self),
+            )
+            choosable = self._has_room
+            if self._steps.candidates is not None:
+                choosable = choosable & self._updated & self._offers.any(axis=0)
+            self._ranking = ranking.Ranking(evaluation.rankable(scores, choosable))
+        return self._ranking
+
+    def _ordered_weights(self) -> list[_Weights]:
+        if len(self) <= 1:
+            return []
+        return [
+            self._weights[each if isinstance(each, str) else each[0].name]
+            for each in self._steps.weighers
+        ]
+
+    def share(self, uuid: str) -> tuple[choice.Share, ...]:
+        """Return what each weigher gave to a host."""
+        self._ranked()
+        at = self.uuids.index(uuid)
+        shares = []
+        for name, (weights, ends) in self._scales.items():
+            raw = weights.raw.item(at)
+            own = weights.multipliers
+            multiplier = own.item(at) if isinstance(own, np.ndarray) else own
+            normalised = 0.0 if ends is None else (raw - ends[0]) / ends[1]
+            shares.append(choice.Share(name, raw, normalised, multiplier))
+        return tuple(shares)
+
+
+def _weights(
+    own: contract.Weigher,
+    key: Hashable,
+    steps: pipeline.Steps,
+    frame: host_frame.HostFrame,
+    rows: npt.NDArray[np.intp],
+) -> _Weights:
+    bounds = (own.minval, own.maxval)
+    raw = weighing.clipped(own.raw(steps.request, frame, rows), bounds)
+    multiplier = own.multiplier(steps.request, frame, rows)
+    if not isinstance(multiplier, np.ndarray):
+        multiplier = float(multiplier)
+    return _Weights(own.name, key, bounds, np.array(raw, np.float64), multiplier)

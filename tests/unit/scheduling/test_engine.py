@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine answers, and what one answer costs."""
+
+import random
+
+import attrs
+import testtools
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import engine, host_facts, host_frame, options
+from tests.unit.scheduling import toys
+
+
+def make(settings=None, filters=toys.FILTERS, weighers=toys.WEIGHERS, seed=0, **known):
+    settings = settings or options.SchedulingOptions()
+    made = engine.Engine(
+        settings,
+        [each if isinstance(each, str) else each(settings) for each in filters],
+        [each if isinstance(each, str) else each(settings) for each in weighers],
+        frame=host_frame.HostFrame(),
+        rng=random.Random(seed),
+        **known,
+    )
+    made.tick(1000.0)
+    return made
+
+
+class EngineTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.engine = make()
+        for number in range(600):
+            self.engine.put(toys.facts(number, free_ram_mb=1024 + 8 * number))
+
+    def best(self, request=None, **known):
+        return [each.host for each in self.engine.plan(request or toys.request()).best(**known)]
+
+    def test_the_host_with_most_memory_comes_first(self):
+        self.assertEqual(["Host-599", "Host-598", "Host-597"], self.best(limit=3))
+
+    def test_a_signature_is_cold_twice_and_then_warm(self):
+        for _ in range(4):
+            self.best()
+        counters = self.engine.counters
+        self.assertEqual((2, 2), (counters.cold_evaluations, counters.signature_hits))
+
+    def test_a_changed_host_costs_its_own_row(self):
+        for _ in range(3):
+            self.best()
+        before = attrs.evolve(self.engine.counters)
+        self.engine.put(toys.facts(300, free_ram_mb=2000))
+        self.best()
+        counters = self.engine.counters
+        self.assertEqual(1, counters.rows_patched - before.rows_patched)
+        self.assertEqual(before.cold_evaluations, counters.cold_evaluations)
+        self.assertEqual(before.rescales, counters.rescales)
+
+    def test_a_heartbeat_costs_nothing(self):
+        for _ in range(3):
+            self.best()
+        before = self.engine.counters.rows_patched
+        self.engine.put(toys.facts(300, free_ram_mb=1024 + 2400, last_seen_seconds=1010.0))
+        self.best()
+        self.assertEqual(before, self.engine.counters.rows_patched)
+
+    def test_a_moved_extreme_is_followed(self):
+        for _ in range(3):
+            self.best()
+        self.engine.put(toys.facts(599, free_ram_mb=1030))
+        self.assertEqual(["Host-598"], self.best())
+        self.assertEqual(1, self.engine.counters.rescales)
+
+    def test_consumed_capacity_is_seen_at_once(self):
+        request = toys.request(vcpus=16)
+        self.assertEqual(["Host-599"], self.best(request))
+        self.engine.use("uuid-599", {"VCPU": 1})
+        self.assertEqual(["Host-598"], self.best(request))
+        self.engine.use("uuid-599", {"VCPU": -1})
+        self.assertEqual(["Host-599"], self.best(request))
+
+    def test_a_silent_host_falls_and_comes_back(self):
+        self.engine.put(toys.facts(599, free_ram_mb=99999, last_seen_seconds=900.0))
+        self.assertEqual(["Host-598"], self.best())
+        self.engine.put(toys.facts(599, free_ram_mb=99999, last_seen_seconds=1001.0))
+        self.assertEqual(["Host-599"], self.best())
+
+    def test_counts_say_which_step_left_how_many(self):
+        request = toys.request(memory_mb=1024 + 8 * 590, queries=(toys.query(VCPU=1),))
+        counts = self.engine.plan(request).counts
+        self.assertEqual(
+            [("placement", 600, 600), ("UpFilter", 600, 600), ("RamFilter", 600, 10)],
+            [attrs.astuple(each) for each in counts],
+        )
+
+    def test_counts_end_where_nobody_is_left(self):
+        counts = self.engine.plan(toys.request(vcpus=17)).counts
+        self.assertEqual([("placement", 600, 0)], [attrs.astuple(each) for each in counts])
+
+    def test_ignored_hosts_are_left_out_whatever_their_case(self):
+        request = toys.request(ignore_hosts=("HOST-599", "host-598"))
+        self.assertEqual(["Host-597"], self.best(request))
+
+    def test_ignoring_the_extreme_scales_anew(self):
+        self.engine.put(toys.facts(600, free_ram_mb=100_000, num_io_ops=3))
+        plain = self.engine.plan(toys.request()).best(3)
+        ignoring = self.engine.plan(toys.request(ignore_hosts=("host-600",))).best(2)
+        self.assertEqual([each.host for each in plain[1:]], [each.host for each in ignoring])
+        self.assertLess(plain[1].score, ignoring[0].score)
+
+    def test_a_forced_host_is_not_filtered(self):
+        request = toys.request(
+            memory_mb=9999, force_hosts=("host-3",), queries=(toys.query(VCPU=1),)
+        )
+        self.assertEqual(["Host-3"], self.best(request))
+        checked = attrs.evolve(request, check_type=True)
+        self.assertEqual([], self.best(checked))
+
+    def test_a_requested_destination_is_filtered(self):
+        there = requests.Destination(host="Host-3", node="node-3")
+        self.assertEqual(["Host-3"], self.best(toys.request(destination=there)))
+        self.assertEqual([], self.best(toys.request(destination=there, memory_mb=9999)))
+
+    def test_a_node_that_never_reported_weighs_but_is_not_chosen(self):
+        for number in range(600):
+            self.engine.remove(f"uuid-{number}")
+        self.engine.put(toys.facts(1, free_ram_mb=1000))
+        self.engine.put(toys.facts(2, free_ram_mb=600))
+        request = toys.request(memory_mb=0, queries=(toys.query(VCPU=1),))
+        without = self.engine.plan(request).best(2)
+        self.engine.put(toys.facts(3, free_ram_mb=50, updated=False))
+        found = self.engine.plan(request).best(3)
+        self.assertEqual(["Host-1", "Host-2"], [each.host for each in found])
+        self.assertLess(without[1].score, found[1].score)
+
+    def test_a_refused_host_is_not_proposed_again(self):
+        plan = self.engine.plan(toys.request())
+        seen = []
+        for _ in range(10):
+            (choice,) = plan.best()
+            seen.append(choice.host)
+            plan.refuse(choice)
+        self.assertEqual([f"Host-{number}" for number in range(599, 589, -1)], seen)
+
+    def test_one_plan_changes_nothing_for_another(self):
+        for _ in range(3):
+            self.best()
+        several = self.engine.plan(toys.request(), servers=3)
+        for _ in range(3):
+            (choice,) = several.best()
+            several.take(choice, "i")
+        several.refuse(several.best()[0])
+        self.assertEqual(["Host-599", "Host-598"], self.best(limit=2))
+
+    def test_servers_of_one_request_consume_from_one_another(self):
+        plan = self.engine.plan(toys.request(memory_mb=1024, queries=None), servers=200)
+        hosts = []
+        for number in range(200):
+            (choice,) = plan.best()
+            hosts.append(choice.host)
+            plan.take(choice, f"i{number}")
+        self.assertGreater(len(set(hosts)), 100)
+
+    def test_members_of_a_group_spread(self):
+        members = frozenset(f"i{number}" for number in range(5))
+        group = requests.Group("g", "anti-affinity", members=members)
+        plan = self.engine.plan(toys.request(memory_mb=1, group=group), servers=5)
+        hosts = []
+        for number in range(5):
+            (choice,) = plan.best()
+            hosts.append(choice.host)
+            plan.take(choice, f"i{number}")
+        self.assertEqual(5, len(set(hosts)))
+
+    def test_alternates_are_of_the_same_cell_and_not_taken(self):
+        self.engine.put(toys.facts(700, free_ram_mb=90_000, cell="cell-2"))
+        request = toys.request(cells=frozenset({toys.CELL, "cell-2"}))
+        plan = self.engine.plan(request)
+        (choice,) = plan.best()
+        plan.take(choice, "i")
+        self.assertEqual([[]], plan.alternates([choice], 2))
+        other = self.engine.plan(attrs.evolve(request, ignore_hosts=("host-700",)))
+        (choice,) = other.best()
+        found = other.alternates([choice], 2)
+        self.assertEqual(["Host-598", "Host-597"], [each.host for each in found[0]])
+
+    def test_kept_signatures_are_bounded_in_bytes(self):
+        limit = 3 * 60_000
+        small = make(cache_bytes=limit)
+        for number in range(600):
+            small.put(toys.facts(number))
+        for _ in range(2):
+            for memory_mb in range(1, 40):
+                small.plan(toys.request(memory_mb=memory_mb)).best()
+        self.assertGreater(small.counters.evictions, 0)
+        self.assertLessEqual(small._signatures.nbytes, limit)
+        self.assertGreater(len(small._signatures), 0)
+
+    def test_a_second_server_of_a_plan_for_one_is_a_mistake(self):
+        plan = self.engine.plan(toys.request())
+        plan.take(plan.best()[0], "i")
+        self.assertRaises(RuntimeError, plan.best)
+
+    def test_an_aggregate_that_changes_is_followed(self):
+        zone = host_facts.Aggregate("a", 1, metadata={"zone": "z"})
+        self.engine.set_aggregates([zone])
+        self.engine.put(toys.facts(5, free_ram_mb=1064, aggregates=("a",)))
+        request = toys.request(availability_zone="z")
+        for _ in range(3):
+            self.assertEqual(["Host-5"], self.best(request))
+        self.engine.set_aggregates([attrs.evolve(zone, metadata={"zone": "y"})])
+        self.assertEqual([], self.best(request))
