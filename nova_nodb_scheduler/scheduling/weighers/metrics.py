@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,6 @@ class MetricsWeigher(option_weigher.OptionWeigher):
         """
         if not self._settings.metrics_weight_setting:
             return self._no_share(frame, instead=self.option)
-        for column in self._columns(frame):
-            if not all(isinstance(value, (int, float)) for value in column.values[1:]):
-                return contract.OnHostObjects.NEEDED
         if self._settings.metrics_required and self._may_lack(request, frame):
             return contract.OnHostObjects.NEEDED
         return super().key(request, frame)
@@ -45,9 +41,8 @@ class MetricsWeigher(option_weigher.OptionWeigher):
         lacks = np.zeros(len(sums), np.bool_)
         multiplier = self.multiplier(request, frame, rows)
         for (_name, ratio), column in zip(setting, self._columns(frame), strict=True):
-            present = column.where(rows, lambda value: value is not None)
             sums += column.map(rows, lambda value: value or 0) * ratio
-            lacks |= ~present & (np.asarray(ratio * multiplier) != 0)
+            lacks |= _is_missing(column, rows) & (np.asarray(ratio * multiplier) != 0)
         sums[lacks] = self._settings.metrics_weight_of_unavailable
         return sums
 
@@ -58,9 +53,8 @@ class MetricsWeigher(option_weigher.OptionWeigher):
     def _may_lack(self, request: requests.Request, frame: host_frame.HostFrame) -> bool:
         if _FILTER in self._settings.enabled_filters and not _passes_filters_by(request):
             return False
-        return any(
-            bool((_is_missing(column) & frame.alive).any()) for column in self._columns(frame)
-        )
+        missing = (_is_missing(column, slice(None)) for column in self._columns(frame))
+        return any(bool((each & frame.alive).any()) for each in missing)
 
 
 def _passes_filters_by(request: requests.Request) -> bool:
@@ -68,5 +62,5 @@ def _passes_filters_by(request: requests.Request) -> bool:
     return request.is_rebuild or (forced and not request.check_type)
 
 
-def _is_missing(column: host_frame.CodedColumn) -> Any:
-    return column.where(slice(None), lambda value: value is None)
+def _is_missing(column: host_frame.CodedColumn, rows: contract.Rows) -> contract.BoolArray:
+    return np.asarray(column.codes[rows] == column.code(None))
