@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova's HostState shows under a name, for filters whose requests name it.
+
+Such a filter judges values, not hosts: :func:`judge` asks it once for each
+combination of values that some of the rows have.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling import contract, host_frame
+
+#: A code for each row, and the value of each code.
+Coded: TypeAlias = tuple[npt.NDArray[np.intp], Sequence[Any]]
+
+#: Up to so many rows, a loop costs less than arrays do.
+_FEW_ROWS = 16
+
+
+class Source(abc.ABC):
+    """Where a value of a host is read."""
+
+    @abc.abstractmethod
+    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+        """Return the rows' values."""
+
+
+@attrs.frozen
+class Number(Source):
+    """A number that has a column.
+
+    :param unknown: what Nova shows of a host whose usage was never reported
+    """
+
+    column: str
+    unknown: int | None = 0
+
+    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+        distinct, codes = np.unique(getattr(frame, self.column)[rows], return_inverse=True)
+        values = [None if _is_nan(value) else value for value in distinct.tolist()]
+        return np.where(frame.updated[rows], codes, len(values)), [*values, self.unknown]
+
+
+@attrs.frozen
+class Recorded(Source):
+    """What stands at a path of the host's record."""
+
+    path: tuple[str, ...]
+
+    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+        column = frame.attribute(*self.path)
+        # Code 0 is None, which Nova shows of a host that was never reported.
+        return np.where(frame.updated[rows], column.codes[rows], 0), column.values
+
+
+@attrs.frozen
+class Identity(Source):
+    """A name of the host, as its facts have it.
+
+    :param when_reported: Nova knows it only from the first report on
+    """
+
+    field: str
+    when_reported: bool = False
+
+    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+        numbers = row_numbers(frame, rows)
+        values = [self._of(frame, row) if frame.alive[row] else None for row in numbers.tolist()]
+        return np.arange(len(values)), values
+
+    def _of(self, frame: host_frame.HostFrame, row: int) -> Any:
+        if self.when_reported and not frame.updated[row]:
+            return None
+        return getattr(frame.facts(row), self.field)
+
+
+#: Numbers of HostState by name.
+NUMBERS: dict[str, Number] = {
+    "total_usable_ram_mb": Number("memory_mb"),
+    "total_usable_disk_gb": Number("local_gb"),
+    "disk_mb_used": Number("disk_mb_used"),
+    "free_ram_mb": Number("free_ram_mb"),
+    "free_disk_mb": Number("free_disk_mb"),
+    "vcpus_total": Number("vcpus"),
+    "vcpus_used": Number("vcpus_used"),
+    "num_instances": Number("num_instances"),
+    "num_io_ops": Number("num_io_ops"),
+    "failed_builds": Number("failed_builds"),
+    "hypervisor_version": Number("hypervisor_version", None),
+    "cpu_allocation_ratio": Number("cpu_allocation_ratio", None),
+    "ram_allocation_ratio": Number("ram_allocation_ratio", None),
+    "disk_allocation_ratio": Number("disk_allocation_ratio", None),
+}
+
+#: Texts of HostState by name.
+TEXTS: dict[str, Source] = {
+    "host": Identity("host"),
+    "nodename": Identity("node"),
+    "uuid": Identity("uuid", when_reported=True),
+    "cell_uuid": Identity("cell"),
+    "hypervisor_type": Recorded(("hypervisor_type",)),
+    "hypervisor_hostname": Recorded(("hypervisor_hostname",)),
+    "cpu_info": Recorded(("cpu_info",)),
+}
+
+#: Names that a HostState of any of the supported releases has besides: objects
+#: and methods, which only Nova's own code can look into.
+OBJECTS: frozenset[str] = frozenset(
+    [
+        "aggregates",
+        "allocation_candidates",
+        "consume_from_request",
+        "host_ip",
+        "instances",
+        "limits",
+        "metrics",
+        "numa_topology",
+        "pci_stats",
+        "service",
+        "stats",
+        "supported_instances",
+        "update",
+        "updated",
+    ]
+)
+
+
+def stat(name: str) -> Recorded:
+    """Return where an entry of the compute node's stats is read."""
+    return Recorded(("stats", name))
+
+
+def row_numbers(frame: host_frame.HostFrame, rows: contract.Rows) -> npt.NDArray[np.intp]:
+    """Return the numbers of rows, shape (k,)."""
+    return np.arange(frame.rows)[rows]
+
+
+def among(
+    frame: host_frame.HostFrame, rows: contract.Rows, chosen: Collection[int]
+) -> contract.BoolArray:
+    """Return True for each of the rows that is one of the chosen."""
+    mask = np.zeros(frame.rows, np.bool_)
+    mask[list(chosen)] = True
+    return mask[rows]
+
+
+def rows_of_names(frame: host_frame.HostFrame, names: Collection[str]) -> frozenset[int]:
+    """Return the rows of the hosts with these names, in whatever cell."""
+    return frozenset(
+        row
+        for cell in frame.cell.values
+        for name in names
+        for row in frame.rows_of_host(cell, name)
+    )
+
+
+def judge(
+    frame: host_frame.HostFrame,
+    sources: Sequence[Source],
+    rows: contract.Rows,
+    passes: Callable[..., bool],
+) -> contract.BoolArray:
+    """Return what a predicate of values says of each of the rows.
+
+    :param passes: called with a value of each source; asked once for each
+        combination, of rows without a host too, hence it must not raise
+    """
+    read = [source.read(frame, rows) for source in sources]
+    count = len(read[0][0])
+    if count <= _FEW_ROWS:
+        return np.fromiter(
+            (passes(*(values[codes[i]] for codes, values in read)) for i in range(count)),
+            np.bool_,
+            count,
+        )
+    combined = np.zeros(count, np.int64)
+    size = 1
+    for codes, values in read:
+        combined, size = _narrow(combined * len(values) + codes, size * len(values))
+    # Some row of each combination; which one does not matter.
+    witness = np.full(size, -1, np.int64)
+    witness[combined] = np.arange(count)
+    verdicts = np.zeros(size, np.bool_)
+    for combination in np.flatnonzero(witness >= 0).tolist():
+        row = witness[combination]
+        verdicts[combination] = passes(*(values[codes[row]] for codes, values in read))
+    return verdicts[combined]
+
+
+def _narrow(combined: npt.NDArray[np.int64], size: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Number combinations anew where there are far more than rows."""
+    if size <= 4 * len(combined):
+        return combined, size
+    distinct, narrow = np.unique(combined, return_inverse=True)
+    return narrow, len(distinct)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
