@@ -31,6 +31,7 @@ class Written:
     """What became of trees that were read.
 
     :param changed: records written or deleted
+    :param version: highest version written, 0 if nothing was
     :param again: roots to be read again: a scheduler wrote meanwhile
     :param whole: roots of which more than the allocations must be read
     :param seen: what stands on each root that was read, by consumer
@@ -38,6 +39,7 @@ class Written:
 
     read: int = 0
     changed: int = 0
+    version: int = 0
     broken: int = 0
     again: set[str] = attrs.field(factory=set)
     whole: set[str] = attrs.field(factory=set)
@@ -123,6 +125,7 @@ class TreePublisher:
                 }
             )
             written.changed += report.published + report.deleted
+            written.version = max(written.version, report.version)
             written.again |= {key.key for key in report.failed}
         return written
 

@@ -172,6 +172,23 @@ def _children_match(state: Mapping[str, Any], listed: Mapping[str, Provider]) ->
     )
 
 
+def has_room(state: Mapping[str, Any], resources: Mapping[str, int]) -> bool:
+    """Tell whether a record's root has room for all of these, by Placement's rules."""
+    for name, amount in resources.items():
+        inventory = state["inventories"].get(name)
+        if inventory is None:
+            return False
+        if not inventory["min_unit"] <= amount <= inventory["max_unit"]:
+            return False
+        if amount % inventory["step_size"]:
+            return False
+        used = sum(amounts.get(name, 0) for amounts in state["allocations"].values())
+        capacity = (inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"]
+        if used + amount > capacity:
+            return False
+    return True
+
+
 def _checked(part: Mapping[str, Any]) -> dict[str, Any]:
     inventories = {}
     for name, inventory in part["inventories"].items():

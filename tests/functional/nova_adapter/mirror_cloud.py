@@ -11,8 +11,15 @@ import fixtures
 from keystoneauth1 import exceptions as ks_exc
 from nova.scheduler.client import report
 from nova.tests.functional import fixtures as nova_fixtures
+from placement import db_api as placement_db
 
-from nova_nodb_scheduler.nova_adapter.placement import keeper, reading, sweep
+from nova_nodb_scheduler.nova_adapter.placement import (
+    keeper,
+    mirror,
+    reading,
+    sweep,
+    tree_publishing,
+)
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract, replication, replicator
@@ -154,6 +161,26 @@ class MirrorCase(cloud.CloudCase):
             keeper.KeeperOptions(**{"readers": 1, "sweep": sweep.SweepOptions(), **options}),
             self.clock,
         )
+
+    def mirror(self, bound_seconds: float = 180.0, **options: Any) -> mirror.Mirror:
+        """Return what a scheduler asks, over this case's store."""
+        reader = reading.Reader(self.get)
+        publisher = self.plugin.publisher(self.synchronizer, namespaces.PLACEMENT)
+        return mirror.Mirror(
+            self.store_.snapshot,
+            lambda: self.replicator.status().epoch or None,
+            self.synchronizer.now_seconds,
+            reader,
+            tree_publishing.TreePublisher(self.synchronizer, publisher, reader),
+            bound_seconds,
+            clock=self.clock,
+            **options,
+        )
+
+    def sql(self, statement: str) -> None:
+        """Run a statement on Placement's database, behind its back."""
+        with placement_db.get_placement_engine().begin() as connection:
+            connection.exec_driver_sql(statement)
 
     def turns(self, kept: keeper.MirrorKeeper, seconds: float = 0.0) -> None:
         """Let seconds pass, then take turns until nothing is left to do."""

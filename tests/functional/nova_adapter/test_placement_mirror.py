@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 
+from nova_nodb_scheduler.nova_adapter.placement import mirror, reading, tree_publishing
 from nova_nodb_scheduler.scheduling import namespaces
-from tests.functional.nova_adapter import mirror_cloud
+from tests.functional.nova_adapter import cloud, mirror_cloud
+
+PROJECT = mirror_cloud.PROJECT
 
 
 class ImportTest(mirror_cloud.MirrorCase):
@@ -37,3 +41,214 @@ class ImportTest(mirror_cloud.MirrorCase):
         self.calls.clear()
         self.turns(kept, 60)
         self.assertEqual({"list": 1}, dict(self.calls))
+
+
+class PlacementGenerationTest(mirror_cloud.MirrorCase):
+    """What moves a generation: facts about Placement that the mirror stands on."""
+
+    def test_one_put_moves_the_generation_by_one_whatever_its_classes(self) -> None:
+        key = self.provider()
+        before = self.generation(key)
+        consumer = str(uuid.uuid4())
+        body = self.new_consumers({consumer: key})[consumer]
+        body["allocations"][key]["resources"]["MEMORY_MB"] = 64
+        self.ask("put", f"/allocations/{consumer}", body)
+        self.assertEqual(before + 1, self.generation(key))
+
+    def test_one_post_moves_each_provider_by_one_however_many_consumers_it_names(self) -> None:
+        here, there, other = (self.provider() for _ in range(3))
+        before = {key: self.generation(key) for key in (here, there, other)}
+        placed = {str(uuid.uuid4()): here for _ in range(5)} | {str(uuid.uuid4()): there}
+        self.ask("post", "/allocations", self.new_consumers(placed))
+        moved = {key: self.generation(key) - before[key] for key in before}
+        self.assertEqual({here: 1, there: 1, other: 0}, moved)
+
+    def test_a_refused_write_moves_nothing(self) -> None:
+        key = self.provider(vcpus=1)
+        before = self.generation(key)
+        placed = {str(uuid.uuid4()): key for _ in range(2)}
+        refused = self.client.post(
+            "/allocations", self.new_consumers(placed), version=mirror_cloud.VERSION
+        )
+        self.assertEqual(409, refused.status_code)
+        self.assertEqual(before, self.generation(key))
+
+    def test_delete_frees_and_moves_nothing_while_an_empty_put_moves_one(self) -> None:
+        key = self.provider()
+        deleted, emptied = self.allocate(key), self.allocate(key)
+        before = self.generation(key)
+        self.free(deleted)
+        self.assertEqual(before, self.generation(key))
+        body = self.ask("get", f"/allocations/{emptied}")
+        self.ask("put", f"/allocations/{emptied}", {**body, "allocations": {}})
+        self.assertEqual(before + 1, self.generation(key))
+
+    def test_a_consumer_that_is_put_elsewhere_leaves_without_a_trace(self) -> None:
+        here, there = self.provider(), self.provider()
+        consumer = self.allocate(here)
+        before = {key: self.generation(key) for key in (here, there)}
+        body = self.ask("get", f"/allocations/{consumer}")
+        body["allocations"] = {there: {"resources": {"VCPU": 1}}}
+        self.ask("put", f"/allocations/{consumer}", body)
+        self.assertEqual(before[here], self.generation(here))
+        self.assertEqual(before[there] + 1, self.generation(there))
+
+    def test_aggregates_set_the_old_way_move_nothing(self) -> None:
+        key = self.provider()
+        before = self.generation(key)
+        self.ask("put", f"/resource_providers/{key}/aggregates", [str(uuid.uuid4())], "1.1")
+        self.assertEqual(before, self.generation(key))
+        self.aggregates(key, str(uuid.uuid4()))
+        self.assertEqual(before + 1, self.generation(key))
+
+
+class SweepTest(mirror_cloud.MirrorCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.roots = [self.provider() for _ in range(4)]
+        self.kept = self.keeper()
+        self.turns(self.kept)
+        self.calls.clear()
+
+    def test_foreign_writes_are_found_and_only_they_are_read(self) -> None:
+        first, second, third, gone = self.roots
+        self.allocate(first)
+        self.traits(second, "HW_CPU_X86_AVX2")
+        self.provider(third)
+        self.ask("delete", f"/resource_providers/{gone}")
+        new = self.provider()
+        self.turns(self.kept, 60)
+        self.assert_mirrored()
+        self.assertIn(new, self.mirrored())
+        # Four roots with their allocations, and a child.
+        self.assertEqual(
+            {"list": 1, "inventories": 5, "traits": 5, "aggregates": 5, "allocations": 4},
+            dict(self.calls),
+        )
+
+    def test_a_provider_made_again_under_its_uuid_is_read_though_its_generation_fell(self) -> None:
+        key = self.roots[0]
+        for _ in range(3):
+            self.free(self.allocate(key))
+        self.turns(self.kept, 60)
+        self.ask("delete", f"/resource_providers/{key}")
+        self.provider(key=key, vcpus=2)
+        self.turns(self.kept, 60)
+        self.assert_mirrored()
+
+    def test_every_tree_is_read_again_after_a_while_for_what_no_generation_shows(self) -> None:
+        self.ask("put", f"/resource_providers/{self.roots[1]}/aggregates", [PROJECT], "1.1")
+        stray = self.allocate(self.roots[2])
+        self.turns(self.kept, 60)
+        self.free(stray)
+        self.turns(self.kept, 60)
+        self.assertNotEqual(self.real(), self.mirrored())
+        self.calls.clear()
+        for _ in range(len(self.roots)):
+            self.turns(self.kept, 6 * 3600)
+        self.assert_mirrored()
+        self.assertEqual(len(self.roots), self.calls["inventories"])
+
+    def test_a_broken_tree_is_set_apart_counted_and_harms_nobody(self) -> None:
+        child = self.provider(self.roots[0])
+        self.sql(
+            "UPDATE inventories SET total = -1 WHERE resource_provider_id = "
+            f"(SELECT id FROM resource_providers WHERE uuid = '{self.roots[1]}')"
+        )
+        self.sql("PRAGMA foreign_keys = OFF")
+        self.sql(
+            "UPDATE resource_providers SET parent_provider_id = 9999, generation = generation + 1 "
+            f"WHERE uuid = '{child}'"
+        )
+        self.sql(
+            "UPDATE resource_providers SET generation = generation + 1 "
+            f"WHERE uuid = '{self.roots[1]}'"
+        )
+        self.allocate(self.roots[2])
+        self.turns(self.kept, 60)
+        self.turns(self.kept, 60)
+        found = self.mirrored()
+        self.assertIn("total -1", found[self.roots[1]]["broken"])
+        self.assertIn("not below the root", found[self.roots[0]]["broken"])
+        real = self.real()
+        for key in self.roots[2:]:
+            self.assertEqual(real[key], found[key])
+        counted = self.states(namespaces.MIRRORS)["placement"]["broken"]
+        self.assertEqual(2, sum(counted.values()))
+        self.inventories(self.roots[1], {"VCPU": 4})
+        self.turns(self.kept, 60)
+        self.assertEqual(self.real()[self.roots[1]], self.mirrored()[self.roots[1]])
+
+    def test_while_placement_is_down_the_mirror_grows_old_and_says_so_until_it_is_back(
+        self,
+    ) -> None:
+        asked = self.mirror(bound_seconds=180)
+        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.down = True
+        for _ in range(4):
+            self.clock.now += 60
+            self.follow()
+            with contextlib.suppress(reading.PlacementUnanswered):
+                self.kept.turn()
+        self.follow()
+        self.assertEqual(mirror.TOO_OLD, asked.usable(self.store_.snapshot()))
+        self.assertLess(180, asked.age_seconds(self.store_.snapshot()) or 0)
+        self.down = False
+        self.allocate(self.roots[0])
+        self.turns(self.kept, 60)
+        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.assert_mirrored()
+
+    def test_a_new_epoch_begins_without_a_mirror_and_with_an_import(self) -> None:
+        asked = self.mirror()
+        self.synchronizer.reset()
+        self.follow()
+        self.assertEqual(mirror.NEVER_SWEPT, asked.usable(self.store_.snapshot()))
+        self.turns(self.kept, 1)
+        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.assert_mirrored()
+
+    def test_another_takes_over_from_a_keeper_that_died_and_finds_what_it_missed(self) -> None:
+        self.compute_node(cloud.CELL1, "h1", uuid=self.roots[0])
+        self.sweep()
+        freed = self.allocate(self.roots[0])
+        self.turns(self.kept, 60)
+        self.clock.now += 30
+        heir = self.keeper("two")
+        self.follow()
+        self.turns(self.kept)
+        heir.turn()
+        self.assertFalse(heir.status.keeping)
+        # The first dies; a server's allocation is deleted, and its row with it.
+        self.free(freed)
+        self.allocate(self.roots[1])
+        self.turns(heir, 16)
+        self.assertTrue(heir.status.keeping)
+        self.turns(heir, 2)
+        self.assert_mirrored()
+
+    def test_a_keeper_that_slept_writes_nothing_over_its_heirs_reading(self) -> None:
+        with_old = self.allocate(self.roots[0])
+        self.turns(self.kept, 60)
+        slow = tree_publishing.TreePublisher(
+            self.synchronizer,
+            self.plugin.publisher(self.synchronizer, namespaces.PLACEMENT),
+            reading.Reader(self.get),
+        )
+        heir = tree_publishing.TreePublisher(
+            self.synchronizer,
+            self.plugin.publisher(self.synchronizer, namespaces.PLACEMENT),
+            reading.Reader(self.get),
+        )
+        read = slow._reader.allocations
+
+        def asleep(provider: str) -> reading.Allocations | None:
+            found = read(provider)
+            self.free(with_old)
+            self.clock.now += 100
+            heir.allocations([provider])
+            return found
+
+        slow._reader.allocations = asleep  # type: ignore[method-assign]
+        slow.allocations([self.roots[0]])
+        self.assert_mirrored()

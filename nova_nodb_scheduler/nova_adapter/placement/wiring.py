@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the mirror's parts together for a process: its keeper, its facade, its reports of writes."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+from nova_nodb_scheduler.nova_adapter.placement import (
+    hints,
+    keeper,
+    mirror,
+    observed_writes,
+    own_writes,
+    reading,
+    session,
+    tree_publishing,
+)
+from nova_nodb_scheduler.nova_adapter.placement import sweep as sweep_module
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+
+
+class Plugin(Protocol):
+    """What is needed of the process's plugin (:class:`..assembly.Plugin`)."""
+
+    @property
+    def conf(self) -> Any: ...
+
+    def make_synchronizer(self) -> contract.Synchronizer: ...
+
+    def publisher(
+        self, synchronizer: contract.Synchronizer, owner: str
+    ) -> publisher_module.Publisher: ...
+
+
+@attrs.frozen
+class MirrorOptions:
+    """The options of the mirror; the meaning is that of the options of the same names.
+
+    :param bound_seconds: age beyond which the mirror is not used
+    """
+
+    bound_seconds: float = 180.0
+    sweep_interval_seconds: float = 60.0
+    reread_seconds: float = 6 * 3600.0
+    readers: int = 4
+
+
+class SchedulerMirror:
+    """A scheduler worker's share of the mirror: started and stopped with its runtime.
+
+    :param synchronizer: of the worker, opened by its replicator
+    :param snapshot: of the worker's store
+    :param epoch: of that store; None while it is not proved complete
+    :param now_seconds: the back end's time, without I/O
+    """
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        synchronizer: contract.Synchronizer,
+        snapshot: Callable[[], snapshot_module.Snapshot],
+        epoch: Callable[[], str | None],
+        now_seconds: Callable[[], float],
+        options: MirrorOptions | None = None,
+        get: reading.Get = session.get,
+    ) -> None:
+        options = options or MirrorOptions()
+        publisher = plugin.publisher(synchronizer, namespaces.PLACEMENT)
+        self.hints = hint_writer(plugin)
+        self.own_writes = own_writes.OwnWrites(synchronizer, publisher, self.hints.hint)
+        proving = reading.Reader(get)
+        self.mirror = mirror.Mirror(
+            snapshot,
+            epoch,
+            now_seconds,
+            proving,
+            tree_publishing.TreePublisher(synchronizer, publisher, proving),
+            options.bound_seconds,
+        )
+        self.keeper = keeper.MirrorKeeper(
+            synchronizer,
+            snapshot,
+            epoch,
+            publisher,
+            plugin.publisher(synchronizer, namespaces.NODB),
+            reading.Reader(get),
+            f"{plugin.conf.host}:{os.getpid()}:{uuid.uuid4()}",
+            keeper.KeeperOptions(
+                sweep=sweep_module.SweepOptions(
+                    interval_seconds=options.sweep_interval_seconds,
+                    again_seconds=options.reread_seconds,
+                ),
+                readers=options.readers,
+            ),
+        )
+
+    def observe(self, write: observed_writes.Write) -> None:
+        """Add a write for new servers to the mirror; hint at all others."""
+        if write.placed:
+            self.own_writes.wrote(write.placed)
+        if write.providers or write.consumers:
+            self.hints.hint(write.providers, write.consumers)
+
+    def start(self) -> None:
+        """Observe this process's writes and start the threads; after the fork."""
+        install(self.observe)
+        self.own_writes.start()
+        self.keeper.start()
+
+    def stop(self) -> None:
+        """End the threads, the own writes published; idempotent."""
+        self.keeper.stop()
+        self.own_writes.stop()
+        self.hints.stop()
+
+
+def hint_writer(plugin: Plugin) -> hints.HintWriter:
+    """Return what publishes this process's hints; no I/O until the first one."""
+    synchronizer = plugin.make_synchronizer()
+    return hints.HintWriter(
+        synchronizer,
+        plugin.publisher(synchronizer, namespaces.NODB),
+        f"{plugin.conf.host}:{os.getpid()}",
+    )
+
+
+_make: Callable[[], observed_writes.Observer] | None = None
+
+
+def report_writes(plugin: Plugin) -> None:
+    """Have this process's writes to Placement hinted at; no I/O.
+
+    For conductors, nova-api and nova-manage. A child that a server forks gets
+    a writer of its own: the parent's lock may have been held.
+    """
+    global _make
+    _make = lambda: hint_writer(plugin).observe  # noqa: E731 - of this plugin
+    observed_writes.install(_make())
+
+
+def install(observer: observed_writes.Observer | None) -> None:
+    """Have an observer told of this process's writes; None: nobody."""
+    global _make
+    _make = None
+    observed_writes.install(observer)
+
+
+def _after_fork() -> None:
+    if _make is not None:
+        observed_writes.install(_make())
+
+
+os.register_at_fork(after_in_child=_after_fork)
