@@ -15,11 +15,22 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import scheduling_options
-from nova_nodb_scheduler.scheduling import contract, options, weighers
+from nova_nodb_scheduler.scheduling import contract, options, plugins, weighers
 from tests.functional.nova_adapter import cloud
+from tests.unit.scheduling import installed
 
 CONF = nova_conf.CONF
 OWN = "tests.functional.nova_adapter.own_plugins"
+EVEN = """
+from nova_nodb_scheduler.scheduling import contract
+
+class EvenHostsFilter(contract.Filter):
+    def key(self, request, frame):
+        return "even"
+
+    def mask(self, request, frame, rows):
+        return frame.num_instances[rows] % 2 == 0
+"""
 
 
 class SettingsTest(cloud.CloudCase):
@@ -122,6 +133,17 @@ class ChoiceTest(cloud.CloudCase):
         self.assertIsInstance(first, contract.Filter)
         self.assertEqual("EvenHostsFilter", second)
         self.assertIsInstance(third, contract.Filter)
+
+    def test_an_operator_s_own_is_vectorised_by_an_installed_package(self) -> None:
+        package = installed.InstalledPackage(
+            "even_hosts", EVEN, {plugins.FILTERS: "EvenHostsFilter = even_hosts:EvenHostsFilter"}
+        )
+        package.setUp()
+        self.addCleanup(package.cleanUp)
+        first, second = self.filters("EvenHostsFilter", "ComputeFilter")
+        assert isinstance(first, contract.Filter)
+        self.assertEqual(("EvenHostsFilter", "even_hosts"), (first.name, type(first).__module__))
+        self.assertIsInstance(second, contract.Filter)
 
     def test_a_class_derived_from_novas_runs_as_the_operator_wrote_it(self) -> None:
         self.override("available_filters", [f"{OWN}.ComputeFilter"], "filter_scheduler")

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pathlib
-import sys
-
-import fixtures
 import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling import plugins
+from tests.unit.scheduling import installed
 
 FILTER = """
 from nova_nodb_scheduler.scheduling import contract
@@ -33,25 +29,11 @@ class NoFilter:
 
 
 class PluginsTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.site = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(self.site), *sys.path]))
-        # A process reads the installed packages' entry points once.
-        self.useFixture(
-            fixtures.MonkeyPatch("stevedore.extension.ExtensionManager.ENTRY_POINT_CACHE", {})
-        )
-
     def install(self, target: str, *, name: str = "GpuFilter", text: str = FILTER) -> None:
         """Put a package there that brings a filter."""
         module = target.split(":")[0]
-        (self.site / f"{module}.py").write_text(text)
-        metadata = self.site / f"{module}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[{plugins.FILTERS}]\n{name} = {target}\n")
-        self.addCleanup(sys.modules.pop, module, None)
-        importlib.invalidate_caches()
+        points = {plugins.FILTERS: f"{name} = {target}"}
+        self.useFixture(installed.InstalledPackage(module, text, points))
 
     def refusal(self, name: str = "GpuFilter") -> str:
         return str(self.assertRaises(errors.ConfigurationError, plugins.filter_class, name))

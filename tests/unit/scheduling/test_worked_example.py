@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import configparser
-import importlib
 import pathlib
-import shutil
-import sys
 from typing import Any
 
-import fixtures
 import numpy as np
 import testtools
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import contract, host_facts, host_frame, options, plugins
+from tests.unit.scheduling import installed
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "doc/source/contributor/examples"
 SMALL = requests.Request(flavor=requests.Flavor(memory_mb=2048))
@@ -25,28 +22,16 @@ LARGE = requests.Request(flavor=requests.Flavor(memory_mb=65536))
 class WorkedExampleTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        site = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        shutil.copy(EXAMPLES / "example_site.py", site)
         config = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         config.optionxform = str  # type: ignore[assignment,method-assign]
         config.read(EXAMPLES / "setup.cfg")
-        metadata = site / "example_site-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: example-site\nVersion: 1\n"
-        )
-        (metadata / "entry_points.txt").write_text(
-            "".join(
-                f"[{group}]{lines}\n" for group, lines in config["options.entry_points"].items()
+        self.useFixture(
+            installed.InstalledPackage(
+                "example_site",
+                (EXAMPLES / "example_site.py").read_text(),
+                config["options.entry_points"],
             )
         )
-        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(site), *sys.path]))
-        # A process reads the installed packages' entry points once.
-        self.useFixture(
-            fixtures.MonkeyPatch("stevedore.extension.ExtensionManager.ENTRY_POINT_CACHE", {})
-        )
-        importlib.invalidate_caches()
-        self.addCleanup(sys.modules.pop, "example_site", None)
         self.settings = options.SchedulingOptions()
 
         self.watts: dict[str, str] = {"a": "100", "b": "250.5"}
