@@ -169,6 +169,90 @@ trusted. Several times beat_interval_seconds.
     ),
 ]
 
+DECISION_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "candidates",
+        default="memory",
+        choices=[
+            ("memory", "from the mirror of Placement that schedulers keep"),
+            ("placement", "from GET /allocation_candidates, as stock Nova does"),
+        ],
+        help="""
+Where a request's allocation candidates come from. With ``memory`` filters and
+weighers run over columns, and Placement is asked only to allocate. Requests
+that the mirror cannot answer (several request groups, nested or sharing
+providers) go to Placement in any case, and are counted by reason.
+""",
+    ),
+    cfg.FloatOpt(
+        "mirror_sweep_interval_seconds",
+        default=60.0,
+        min=1,
+        help="""
+How often one scheduler worker, for all of them, compares the mirror with the
+generations of all of Placement's providers: one request that costs Placement
+about 0.1 ms a provider. Changes by Nova itself are followed at once; this
+finds those of others. Raise it in very large clouds.
+""",
+    ),
+    cfg.FloatOpt(
+        "mirror_bound_seconds",
+        default=300.0,
+        min=2,
+        help="""
+Age of the last complete comparison beyond which the mirror is not used, and
+candidates are asked of Placement. At least twice
+``mirror_sweep_interval_seconds``.
+""",
+    ),
+    cfg.IntOpt(
+        "mirror_readers",
+        default=4,
+        min=1,
+        max=64,
+        help="""
+How many requests the keeper of the mirror has under way at Placement at once,
+when it reads many providers: at the first start above all.
+""",
+    ),
+    cfg.FloatOpt(
+        "claim_deadline_seconds",
+        default=30.0,
+        min=1,
+        help="""
+How long a request goes on trying to allocate in Placement when others write to
+the same providers, or Placement does not answer.
+""",
+    ),
+    cfg.FloatOpt(
+        "allocation_batch_window_seconds",
+        default=0.0,
+        min=0,
+        max=1,
+        help="""
+How long the allocations of a request wait for those of others, to go to
+Placement in one call. With 0 nobody waits: only what queues up while a call is
+under way shares the next one.
+""",
+    ),
+    cfg.IntOpt(
+        "allocation_batch_servers",
+        default=50,
+        min=1,
+        max=1000,
+        help="Most servers of different requests whose allocations share one call.",
+    ),
+    cfg.IntOpt(
+        "signature_cache_mib",
+        default=256,
+        min=1,
+        help="""
+Memory per scheduler worker for what requests alike share: about 2 MiB each at
+100,000 hosts.
+""",
+    ),
+]
+
 RPC_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "rpc_topic",
@@ -221,6 +305,7 @@ NODB_OPTS: list[cfg.Opt] = [
     *GENERAL_OPTS,
     *REPORTER_OPTS,
     *FRESHNESS_OPTS,
+    *DECISION_OPTS,
     *RPC_OPTS,
     *OBSERVE_OPTS,
 ]

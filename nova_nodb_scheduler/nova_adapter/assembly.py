@@ -19,13 +19,19 @@ from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter import option_checks, publishing, releases
+from nova_nodb_scheduler.nova_adapter import (
+    decision_parts,
+    option_checks,
+    publishing,
+    releases,
+)
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
+from nova_nodb_scheduler.nova_adapter.placement import wiring
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract, loader, replication
@@ -92,6 +98,14 @@ class Plugin:
                     f"set it to at least {least:g}, three times beat_interval_seconds: one "
                     "late beat must not send a cell to its database",
                 )
+        if self.options.mirror_bound_seconds < 2 * self.options.mirror_sweep_interval_seconds:
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] mirror_bound_seconds",
+                self.options.mirror_bound_seconds,
+                f"set it to at least {2 * self.options.mirror_sweep_interval_seconds:g}, twice "
+                "mirror_sweep_interval_seconds: one slow sweep must not send every request to "
+                "Placement",
+            )
         if self.conf.servicegroup_driver != "db":
             raise errors.ConfigurationError(
                 "[DEFAULT] servicegroup_driver",
@@ -245,6 +259,42 @@ class Plugin:
             ),
             make_server=make_server,
             metrics_address=address,
+        )
+
+    def decisions(
+        self,
+        runtime: runtime_module.SchedulerRuntime,
+        host_manager: Any,
+        placement_client: Callable[[], Any],
+    ) -> decision_parts.DecisionParts | None:
+        """Return what decides from memory, not started; None where that is switched off.
+
+        :param placement_client: names Nova's own client
+        """
+        options = self.options
+        if options.candidates != "memory":
+            return None
+        return decision_parts.DecisionParts(
+            decision_parts.Surroundings(
+                plugin=self,
+                host_manager=host_manager,
+                store=runtime.store,
+                synchronizer=runtime.synchronizer,
+                replicator=runtime.replicator,
+                now_seconds=runtime.clock.now_seconds,
+                placement_client=placement_client,
+            ),
+            decision_parts.DecisionOptions(
+                mirror=wiring.MirrorOptions(
+                    bound_seconds=options.mirror_bound_seconds,
+                    sweep_interval_seconds=options.mirror_sweep_interval_seconds,
+                    readers=options.mirror_readers,
+                ),
+                deadline_seconds=options.claim_deadline_seconds,
+                batch_window_seconds=options.allocation_batch_window_seconds,
+                max_batch_servers=options.allocation_batch_servers,
+                cache_bytes=options.signature_cache_mib * 1024 * 1024,
+            ),
         )
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import nova.conf
 import nova.scheduler.host_manager
 import nova.scheduler.manager
 import oslo_messaging as messaging
@@ -19,6 +20,8 @@ from nova import objects
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
     database_reads,
+    deciding,
+    deferred_candidates,
     endings,
     meditation,
     rpc_server,
@@ -26,6 +29,7 @@ from nova_nodb_scheduler.nova_adapter import (
 )
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 
 LOG = logging.getLogger(__name__)
 
@@ -62,10 +66,14 @@ class SchedulerManager(
         self.nodb = self._runtime(plugin)
 
     def _runtime(self, plugin: assembly.Plugin) -> runtime_module.SchedulerRuntime:
-        return plugin.scheduler(
+        runtime = plugin.scheduler(
             lambda: sorted(self.host_manager.cells),
             make_server=lambda runtime: rpc_server.RpcServer(plugin, runtime),
         )
+        runtime.decisions = plugin.decisions(
+            runtime, self.host_manager, lambda: super(SchedulerManager, self).placement_client
+        )
+        return runtime
 
     # -- life: threads start in the worker, after the fork ---------------------
 
@@ -96,6 +104,7 @@ class SchedulerManager(
         """
         started = time.monotonic()
         view = self.nodb.views.open()
+        view.decides = self._memory_decides(view)
         # Nova changes the request as it goes; a second decision needs the first one's.
         untouched_args = tuple(map(_copy, args))
         untouched = {name: _copy(value) for name, value in kwargs.items()}
@@ -129,6 +138,74 @@ class SchedulerManager(
         except messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
 
+    # -- candidates and choice from memory ----------------------------------------
+
+    @property
+    def placement_client(self) -> Any:
+        """Nova's client; within a request decided from memory, one that asks nobody yet."""
+        client = super().placement_client
+        view = views.current()
+        if view is None or not view.decides:
+            return client
+        if view.deferred is None:
+            view.deferred = deferred_candidates.DeferredCandidates(client)
+        return view.deferred
+
+    def _schedule(
+        self,
+        context: Any,
+        spec_obj: Any,
+        instance_uuids: Any,
+        alloc_reqs_by_rp_uuid: Any,
+        provider_summaries: Any,
+        allocation_request_version: Any = None,
+        return_alternates: bool = False,
+    ) -> Any:
+        view = views.current()
+        decisions = self.nodb.decisions
+        if view is not None and view.decides and decisions is not None and instance_uuids:
+            deferred = view.deferred
+            # A rebuild asks for no candidates and claims nothing.
+            is_rebuild = alloc_reqs_by_rp_uuid is None
+            if is_rebuild or (deferred is not None and deferred.outside is None):
+                asked = deciding.Asked(
+                    context=context,
+                    spec=spec_obj,
+                    instance_uuids=instance_uuids,
+                    queries=None if deferred is None or is_rebuild else tuple(deferred.queries),
+                    version=allocation_request_version,
+                    alternates=self._alternates if return_alternates else 0,
+                )
+                try:
+                    chosen = decisions.decider.schedule(asked, view)
+                    self.nodb.decided(None)
+                    return chosen
+                except deciding.NeedsPlacement as error:
+                    self.nodb.decided(error.reason)
+            elif deferred is not None:
+                self.nodb.decided(deferred.outside)
+            view.decides = False
+            if deferred is not None and deferred.outside is None:
+                answer = deferred.ask(context)
+                if not answer[0]:
+                    raise nova_exception.NoValidHost(reason="")
+                alloc_reqs_by_rp_uuid = deferred_candidates.by_provider(answer[0])
+                provider_summaries = answer[1] or {}
+                allocation_request_version = answer[2]
+        return super()._schedule(
+            context,
+            spec_obj,
+            instance_uuids,
+            alloc_reqs_by_rp_uuid,
+            provider_summaries,
+            allocation_request_version,
+            return_alternates,
+        )
+
+    @property
+    def _alternates(self) -> int:
+        return int(nova.conf.CONF.scheduler.max_attempts) - 1
+
     def _get_all_host_states(self, context: Any, spec_obj: Any, provider_summaries: Any) -> Any:
         view = views.current()
         if view is not None and not view.stock and provider_summaries:
@@ -138,6 +215,18 @@ class SchedulerManager(
                 if _is_host(uuid, summary)
             )
         return super()._get_all_host_states(context, spec_obj, provider_summaries)
+
+    def _memory_decides(self, view: views.RequestView) -> bool:
+        """Tell whether all that a choice looks at is proved, Placement's mirror too."""
+        if view.stock or self.nodb.decisions is None:
+            return False
+        scopes = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
+        if not all(view.serves(scope) for scope in (*scopes, scopes_module.API)):
+            return False
+        reason = self.nodb.decisions.refusal()
+        if reason is not None:
+            self.nodb.decided(reason)
+        return reason is None
 
     def _in_doubt(self, view: views.RequestView) -> bool:
         if view.unknown_candidates:

@@ -17,6 +17,7 @@ import prometheus_client
 from nova import objects
 
 from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.nova_adapter import decision_parts
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -30,6 +31,9 @@ from nova_nodb_scheduler.synchronizer import replicator as replicator_module
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
+
+#: How candidates that came from memory are counted; the others by their reason.
+MEMORY = "memory"
 
 
 class BackendClock:
@@ -94,7 +98,10 @@ class SchedulerRuntime:
         self._fallbacks: collections.Counter[tuple[str, str]] = collections.Counter()
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._latencies: collections.deque[float] = collections.deque(maxlen=1000)
+        self._candidates: collections.Counter[str] = collections.Counter()
         self._explained: dict[str, str] = {}
+        #: What decides from memory; None where only host states come from there.
+        self.decisions: decision_parts.DecisionParts | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
         self.synchronizer = make_synchronizer()
         self.store = host_state_store.HostStateStore(declared, codec.decode_state)
@@ -144,6 +151,7 @@ class SchedulerRuntime:
             "beat_at": self.clock.now_seconds(),
             "fallbacks": self.fallbacks(),
             "outcomes": dict(self._outcomes),
+            "candidates": self.candidates(),
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
             "state": self.replicator.status().state.value,
             "schedule_seconds_p50": p50,
@@ -170,6 +178,8 @@ class SchedulerRuntime:
             )
             self._exporter.start()
         self.replicator.start()
+        if self.decisions is not None:
+            self.decisions.start()
         if self._make_server is not None:
             self._server = self._make_server(self)
             self._server.start()
@@ -183,12 +193,23 @@ class SchedulerRuntime:
         if self._server is not None:
             self._server.stop()
             self._server.wait()
+        if self.decisions is not None:
+            self.decisions.stop()
         self.replicator.stop()
         self.synchronizer.close()
         if self._exporter is not None:
             self._exporter.stop()
 
     # -- what it tells ----------------------------------------------------------
+
+    def decided(self, asked_placement: str | None) -> None:
+        """Count where a request's candidates came from: None for memory, else the reason."""
+        self._candidates[asked_placement or MEMORY] += 1
+        self.metrics.took_candidates(asked_placement)
+
+    def candidates(self) -> dict[str, int]:
+        """Return requests by where their candidates came from."""
+        return dict(self._candidates)
 
     def fell_back(self, scope: str, reason: proof_module.Reason) -> None:
         """Count a request that took Nova's own path for a scope; log the first of a kind."""

@@ -12,6 +12,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
+from nova_nodb_scheduler.nova_adapter import deferred_candidates
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -50,6 +51,10 @@ class RequestView:
         self.instances_read: dict[str, Mapping[str, Any]] = {}
         #: True once Placement offered a host that the store does not know.
         self.unknown_candidates = False
+        #: The questions to Placement, kept back; None where Placement is asked.
+        self.deferred: deferred_candidates.DeferredCandidates | None = None
+        #: True where the choice itself is made over columns.
+        self.decides = False
         #: Scopes that were answered from memory.
         self.served: set[str] = set()
         #: Scopes that were not, and why.

@@ -69,6 +69,21 @@ class Metrics:
             buckets=_SCHEDULE_BUCKETS,
         )
 
+        self._candidates = prometheus_client.Counter(
+            "nodb_candidates",
+            "Requests by where their allocation candidates came from, and why",
+            ["source", "reason"],
+            registry=registry,
+        )
+
+    def took_candidates(self, asked_placement: str | None) -> None:
+        """Count a request's source of candidates.
+
+        :param asked_placement: why Placement was asked; None for memory
+        """
+        source = "memory" if asked_placement is None else "placement"
+        self._candidates.labels(source, asked_placement or "").inc()
+
     def fell_back(self, reason: str, cell: str) -> None:
         self._fallbacks.labels(reason, cell).inc()
 

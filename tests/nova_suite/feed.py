@@ -24,6 +24,7 @@ class FeedWaits:
         self._failed = 0
         self.fallbacks: Counter[str] = Counter()
         self.decisions: Counter[str] = Counter()
+        self.candidates: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self._differences: list[str] = []
 
@@ -51,6 +52,7 @@ class FeedWaits:
             "failed": self._failed,
             "fallbacks": dict(self.fallbacks),
             "decisions": dict(self.decisions),
+            "candidates": dict(self.candidates),
             "reads": dict(self.reads),
             "differences": self._differences,
         }

@@ -28,6 +28,7 @@ def report(results: pathlib.Path) -> int:
     allowed = selection.read(selection.EXPECTED / "fallbacks.txt")
     totals: collections.Counter[str] = collections.Counter()
     decisions: collections.Counter[str] = collections.Counter()
+    candidates: collections.Counter[str] = collections.Counter()
     longest_seconds = 0.0
     at_fault = 0
     for line in _lines(results):
@@ -35,6 +36,7 @@ def report(results: pathlib.Path) -> int:
         totals["waits"] += line["waits"]
         totals["milliseconds"] += round(line["seconds"] * 1000)
         decisions.update(line["decisions"])
+        candidates.update(line["candidates"])
         longest_seconds = max(longest_seconds, line["longest_seconds"])
         faults = {
             "waits that failed": line["failed"],
@@ -48,6 +50,7 @@ def report(results: pathlib.Path) -> int:
             print(f"{line['test']}: {found}")
     mean = totals["milliseconds"] / totals["waits"] if totals["waits"] else 0.0
     print(f"decisions of the plugin's scheduler: {dict(decisions)}")
+    print(f"candidates from memory, or of Placement and why: {dict(candidates)}")
     print(
         f"feed: {totals['tests']} tests, {totals['waits']} waits, mean {mean:.1f} ms, "
         f"longest {longest_seconds * 1000:.0f} ms, {at_fault} tests at fault"

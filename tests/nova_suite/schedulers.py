@@ -116,6 +116,7 @@ class SchedulersFixture(fixtures.Fixture):
         for manager in self._seen.values():
             self._waits.fallbacks.update(manager.nodb.fallbacks())
             self._waits.decisions.update(manager.nodb.outcomes())
+            self._waits.candidates.update(manager.nodb.candidates())
             # Service.stop() does not wait for the manager's own shutdown.
             manager.nodb.stop()
         self._waits.reads.update(self._statements.counts)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has the resources of chosen hosts allocated in Placement, and says what came of it."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler.nova_adapter import deferred_candidates
+from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+
+LOG = logging.getLogger(__name__)
+
+
+class Result(enum.Enum):
+    """What became of one server's claim."""
+
+    #: Placement has it.
+    CLAIMED = "claimed"
+    #: Not on this host; another may do.
+    NEXT_HOST = "next host"
+    #: On no host, for Placement cannot be asked or does not answer in time.
+    GIVEN_UP = "given up"
+
+
+@attrs.frozen
+class Claim:
+    """A server, and what it is to get.
+
+    :param is_new: the consumer has no allocations, as far as is known; else it
+        is claimed as Nova claims, which doubles up for a move
+    """
+
+    consumer: str
+    host_uuid: str
+    request: Mapping[str, Any]
+    is_new: bool
+
+
+class Claimer:
+    """Claims for one worker. Any thread; blocks for HTTP.
+
+    :param client: names Nova's SchedulerReportClient
+    :param look_at: told of hosts whose record turned out to be behind
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], Any],
+        writer: allocations.AllocationWriter,
+        look_at: Callable[[Sequence[str]], None],
+    ) -> None:
+        self._client = client
+        self._writer = writer
+        self._look_at = look_at
+
+    def claim(
+        self, context: Any, spec: Any, claims: Sequence[Claim], deadline: float
+    ) -> dict[str, Result]:
+        """Claim for each server; return what became of it, by consumer.
+
+        :param deadline: on the writer's clock
+        :raises AllocationUpdateFailed: Nova's own, of a server that moves
+        """
+        user_id = _user_id(context, spec)
+        new = [claim for claim in claims if claim.is_new]
+        found: dict[str, Result] = {}
+        if new:
+            written = self._writer.write(
+                [self._server(claim, spec, user_id) for claim in new],
+                deadline,
+                divisible=True,
+                request_id=getattr(context, "global_id", None),
+            )
+            for claim in new:
+                found[claim.consumer] = self._judge(
+                    context, spec, claim, written[claim.consumer], deadline, user_id
+                )
+        for claim in claims:
+            if not claim.is_new:
+                found[claim.consumer] = self._as_nova_does(context, spec, claim)
+        behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
+        if behind:
+            self._look_at(behind)
+        return found
+
+    def undo(self, context: Any, spec: Any, claims: Sequence[Claim], deadline: float) -> None:
+        """Remove what was written for servers of a request that fails."""
+        user_id = _user_id(context, spec)
+        new = [self._server(claim, spec, user_id) for claim in claims if claim.is_new]
+        if new:
+            left = self._writer.undo(new, deadline, unsure=True)
+            for consumer in left:
+                LOG.error(
+                    "The allocation of server %(server)s could not be removed; "
+                    "'nova-manage placement audit' finds it.",
+                    {"server": consumer},
+                )
+        for claim in claims:
+            if not claim.is_new:
+                self._client().delete_allocation_for_instance(context, claim.consumer, force=True)
+
+    def _judge(
+        self,
+        context: Any,
+        spec: Any,
+        claim: Claim,
+        outcome: outcomes.Outcome,
+        deadline: float,
+        user_id: str,
+    ) -> Result:
+        if isinstance(outcome, outcomes.Written):
+            return Result.CLAIMED
+        if isinstance(outcome, outcomes.ConsumerExists):
+            # It was thought to be new; it is not.
+            return self._as_nova_does(context, spec, claim)
+        if isinstance(outcome, (outcomes.Full, outcomes.Conflict, outcomes.Withdrawn)):
+            return Result.NEXT_HOST
+        LOG.warning(
+            "The allocation of server %(server)s on host %(host)s was not made: %(why)s",
+            {"server": claim.consumer, "host": claim.host_uuid, "why": outcome.text},
+        )
+        if isinstance(outcome, outcomes.Unknown):
+            server = self._server(claim, spec, user_id)
+            self._writer.undo([server], deadline, unsure=True)
+            return Result.GIVEN_UP
+        return Result.GIVEN_UP if outcome.status is None else Result.NEXT_HOST
+
+    def _as_nova_does(self, context: Any, spec: Any, claim: Claim) -> Result:
+        claimed = scheduler_utils.claim_resources(
+            context,
+            self._client(),
+            spec,
+            claim.consumer,
+            dict(claim.request),
+            allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
+        )
+        self._look_at([claim.host_uuid])
+        return Result.CLAIMED if claimed else Result.NEXT_HOST
+
+    @staticmethod
+    def _server(claim: Claim, spec: Any, user_id: str) -> outcomes.Server:
+        return outcomes.Server(claim.consumer, claim.request, spec.project_id, user_id)
+
+
+def _user_id(context: Any, spec: Any) -> str:
+    """Return whose server it is, as Nova's claim_resources finds it."""
+    if "user_id" in spec and spec.user_id:
+        return str(spec.user_id)
+    return str(context.user_id)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides a request from memory: choose, hold the room, have it allocated, answer.
+
+Nova's own manager has run its request filters and made its resource request;
+what it then does in _schedule is done here over columns, with Nova's results.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+from nova import exception as nova_exception
+from nova.i18n import _
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter import claiming, host_objects, request_conversion, selections
+from nova_nodb_scheduler.nova_adapter import room as room_module
+from nova_nodb_scheduler.nova_adapter import views as views_module
+from nova_nodb_scheduler.scheduling import candidates, choice, contract, frame_keeper, planning
+from nova_nodb_scheduler.scheduling import engine as engine_module
+
+LOG = logging.getLogger(__name__)
+
+
+class NeedsPlacement(errors.NodbError):
+    """The columns cannot say which hosts are candidates: Placement must be asked.
+
+    :param reason: a few words, the same for all requests of a kind
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Candidates are asked of Placement: {self.reason}."
+
+
+@attrs.frozen
+class Asked:
+    """What Nova hands to _schedule, as far as memory needs it.
+
+    :param queries: what Placement would be asked; None for a rebuild
+    :param alternates: how many for each server
+    """
+
+    context: Any
+    spec: Any
+    instance_uuids: Sequence[str]
+    queries: tuple[requests.CandidateQuery, ...] | None
+    version: str | None
+    alternates: int
+
+
+class Decider:
+    """One worker's decisions. Any thread.
+
+    :param host_manager: Nova's, ours in its place
+    :param known_instance: tells whether the store knows a server: it moves, then,
+        and may have allocations
+    :param proved_full: asked before NoValidHost is said, with when the decision
+        began: True if no host's record was behind Placement, False if some were
+        and are known better now; raises NeedsPlacement where nobody can tell
+    :param deadline_seconds: how long a request's claims may take
+    """
+
+    def __init__(
+        self,
+        host_manager: Any,
+        engine: engine_module.Engine,
+        keeper: frame_keeper.FrameKeeper,
+        room: room_module.Room,
+        claimer: claiming.Claimer,
+        known_instance: Callable[[str], bool],
+        proved_full: Callable[[Asked, float], bool],
+        *,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._host_manager = host_manager
+        self._engine = engine
+        self._keeper = keeper
+        self._room = room
+        self._claimer = claimer
+        self._known = known_instance
+        self._proved_full = proved_full
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._now = now
+
+    def schedule(self, asked: Asked, view: views_module.RequestView) -> list[list[Any]]:
+        """Return for each server its Selection and the alternates.
+
+        :raises NoValidHost: on proved state only
+        :raises NeedsPlacement: see there; nothing was allocated
+        """
+        started = self._clock()
+        while True:
+            decided_at = self._clock()
+            decision = _Decision(self, asked, view, started + self._deadline_seconds)
+            chosen = decision.claim_all()
+            if chosen is not None:
+                return decision.selections(chosen)
+            if asked.queries is None or self._proved_full(asked, decided_at):
+                decision.log_refusal()
+                raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
+            if self._clock() > started + self._deadline_seconds:
+                raise NeedsPlacement("mirror behind")
+
+
+class _Decision:
+    """One request's way through the pipeline."""
+
+    def __init__(
+        self, decider: Decider, asked: Asked, view: views_module.RequestView, deadline: float
+    ) -> None:
+        self._own = decider
+        self._asked = asked
+        self._view = view
+        self._deadline = deadline
+        self._claimed: list[claiming.Claim] = []
+        self._placed: dict[str, choice.Choice] = {}
+        enabled = [str(cell.uuid) for cell in decider._host_manager.enabled_cells]
+        self._request = request_conversion.request(asked.spec, asked.queries, enabled)
+        decider._keeper.catch_up(decider._now())
+        self._objects = host_objects.HostObjects(
+            decider._host_manager, asked.spec, self._make_states, self._candidates_of
+        )
+        self._plan = self._make_plan()
+
+    def _make_plan(self) -> planning.Plan:
+        engine = self._own._engine
+        with engine.lock:
+            for query in self._asked.queries or ():
+                reason = candidates.outside(query, engine.frame, self._request.cells)
+                if reason is not None:
+                    raise NeedsPlacement(reason)
+        return engine.plan(self._request, self._objects, servers=len(self._asked.instance_uuids))
+
+    # -- what Nova's own filters need ---------------------------------------------
+
+    def _make_states(self, uuids: Collection[str]) -> dict[str, Any]:
+        frame = self._own._engine.frame
+        with self._own._engine.lock:
+            rows = {uuid: frame.row_of(uuid) for uuid in uuids}
+            uuid_of = {
+                (frame.facts(row).host, frame.facts(row).node): uuid
+                for uuid, row in rows.items()
+                if row is not None
+            }
+        states = self._own._host_manager.get_host_states_by_uuids(
+            self._asked.context, list(uuids), self._asked.spec
+        )
+        return {
+            uuid_of[state.host, state.nodename]: state
+            for state in states
+            if (state.host, state.nodename) in uuid_of
+        }
+
+    def _candidates_of(self, uuid: str) -> Sequence[contract.AllocationRequest]:
+        return self._own._engine.allocation_requests(self._request, uuid)
+
+    # -- choosing and claiming ------------------------------------------------------
+
+    def claim_all(self) -> list[choice.Choice] | None:
+        """Choose and claim for all servers; None if there is not room for all.
+
+        Whatever way it fails, nothing is left allocated.
+
+        :raises NeedsPlacement: for a fault of ours, which is logged
+        """
+        placed = None
+        try:
+            placed = self._claim_all()
+        except nova_exception.NovaException:
+            raise
+        except Exception as error:
+            if error is self._objects.raised:
+                raise
+            LOG.exception("The choice in memory failed; Placement is asked instead.")
+            raise NeedsPlacement("fault of the plugin") from error
+        finally:
+            if placed is None:
+                self._undo()
+        return placed
+
+    def _claim_all(self) -> list[choice.Choice] | None:
+        waiting = list(self._asked.instance_uuids)
+        placed = self._placed
+        while waiting:
+            chosen = self._choose(waiting)
+            if chosen is None:
+                return None
+            if self._asked.queries is None:
+                placed.update(chosen)
+                break
+            results = self._claim(chosen)
+            for consumer, result in results.items():
+                if result is claiming.Result.CLAIMED:
+                    placed[consumer] = chosen[consumer]
+                elif result is claiming.Result.GIVEN_UP or self._too_late():
+                    return None
+                else:
+                    self._plan.refuse(chosen[consumer])
+            waiting = [consumer for consumer in waiting if consumer not in placed]
+        return [placed[consumer] for consumer in self._asked.instance_uuids]
+
+    def _too_late(self) -> bool:
+        return self._own._clock() > self._deadline
+
+    def _choose(self, consumers: Sequence[str]) -> dict[str, choice.Choice] | None:
+        """Choose a host for each server, and hold its room; None if one finds none."""
+        chosen: dict[str, choice.Choice] = {}
+        spec = self._asked.spec
+        for consumer in consumers:
+            # As Nova: filters that look at it see the server they are asked about.
+            spec.instance_uuid = consumer
+            spec.obj_reset_changes(["instance_uuid"])
+            best = self._best(consumer)
+            if best is None:
+                self._give_back(chosen)
+                return None
+            self._plan.take(best, consumer)
+            chosen[consumer] = best
+        return chosen
+
+    def _best(self, consumer: str) -> choice.Choice | None:
+        while best := self._plan.best(1):
+            if self._asked.queries is None or (
+                best[0].allocation_requests and self._room.take(consumer, self._request, best[0])
+            ):
+                return best[0]
+            # Another request took the room since the plan was made.
+            self._plan.refuse(best[0])
+        return None
+
+    def _claim(self, chosen: Mapping[str, choice.Choice]) -> dict[str, claiming.Result]:
+        claims = [
+            claiming.Claim(
+                consumer,
+                each.uuid,
+                each.allocation_requests[0],
+                is_new=not self._own._known(consumer),
+            )
+            for consumer, each in chosen.items()
+        ]
+        asked = self._asked
+        results: dict[str, claiming.Result] = {}
+        try:
+            results = self._own._claimer.claim(
+                asked.context.elevated(), asked.spec, claims, self._deadline
+            )
+        finally:
+            for claim in claims:
+                if results.get(claim.consumer) is claiming.Result.CLAIMED:
+                    self._room.keep(claim.consumer)
+                    self._claimed.append(claim)
+                else:
+                    self._room.give_back(claim.consumer, chosen[claim.consumer])
+        return results
+
+    @property
+    def _room(self) -> room_module.Room:
+        return self._own._room
+
+    def _give_back(self, chosen: Mapping[str, choice.Choice]) -> None:
+        if self._asked.queries is not None:
+            for consumer, each in chosen.items():
+                self._room.give_back(consumer, each)
+
+    def _undo(self) -> None:
+        """Remove what was allocated for some servers of a request that fails."""
+        if self._claimed:
+            asked = self._asked
+            self._own._claimer.undo(asked.context, asked.spec, self._claimed, self._deadline)
+            for claim in self._claimed:
+                self._room.give_back(claim.consumer, self._placed[claim.consumer])
+            self._claimed = []
+
+    # -- answering --------------------------------------------------------------------
+
+    def selections(self, chosen: Sequence[choice.Choice]) -> list[list[Any]]:
+        """Return the choices, each with its alternates, as Nova's Selections."""
+        alternates = self._plan.alternates(chosen, self._asked.alternates)
+        return [
+            [self._selection(each) for each in (choice, *others)]
+            for choice, others in zip(chosen, alternates, strict=True)
+        ]
+
+    def _selection(self, choice: choice.Choice) -> Any:
+        claims = self._asked.queries is not None
+        return selections.selection(
+            choice,
+            choice.allocation_requests[0] if claims else None,
+            self._asked.version if claims else None,
+            self._objects.limits(choice.uuid),
+            self._view.reads.aggregates_of_host,
+        )
+
+    def log_refusal(self) -> None:
+        """Say in one line which filter left how many hosts."""
+        LOG.info(
+            "No valid host for server %(server)s: %(counts)s.",
+            {
+                "server": self._asked.instance_uuids[0] if self._asked.instance_uuids else "?",
+                "counts": ", ".join(
+                    f"{count.name} {count.before} -> {count.after}" for count in self._plan.counts
+                ),
+            },
+        )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides from memory in one scheduler worker: made, started and stopped together."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter import claiming, deciding, scheduling_options
+from nova_nodb_scheduler.nova_adapter import room as room_module
+from nova_nodb_scheduler.nova_adapter.placement import allocations, wiring
+from nova_nodb_scheduler.scheduling import (
+    engine,
+    fact_source,
+    frame_keeper,
+    host_frame,
+    node_facts,
+    reservations,
+)
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract, replication, replicator
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class DecisionOptions:
+    """Bounds of deciding from memory; see the options of the same names."""
+
+    mirror: wiring.MirrorOptions
+    deadline_seconds: float
+    batch_window_seconds: float
+    max_batch_servers: int
+    cache_bytes: int
+
+
+@attrs.frozen
+class Surroundings:
+    """What of the worker the parts stand on.
+
+    :param now_seconds: the back end's clock, without I/O
+    """
+
+    plugin: wiring.Plugin
+    host_manager: Any
+    store: host_state_store.HostStateStore
+    synchronizer: contract.Synchronizer
+    replicator: replicator.Replicator
+    now_seconds: Callable[[], float]
+    placement_client: Callable[[], Any]
+
+
+class DecisionParts:
+    """The engine with its hosts, Placement's mirror, and the decider over both."""
+
+    def __init__(self, around: Surroundings, options: DecisionOptions) -> None:
+        self._around = around
+        self._options = options
+        self.reservations = reservations.Reservations(time.monotonic)
+        self.engine, self.frame_keeper = self._make_engine()
+        self._mirror = wiring.SchedulerMirror(
+            around.plugin,
+            around.synchronizer,
+            around.store.snapshot,
+            self._epoch,
+            around.now_seconds,
+            options.mirror,
+        )
+        self._writer = allocations.AllocationWriter(
+            _Late(around.placement_client),
+            batch_window_seconds=options.batch_window_seconds,
+            max_batch_consumers=options.max_batch_servers,
+        )
+        self.decider = deciding.Decider(
+            around.host_manager,
+            self.engine,
+            self.frame_keeper,
+            room_module.Room(self.engine, self.reservations),
+            claiming.Claimer(around.placement_client, self._writer, self._mirror.hints.hint),
+            lambda uuid: bool(self._present.locate(uuid)),
+            self._proved_full,
+            deadline_seconds=options.deadline_seconds,
+        )
+
+    def _make_engine(self) -> tuple[engine.Engine, frame_keeper.FrameKeeper]:
+        around = self._around
+        settings = scheduling_options.settings(around.plugin.conf, around.host_manager)
+        present = self._present = fact_source.Present()
+        made = engine.Engine(
+            settings,
+            scheduling_options.enabled_filters(settings, around.host_manager),
+            scheduling_options.enabled_weighers(settings, around.host_manager),
+            frame=host_frame.HostFrame(locate=present.locate, attribute=present.attribute),
+            rng=random.Random(),
+            cache_bytes=self._options.cache_bytes,
+        )
+        ratios = node_facts.DefaultRatios(
+            **{
+                name: getattr(around.plugin.conf, f"{name}_allocation_ratio")
+                or getattr(around.plugin.conf, f"initial_{name}_allocation_ratio")
+                for name in ("cpu", "ram", "disk")
+            }
+        )
+        return made, frame_keeper.FrameKeeper(
+            around.store, made, present, ratios=ratios, reservations=self.reservations
+        )
+
+    # -- life -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; in the worker, after the feed was started."""
+        self._mirror.start()
+
+    def stop(self) -> None:
+        """Stop the threads; before the synchronizer is closed."""
+        self._mirror.stop()
+
+    # -- Placement's mirror -------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Say why the mirror may not be used now; None if it may."""
+        return self._mirror.mirror.usable(self._around.store.snapshot())
+
+    def _epoch(self) -> str | None:
+        status = self._around.replicator.status()
+        return status.epoch if status.state is replication.State.FOLLOWING else None
+
+    def _proved_full(self, asked: deciding.Asked, decided_at: float) -> bool:
+        """See :class:`deciding.Decider`."""
+        for query in asked.queries or ():
+            try:
+                proof = self._mirror.mirror.prove_current(decided_at, query.resources)
+            except errors.NodbError as error:
+                LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
+                raise deciding.NeedsPlacement("mirror not proved") from error
+            if not proof.complete:
+                raise deciding.NeedsPlacement("mirror behind")
+            if proof.changed:
+                self._wait_for(proof.version)
+                return False
+        return True
+
+    def _wait_for(self, version: int) -> None:
+        """Wait until what was just published came back with the feed."""
+        deadline = time.monotonic() + 5.0
+        while (self._around.replicator.status().cursor_version or 0) < version:
+            if time.monotonic() > deadline:
+                raise deciding.NeedsPlacement("feed behind")
+            time.sleep(0.01)
+
+
+class _Late:
+    """Nova's report client, found when it is first used: making it may ask keystone."""
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client(), name)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for Placement's client while Nova prepares a request, and asks nobody yet.
+
+Nova's own select_destinations runs its request filters, makes its resource
+request, for pinned CPUs two of them, and asks Placement for candidates. Here the
+question is noted instead, to be answered from memory once the choice is made.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from nova.scheduler.client import report
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter import candidate_queries
+
+#: Keeps Nova from saying NoValidHost before anybody was asked; names no provider.
+_PLACEHOLDER: dict[str, Any] = {"allocations": {}, "mappings": {}}
+
+#: What Nova asks candidates with, and writes allocations with.
+CANDIDATES_VERSION = str(getattr(report, "SAME_SUBTREE_VERSION", "1.36"))
+
+Answer = tuple[list[Any] | None, dict[str, Any] | None, str | None]
+
+
+class DeferredCandidates:
+    """One request's questions. All else goes to the real client.
+
+    :param client: Nova's SchedulerReportClient
+    :ivar queries: what was asked for, in order
+    :ivar outside: why Placement has to answer; None while memory can
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._asked: list[Any] = []
+        self.queries: list[requests.CandidateQuery] = []
+        self.outside: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    @property
+    def client(self) -> Any:
+        """The real client."""
+        return self._client
+
+    def get_allocation_candidates(self, context: Any, resources: Any) -> Answer:
+        """Note the question; ask Placement only where memory has no answer."""
+        self._asked.append(resources)
+        query = candidate_queries.parse_query(resources.to_querystring())
+        if self.outside is None and isinstance(query, candidate_queries.Outside):
+            self.outside = query.reason
+        if self.outside is not None:
+            return self.ask(context)
+        assert not isinstance(query, candidate_queries.Outside)  # it would be noted above
+        self.queries.append(query)
+        return [_PLACEHOLDER], {}, CANDIDATES_VERSION
+
+    def ask(self, context: Any) -> Answer:
+        """Ask Placement everything that was asked so far, as Nova does."""
+        found: list[Any] = []
+        summaries: dict[str, Any] = {}
+        version = None
+        for number, resources in enumerate(self._asked):
+            answer = self._client.get_allocation_candidates(context, resources)
+            if answer is None or answer[0] is None:
+                if number == 0:
+                    return None, None, None
+                continue
+            found.extend(answer[0])
+            summaries.update(answer[1])
+            version = version or answer[2]
+        return found, summaries, version
+
+
+def by_provider(allocation_requests: list[Any]) -> dict[str, list[Any]]:
+    """Return allocation requests by the providers they take from, as Nova keeps them."""
+    found: dict[str, list[Any]] = collections.defaultdict(list)
+    for each in allocation_requests:
+        for uuid in each["allocations"]:
+            found[uuid].append(each)
+    return found

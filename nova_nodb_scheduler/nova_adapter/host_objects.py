@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's own filters and weighers on Nova's host states, for the hosts that need them.
+
+NUMA fit and PCI devices are Nova's code, and an operator's own filters expect
+Nova's HostState: both run here, on the hosts that the masks left, unchanged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from nova.scheduler import manager as nova_manager
+
+from nova_nodb_scheduler.scheduling import contract
+
+LOG = logging.getLogger(__name__)
+
+
+class HostObjects:
+    """Host states of one request, made when they are first asked for.
+
+    One thread. Implements :class:`contract.HostObjects`.
+
+    :param host_manager: Nova's, with the enabled filters and the weighers
+    :param make_states: uuids of compute nodes -> their HostStates
+    :param candidates: uuid -> the allocation requests of that host
+    """
+
+    def __init__(
+        self,
+        host_manager: Any,
+        spec: Any,
+        make_states: Callable[[Collection[str]], dict[str, Any]],
+        candidates: Callable[[str], Sequence[contract.AllocationRequest]],
+    ) -> None:
+        self._filters = {type(each).__name__: each for each in host_manager.enabled_filters}
+        self._weighers = {type(each).__name__: each for each in host_manager.weighers}
+        self._spec = spec
+        self._make_states = make_states
+        self._candidates = candidates
+        self._states: dict[str, Any] = {}
+        #: What a filter or weigher of Nova's, or the operator's, raised.
+        self.raised: Exception | None = None
+
+    def _known(self, uuids: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return the host states of those compute nodes that are still there."""
+        missing = [uuid for uuid in uuids if uuid not in self._states]
+        if missing:
+            for uuid, state in self._make_states(missing).items():
+                state.allocation_candidates = list(self._candidates(uuid))
+                self._states[uuid] = state
+        return [(uuid, self._states[uuid]) for uuid in uuids if uuid in self._states]
+
+    def filter(self, name: str, uuids: Sequence[str], index: int) -> Collection[str]:
+        """Return the hosts that one of the enabled filters passes."""
+        own = self._filters[name]
+        if not own.run_filter_for_index(index):
+            return uuids
+        known = self._known(uuids)
+        uuid_of = {id(state): uuid for uuid, state in known}
+        asked = _Asked([state for _, state in known])
+        try:
+            # None is Nova's word for "stop filtering": nothing is left.
+            return [uuid_of[id(state)] for state in own.filter_all(asked, self._spec) or ()]
+        except Exception as error:
+            self.raised = error
+            LOG.error(
+                "Filter %(filter)s failed at host %(host)s; the request fails as it "
+                "would with Nova's own scheduler.",
+                {"filter": name, "host": asked.last},
+            )
+            raise
+
+    def weigh(self, name: str, uuids: Sequence[str]) -> contract.WeighedOnObjects:
+        """Return what one of the weighers says of some hosts."""
+        own = self._weighers[name]
+        states = [state for _, state in self._known(uuids)]
+        try:
+            raw = own.weigh_objects([_Weighed(state) for state in states], self._spec)
+            multipliers = [own.weight_multiplier(state) for state in states]
+        except Exception as error:
+            self.raised = error
+            raise
+        return contract.WeighedOnObjects(
+            raw=np.array([float(each) for each in raw], np.float64),
+            multipliers=np.array(multipliers, np.float64),
+            minval=own.minval,
+            maxval=own.maxval,
+        )
+
+    def allocation_requests(self, uuid: str) -> Sequence[contract.AllocationRequest]:
+        """Return what the filters left of a host's allocation requests."""
+        state = self._states.get(uuid)
+        found = self._candidates(uuid) if state is None else state.allocation_candidates
+        return list(found)
+
+    def consume(self, uuid: str, instance_uuid: str | None) -> None:
+        """Take the request's share of a host's NUMA cells and PCI devices."""
+        for _, state in self._known([uuid]):
+            nova_manager.SchedulerManager._consume_selected_host(
+                state, self._spec, instance_uuid=instance_uuid
+            )
+
+    def limits(self, uuid: str) -> dict[str, Any]:
+        """Return the limits that filters set on a host."""
+        state = self._states.get(uuid)
+        return dict(state.limits) if state is not None else {}
+
+
+class _Weighed:
+    """What Nova's weighers expect around a host state."""
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+        self.weight = 0.0
+
+
+class _Asked:
+    """Host states, remembering the last one that a filter took."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self._states = states
+        self.last: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for state in self._states:
+            self.last = state
+            yield state
+
+    def __len__(self) -> int:
+        return len(self._states)
