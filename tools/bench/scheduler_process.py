@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler worker that calls its own manager's select_destinations, and times the calls."""
+
+import collections
+import concurrent.futures
+import functools
+import gc
+import itertools
+import os
+import pathlib
+import resource
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from tools.bench import nova_process, serving, workload
+
+_BINARY = "nova-scheduler"
+_READY_SECONDS = 3600.0
+_POLL_SECONDS = 0.2
+#: How long a plugin that is proved may take until it asks Placement for no more candidates.
+_MIRROR_SECONDS = 120.0
+
+
+class Scheduler:
+    """What the parent can ask of this process."""
+
+    def __init__(self, config_file: str) -> None:
+        self._conf = nova_process.configure(_BINARY, config_file)
+        from nova import service
+
+        self._is_plugin = "nova_nodb" in service.SERVICE_MANAGERS[_BINARY]
+        self._manager: Any = None
+        self._status: Any = None
+        self._asks_for_candidates = True
+        from tools.bench import nova_requests
+
+        self._requests = nova_requests.NovaRequests()
+        self._candidates = _count_candidate_calls()
+
+    # -- becoming ready ------------------------------------------------------
+
+    def begin(self) -> dict[str, Any]:
+        """Make the manager and wait until it decides as it does from then on.
+
+        For stock, as if all computes had told it of their instances (of none, in its favour):
+        hours after its start. For the plugin, until a request is decided without a fallback.
+        """
+        gc.collect()
+        memory_before = memory_mb()
+        started, cpu_started = time.perf_counter(), time.process_time()
+        if not self._is_plugin:
+            _without_instances(self._conf)
+        self._manager = nova_process.make_manager(_BINARY, self._conf)
+        made: list[str] = []
+        ready, cpu_ready = time.perf_counter(), time.process_time()
+        if self._is_plugin:
+            self._wait_proved()
+            ready, cpu_ready = self._decide_from_memory(made)
+        gc.collect()
+        return {
+            "ready_seconds": ready - started,
+            "ready_cpu_seconds": cpu_ready - cpu_started,
+            "asks_for_candidates": self._asks_for_candidates,
+            "memory_mb_before": memory_before,
+            "memory_mb_ready": memory_mb(),
+            "consumers": made,
+        }
+
+    def _wait_proved(self) -> None:
+        from nova import context
+
+        from nova_nodb_scheduler.nova_adapter import assembly, rpc_server
+
+        self._status = rpc_server.make_client(assembly.get(), 60.0)
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            status = self._status.get_status(context.get_admin_context())
+            unproved = {each.scope: each.reason for each in status.scopes if not each.proved}
+            if not unproved:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not proved: {unproved}")
+            time.sleep(_POLL_SECONDS)
+
+    def _decide_from_memory(self, made: list[str]) -> tuple[float, float]:
+        """Decide until nothing falls back, and if possible, no candidates are asked for.
+
+        Returns the clocks (wall, process) after the first such decision.
+        """
+        requests = workload.stream(0)
+        began = time.perf_counter()
+        without_fallback: tuple[float, float] | None = None
+        while True:
+            fallbacks, asked = self.fallbacks(), self._candidates["asked"]
+            made += self._one(next(requests), 1).consumers
+            clocks = time.perf_counter(), time.process_time()
+            if self.fallbacks() == fallbacks:
+                if self._candidates["asked"] == asked:
+                    self._asks_for_candidates = False
+                    return clocks
+                without_fallback = without_fallback or clocks
+            if without_fallback and clocks[0] > began + _MIRROR_SECONDS:
+                return without_fallback
+            if clocks[0] > began + _READY_SECONDS:
+                raise TimeoutError(f"still falling back: {self.fallbacks()}")
+            time.sleep(_POLL_SECONDS)
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return the plugin's own count of requests that left memory, by reason."""
+        if self._status is None:
+            return {}
+        from nova import context
+
+        return dict(self._status.get_status(context.get_admin_context()).fallbacks)
+
+    # -- requests ---------------------------------------------------------------
+
+    def run(
+        self,
+        requests: int,
+        seconds: float,
+        seed: int,
+        threads: int = 1,
+        instances: int = 1,
+        rate: float = 0.0,
+        repeated: bool = False,
+    ) -> dict[str, Any]:
+        """Make requests, one after the other in each thread, or at a stated rate.
+
+        :param requests: most requests
+        :param seconds: no request begins later; at least one is made
+        :param rate: requests a second, 0 for as fast as answers come; latency then counts from
+            when a request was due
+        :param repeated: only flavors that come again and again
+        """
+        stream = workload.stream(seed)
+        if repeated:
+            stream = (each for each in stream if each.zone is None and each.flavor.name != "rare")
+        fallbacks, asked = self.fallbacks(), self._candidates["asked"]
+        load = _Load(self, stream, requests, seconds, instances, rate)
+        cpu = time.process_time()
+        load.run(threads)
+        cpu = time.process_time() - cpu
+        after = self.fallbacks()
+        return {
+            "latencies": load.latencies,
+            "wall_seconds": load.wall_seconds,
+            "scheduler_cpu_seconds": cpu,
+            "decided": load.decided,
+            "errors": dict(load.errors),
+            "candidates_asked": self._candidates["asked"] - asked,
+            "may_ask": self._asks_for_candidates,
+            "hosts": len(load.hosts),
+            "consumers": load.consumers,
+            "fallbacks": {
+                reason: count - fallbacks.get(reason, 0)
+                for reason, count in after.items()
+                if count > fallbacks.get(reason, 0)
+            },
+        }
+
+    def _one(self, request: workload.Request, instances: int) -> "_Answer":
+        uuids = [str(uuid.uuid4()) for _ in range(instances)]
+        context, spec = self._requests.make(request, uuids)
+        try:
+            chosen = self._manager.select_destinations(
+                context,
+                spec_obj=spec,
+                instance_uuids=uuids,
+                return_objects=True,
+                return_alternates=True,
+            )
+        except Exception as error:  # noqa: BLE001 - counted by kind, which fails the run
+            # An expected exception comes wrapped for the RPC server.
+            inner = getattr(error, "exc_info", (None, error))[1]
+            text = type(inner).__name__
+            if text != "NoValidHost":
+                text += f": {str(inner)[:200]}"
+            return _Answer(uuids, [], text)
+        return _Answer(uuids, [each[0].nodename for each in chosen], None)
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing for a while; what runs beside requests goes on."""
+        time.sleep(seconds)
+
+    def state(self) -> dict[str, Any]:
+        """Return memory now and at its peak, in MiB."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {"memory_mb": memory_mb(), "memory_mb_peak": peak, "is_plugin": self._is_plugin}
+
+    def stop(self) -> None:
+        """End what the manager started."""
+        if self._manager is not None:
+            self._manager.cleanup_host()
+
+
+class _Answer:
+    def __init__(self, consumers: list[str], hosts: list[str], error: str | None) -> None:
+        self.consumers, self.hosts, self.error = consumers, hosts, error
+
+
+class _Load:
+    """Requests of one run, shared by its threads."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        stream: Iterator[workload.Request],
+        requests: int,
+        seconds: float,
+        instances: int,
+        rate: float,
+    ) -> None:
+        self._scheduler = scheduler
+        self._stream = stream
+        self._left = itertools.islice(itertools.count(), requests)
+        self._seconds = seconds
+        self._instances = instances
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._started = 0.0
+        self.latencies: list[float] = []
+        self.errors: collections.Counter[str] = collections.Counter()
+        self.hosts: set[str] = set()
+        self.consumers: list[str] = []
+        self.decided = 0
+        self.wall_seconds = 0.0
+
+    def run(self, threads: int) -> None:
+        self._started = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            for worker in [pool.submit(self._work) for _ in range(threads)]:
+                worker.result()
+        self.wall_seconds = time.perf_counter() - self._started
+
+    def _take(self) -> tuple[workload.Request, float] | None:
+        """Return the next request and when it is due; None when there is to be no more."""
+        with self._lock:
+            number = next(self._left, None)
+            if number is None:
+                return None
+            now = time.perf_counter()
+            due = self._started + number / self._rate if self._rate else now
+            if number and max(now, due) > self._started + self._seconds:
+                return None
+            return next(self._stream), due
+
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            request, due = taken
+            time.sleep(max(0.0, due - time.perf_counter()))
+            answer = self._scheduler._one(request, self._instances)
+            ended = time.perf_counter()
+            with self._lock:
+                self.latencies.append(ended - due)
+                self.consumers += answer.consumers
+                self.hosts.update(answer.hosts)
+                self.decided += len(answer.hosts)
+                if answer.error is not None:
+                    self.errors[answer.error] += 1
+
+
+def memory_mb() -> float:
+    """Return this process's resident memory in MiB."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _count_candidate_calls() -> collections.Counter[str]:
+    """Count this process's calls for allocation candidates from now on, under "asked"."""
+    from nova.scheduler.client import report
+
+    counted: collections.Counter[str] = collections.Counter()
+    own = report.SchedulerReportClient.get_allocation_candidates
+
+    @functools.wraps(own)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counted["asked"] += 1
+        return own(*args, **kwargs)
+
+    report.SchedulerReportClient.get_allocation_candidates = counting
+    return counted
+
+
+def _without_instances(conf: Any) -> None:
+    """Let stock Nova trust an empty list of instances of each host from the start."""
+    from nova.scheduler import host_manager
+
+    class Trusted(dict[str, Any]):
+        def get(self, host: str, default: Any = None) -> Any:
+            return self.setdefault(host, {"instances": {}, "updated": True})
+
+    def init(self: Any, computes_by_cell: Any = None) -> None:
+        self._instance_info = Trusted()
+
+    host_manager.HostManager._init_instance_info = init
+
+
+def main() -> None:
+    """Serve the parent: scheduler_process CONFIG_FILE."""
+    scheduler = Scheduler(sys.argv[1])
+    names = ("begin", "run", "rest", "state", "fallbacks", "stop")
+    serving.serve({"ready": lambda: True, **{name: getattr(scheduler, name) for name in names}})
+
+
+if __name__ == "__main__":
+    main()
