@@ -53,8 +53,9 @@ class HintQueue:
             waiting = self._waiting.get(hint.provider)
             if waiting is not None:
                 waiting.hints.add(hint)
-                # One look serves all that came before it.
-                waiting.attempt = 0
+                if waiting.attempt:
+                    # A first look serves those that wait for a later one, too.
+                    self._put(hint.provider, 0, waiting.hints)
             elif len(self._waiting) >= self._limit:
                 self.forgotten += 1
             else:
@@ -65,8 +66,12 @@ class HintQueue:
         taken: dict[str, tuple[int, set[feed_hints.Hint]]] = {}
         now = self._clock()
         while self._heap and len(taken) < limit and self._heap[0][0] <= now:
-            _due, provider = heapq.heappop(self._heap)
-            waiting = self._waiting.pop(provider)
+            due, provider = heapq.heappop(self._heap)
+            waiting = self._waiting.get(provider)
+            if waiting is None or waiting.due != due:
+                # Put again since, for another time.
+                continue
+            del self._waiting[provider]
             taken[provider] = (waiting.attempt, waiting.hints)
         return taken
 

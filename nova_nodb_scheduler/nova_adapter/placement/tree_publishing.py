@@ -5,8 +5,7 @@ A scheduler adds what it allocated to a record at once. What the keeper reads
 may be older than that, or newer, and generations alone do not tell: those of a
 provider that was deleted and made again begin anew. So every reading carries
 the back end's time of its begin, and a record that a scheduler wrote since
-then, to a generation that the reading does not have, stays as it is and is
-read again.
+then, with consumers that the reading lacks, stays as it is and is read again.
 """
 
 from __future__ import annotations
@@ -134,6 +133,15 @@ def _written_since(current: Mapping[str, Any], began_at: float) -> bool:
     return float(current.get("written_at", 0.0)) >= began_at
 
 
+def _undoes(stands: Mapping[str, Any], current: Mapping[str, Any], began_at: float) -> bool:
+    """Tell whether a reading lacks what a scheduler may have written since it began.
+
+    Generations would not tell: the own write may have been added to a record
+    that was behind by a foreign one, and then has the reading's generation.
+    """
+    return _written_since(current, began_at) and not stands.keys() >= current["allocations"].keys()
+
+
 def _replaced(
     state: Mapping[str, Any], began_at: float, root: str, written: Written
 ) -> publisher_module.Compute:
@@ -141,7 +149,7 @@ def _replaced(
         current: publisher_module.State | None,
     ) -> publisher_module.State | publisher_module.Outcome:
         if current is not None:
-            if _written_since(current, began_at) and current["generation"] > state["generation"]:
+            if _undoes(state["allocations"], current, began_at):
                 written.again.add(root)
                 return publisher_module.UNCHANGED
             if float(current.get("read_at", 0.0)) > began_at:
@@ -163,9 +171,11 @@ def _allocated(
         if current is None or "broken" in current:
             written.whole.add(root)
             return publisher_module.UNCHANGED
+        if _undoes(stands, current, began_at):
+            written.again.add(root)
+            return publisher_module.UNCHANGED
         if current["generation"] != answer.generation:
-            newer = _written_since(current, began_at)
-            (written.again if newer else written.whole).add(root)
+            written.whole.add(root)
             return publisher_module.UNCHANGED
         if current["allocations"] == stands or float(current["read_at"]) > began_at:
             return publisher_module.UNCHANGED

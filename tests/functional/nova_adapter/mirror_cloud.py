@@ -51,7 +51,7 @@ class MirrorCase(cloud.CloudCase):
         singleton = fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None)
         singleton.setUp()
         self.addCleanup(singleton.cleanUp)
-        self.client = report.SchedulerReportClient(adapter=_NoAdapter())
+        self.client = report.SchedulerReportClient(adapter=NoAdapter())
         self.calls: collections.Counter[str] = collections.Counter()
         self.down = False
         self.clock = Clock()
@@ -225,7 +225,7 @@ class MirrorCase(cloud.CloudCase):
         self.assertEqual(self.real(), self.mirrored())
 
 
-class _NoAdapter:
+class NoAdapter:
     """Nova's report client makes no session while it has one; the fixture replaces its calls."""
 
     additional_headers: dict[str, str] = {}
