@@ -18,7 +18,9 @@ from nova_nodb_scheduler.nova_adapter.placement import (
     course,
     outcomes,
     posting,
+    reading_back,
     together,
+    undoing,
 )
 
 
@@ -32,7 +34,8 @@ class AllocationWriter:
     :param batch_window_seconds: how long a write waits for company; 0: only
         what queues up while another is under way shares a call
     :param max_batch_consumers: servers that share a call; a request with more
-        still gets one call
+        still gets one call. Beyond 8 a server costs hardly less, and all wait
+        for the slowest
     :param version: microversion that the allocation requests are made for
     :param clock: monotonic seconds
     """
@@ -42,7 +45,7 @@ class AllocationWriter:
         client: Any,
         *,
         batch_window_seconds: float = 0.0,
-        max_batch_consumers: int = 50,
+        max_batch_consumers: int = 16,
         version: str = "1.36",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -54,7 +57,7 @@ class AllocationWriter:
             window_seconds=batch_window_seconds,
             max_size=max_batch_consumers,
         )
-        self._pauses = course.Pauses(clock, sleep, rng or random.Random())
+        self._pauses = reading_back.Pauses(clock, sleep, rng or random.Random())
 
     @property
     def calls(self) -> Mapping[str, int]:
@@ -80,7 +83,8 @@ class AllocationWriter:
         :param request_id: of the request, for Placement's log
         :return: an outcome for each consumer
         """
-        running = course.Course(self._posting, self._batcher, self._pauses, deadline, request_id)
+        reading = reading_back.ReadBack(self._posting, self._pauses, deadline, request_id)
+        running = course.Course(self._posting, self._batcher, reading)
         return running.write(tuple(servers), divisible=divisible)
 
     def undo(
@@ -98,5 +102,5 @@ class AllocationWriter:
         :param unsure: their outcome is Unknown: look before anything is removed
         :return: consumers of which it is not known that this write is gone
         """
-        running = course.Course(self._posting, self._batcher, self._pauses, deadline, request_id)
-        return running.undo(tuple(servers), unsure=unsure)
+        reading = reading_back.ReadBack(self._posting, self._pauses, deadline, request_id)
+        return undoing.undo(self._posting, reading, servers, unsure=unsure)

@@ -18,6 +18,10 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
+class LeaderEnded(Exception):
+    """The thread that made the call for several was ended: its result is not known."""
+
+
 @attrs.define(eq=False)
 class _Place(Generic[Work, Result]):
     """One caller's place in the queue."""
@@ -26,7 +30,7 @@ class _Place(Generic[Work, Result]):
     size: int
     alone: bool
     result: Result | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
     done: bool = False
 
 
@@ -49,7 +53,7 @@ class Batcher(Generic[Work, Result]):
         call: Callable[[Sequence[Work]], Sequence[Result]],
         *,
         window_seconds: float = 0.0,
-        max_size: int = 50,
+        max_size: int = 16,
     ) -> None:
         self._call = call
         self._window_seconds = window_seconds
@@ -65,6 +69,7 @@ class Batcher(Generic[Work, Result]):
 
         :param size: what counts towards the bound
         :param alone: not to share a call
+        :raises LeaderEnded: another caller's thread was killed during the call
         """
         place: _Place[Work, Result] = _Place(work, size, alone)
         with self._changed:
@@ -82,14 +87,24 @@ class Batcher(Generic[Work, Result]):
     def _wait(self, place: _Place[Work, Result]) -> list[_Place[Work, Result]]:
         """Wait for a result, or for the lead and then return what to lead."""
         with self._changed:
-            while not place.done and self._busy:
-                self._changed.wait()
-            if place.done:
-                return []
-            self._busy = True
-            if self._window_seconds > 0:
-                self._changed.wait_for(self._is_full, self._window_seconds)
-            return self._take()
+            leads = False
+            try:
+                while not place.done and self._busy:
+                    self._changed.wait()
+                if place.done:
+                    return []
+                leads = self._busy = True
+                if self._window_seconds > 0:
+                    self._changed.wait_for(self._is_full, self._window_seconds)
+                return self._take()
+            except BaseException:
+                # A green thread was killed: nobody wants its result any more.
+                if place in self._queue:
+                    self._queue.remove(place)
+                if leads:
+                    self._busy = False
+                    self._changed.notify_all()
+                raise
 
     def _is_full(self) -> bool:
         return self._queue[0].alone or sum(p.size for p in self._queue) >= self._max_size
@@ -106,12 +121,25 @@ class Batcher(Generic[Work, Result]):
         return batch
 
     def _lead(self, batch: list[_Place[Work, Result]]) -> None:
-        error: BaseException | None = None
+        error: Exception | None = None
         results: Sequence[Result] = ()
         try:
             results = self._call([place.work for place in batch])
-        except BaseException as raised:  # noqa: BLE001 - told to every caller concerned
+        except Exception as raised:  # noqa: BLE001 - told to every caller concerned
             error = raised
+        except BaseException as raised:
+            # A green thread is killed so. It is the leader's own end, not the others'.
+            error = LeaderEnded(repr(raised))
+            raise
+        finally:
+            self._hand_out(batch, results, error)
+
+    def _hand_out(
+        self,
+        batch: list[_Place[Work, Result]],
+        results: Sequence[Result],
+        error: Exception | None,
+    ) -> None:
         with self._changed:
             for number, place in enumerate(batch):
                 place.error = error

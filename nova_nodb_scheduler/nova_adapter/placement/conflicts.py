@@ -86,9 +86,14 @@ class Bad:
 
 @attrs.frozen
 class Lost:
-    """It may be written, or be written yet: no answer came."""
+    """It may be written: no answer came.
+
+    :param ended: Placement says itself that it broke off: if it is not written
+        by now, it will not be
+    """
 
     text: str
+    ended: bool = False
 
 
 Reply = Done | Refused | NoProvider | ConsumerConflict | Contended | Bad | Lost
@@ -104,7 +109,9 @@ def read(response: Any) -> Reply:
         return Done()
     code, text = _error(response)
     if status >= 500 or status == 408:
-        return Lost(f"HTTP {status}: {text}")
+        # Gateways answer in the place of a Placement that still works, and not
+        # in its form.
+        return Lost(f"HTTP {status}: {text}", ended=status == 500 and bool(code))
     found = _PROVIDER.search(text)
     if status == 409:
         return _conflict(code, text, found.group(1) if found else None)

@@ -16,81 +16,57 @@ refuses the second, and the consumers are read again.
 from __future__ import annotations
 
 import collections
-import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 
 import attrs
-from oslo_log import log
 
 from nova_nodb_scheduler.nova_adapter.placement import (
     batching,
     conflicts,
     outcomes,
     posting,
+    reading_back,
     together,
+    undoing,
 )
 
-LOG = log.getLogger(__name__)
-
-_MIN_PAUSE_SECONDS = 0.01
-_MAX_PAUSE_SECONDS = 0.5
 #: Answers that a consumer is not new though it has nothing, before that is believed.
 _PATIENCE = 3
-
-
-@attrs.frozen
-class Pauses:
-    """Short waits with jitter, doubling."""
-
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    rng: random.Random
-
-    def pause(self, attempt: int, deadline: float) -> bool:
-        """Wait; False, and at once, where the deadline has come."""
-        left = deadline - self.clock()
-        if left <= 0:
-            return False
-        seconds = min(_MAX_PAUSE_SECONDS, _MIN_PAUSE_SECONDS * 2.0 ** min(attempt, 10))
-        self.sleep(min(left, seconds * self.rng.uniform(0.5, 1.5)))
-        return True
 
 
 @attrs.define(eq=False)
 class _Piece:
     """Servers that are sent together, and what happened to them so far.
 
+    :param alone: it failed: in a call with others it would spoil theirs again
     :param unsure: an answer was lost: it may be written yet
+    :param ended: Placement itself broke off: it will not be written any more,
+        but records of the consumers may be left
     """
 
     servers: tuple[outcomes.Server, ...]
     attempts: int = 0
+    alone: bool = False
     strange: int = 0
     unsure: bool = False
+    ended: bool = False
 
     def only(self, servers: Iterable[outcomes.Server]) -> _Piece:
         return attrs.evolve(self, servers=tuple(servers))
 
 
 class Course:
-    """One request's write or undoing; made for one call.
-
-    :param deadline: on the clock of the pauses
-    """
+    """One request's write; made for one call."""
 
     def __init__(
         self,
         posts: posting.Posting,
         batcher: batching.Batcher[together.Part, conflicts.Reply],
-        pauses: Pauses,
-        deadline: float,
-        request_id: str | None,
+        reading: reading_back.ReadBack,
     ) -> None:
         self._posts = posts
         self._batcher = batcher
-        self._pauses = pauses
-        self._deadline = deadline
-        self._request_id = request_id
+        self._reading = reading
         self._outcomes: dict[str, outcomes.Outcome] = {}
         self._pieces: collections.deque[_Piece] = collections.deque()
         self._divisible = False
@@ -109,11 +85,15 @@ class Course:
         return self._outcomes
 
     def _send(self, piece: _Piece) -> None:
-        part = together.Part(piece.servers, self._request_id)
-        # What failed once is sent alone: it would spoil the others' call again.
-        alone = piece.attempts > 0
-        reply = self._batcher.submit(part, len(piece.servers), alone=alone)
+        part = together.Part(piece.servers, self._reading.request_id)
+        reply: conflicts.Reply
+        try:
+            reply = self._batcher.submit(part, len(piece.servers), alone=piece.alone)
+        except batching.LeaderEnded as error:
+            reply = conflicts.Lost(str(error))
         piece.attempts += 1
+        # One lost race says nothing of this request: it may have been another's.
+        piece.alone = piece.attempts > 1 or not isinstance(reply, conflicts.Contended)
         match reply:
             case conflicts.Done():
                 self._settle(piece, outcomes.Written())
@@ -129,7 +109,8 @@ class Course:
             case conflicts.Bad():
                 self._bad(piece, outcomes.Rejected(reply.status, reply.text))
             case conflicts.Lost():
-                piece.unsure = True
+                piece.unsure = piece.unsure or not reply.ended
+                piece.ended = piece.ended or reply.ended
                 self._look(piece, reply.text, all_or_none=True)
 
     # -- refusals -------------------------------------------------------------------
@@ -171,7 +152,7 @@ class Course:
         written = [s for s in servers if self._is(s, outcomes.Written)]
         if len(written) == len(servers) or not written:
             return
-        left = self.undo(tuple(written))
+        left = undoing.undo(self._posts, self._reading, written, unsure=False)
         for server in written:
             self._outcomes[server.consumer] = (
                 outcomes.Unknown("it could not be taken back before the deadline")
@@ -189,7 +170,7 @@ class Course:
 
     def _again(self, piece: _Piece, outcome: outcomes.Outcome) -> None:
         """Send it again after a pause; past the deadline it has its outcome."""
-        if self._pauses.pause(piece.attempts, self._deadline):
+        if self._reading.pause(piece.attempts):
             self._pieces.append(piece)
             return
         if piece.unsure:
@@ -199,14 +180,12 @@ class Course:
     def _not_new(self, piece: _Piece, reply: conflicts.ConsumerConflict) -> None:
         if piece.unsure:
             self._look(piece, reply.text)
-            return
-        if len(piece.servers) > 1:
+        elif len(piece.servers) > 1:
             self._halve(piece, outcomes.ConsumerExists(reply.text))
-            return
-        forgot = self._posts.not_left_behind(piece.servers[0].consumer)
-        if not forgot:
-            piece.strange += 1
-        self._look(piece, reply.text)
+        else:
+            if not self._posts.not_left_behind(piece.servers[0].consumer):
+                piece.strange += 1
+            self._look(piece, reply.text)
 
     def _look(self, piece: _Piece, why: str, *, all_or_none: bool = False) -> None:
         """Read the consumers of a piece: equal is written, other exists, none is sent again.
@@ -215,7 +194,7 @@ class Course:
         """
         absent = []
         for number, server in enumerate(piece.servers):
-            held = self._read(server)
+            held = self._reading.read(server)
             if held is None:
                 unknown = outcomes.Unknown(f"{why}; and the consumer cannot be read")
                 self._settle(piece.only(piece.servers[number:]), unknown)
@@ -232,59 +211,9 @@ class Course:
         if not absent:
             return
         exists = outcomes.ConsumerExists(why)
+        if piece.strange and piece.ended and not piece.unsure:
+            self._posts.left_behind(server.consumer for server in absent)
         if piece.strange >= _PATIENCE:
             self._settle(piece.only(absent), exists)
         else:
             self._again(piece.only(absent), exists)
-
-    def _read(self, server: outcomes.Server) -> posting.Held | None:
-        """Read a consumer, again and again until the deadline."""
-        attempt = 0
-        while True:
-            held = self._posts.held(server.consumer, self._request_id)
-            if isinstance(held, posting.Held):
-                return held
-            attempt += 1
-            if not self._pauses.pause(attempt, self._deadline):
-                return None
-
-    # -- undoing --------------------------------------------------------------------
-
-    def undo(
-        self, servers: tuple[outcomes.Server, ...], *, unsure: bool = False
-    ) -> Collection[str]:
-        """Remove what was written; see :meth:`AllocationWriter.undo`."""
-        # A consumer that was just made is at generation 1.
-        left: dict[outcomes.Server, int] | None = dict.fromkeys(servers, 1)
-        if unsure:
-            left = self._equal(servers)
-        attempt = 0
-        while left:
-            reply = self._posts.empty(left.items(), self._request_id)
-            if isinstance(reply, conflicts.Done):
-                return ()
-            attempt += 1
-            if attempt > 1 and not self._pauses.pause(attempt, self._deadline):
-                break
-            left = self._equal(left)
-        return self._still(servers if left is None else left) if left != {} else ()
-
-    def _equal(self, servers: Iterable[outcomes.Server]) -> dict[outcomes.Server, int] | None:
-        """Return which servers have what was written, and at which generation."""
-        equal = {}
-        for server in servers:
-            held = self._read(server)
-            if held is None:
-                return None
-            if held.amounts == server.amounts:
-                equal[server] = int(held.body["consumer_generation"])
-        return equal
-
-    def _still(self, servers: Collection[outcomes.Server]) -> Collection[str]:
-        left = frozenset(server.consumer for server in servers)
-        LOG.warning(
-            "Allocations of %(count)d servers may be left in Placement, as it did not answer: "
-            "%(some)s. 'nova-manage placement audit' finds them.",
-            {"count": len(left), "some": ", ".join(sorted(left)[:5])},
-        )
-        return left

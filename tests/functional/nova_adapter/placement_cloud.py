@@ -18,7 +18,9 @@ import testtools
 from keystoneauth1 import adapter, session, token_endpoint
 from keystoneauth1 import exceptions as keystone
 from nova.scheduler.client import report
+from oslo_db import exception as db_exception
 from placement import exception
+from placement.handlers import allocation as handler
 from placement.objects import allocation
 from placement.tests.functional.fixtures import placement as placement_fixture
 from requests import adapters
@@ -255,3 +257,34 @@ class ProvidersChangeAtTimes(fixtures.Fixture):
             return own(*args, **kwargs)
 
         self.useFixture(fixtures.MonkeyPatch(f"{allocation.__name__}.replace_all", replace_all))
+
+
+class PlacementBreaks(fixtures.Fixture):
+    """Placement loses its database while it writes, the first few times.
+
+    It answers 500 then, and can take nothing back.
+    """
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._left = times
+
+    def _setUp(self) -> None:
+        own = handler.delete_consumers
+        own_replace = allocation.replace_all
+
+        def replace_all(*args: Any, **kwargs: Any) -> Any:
+            if self._left:
+                raise db_exception.DBConnectionError
+            return own_replace(*args, **kwargs)
+
+        def delete_consumers(*args: Any, **kwargs: Any) -> Any:
+            if self._left:
+                self._left -= 1
+                return None
+            return own(*args, **kwargs)
+
+        self.useFixture(fixtures.MonkeyPatch(f"{allocation.__name__}.replace_all", replace_all))
+        self.useFixture(
+            fixtures.MonkeyPatch(f"{handler.__name__}.delete_consumers", delete_consumers)
+        )

@@ -229,6 +229,15 @@ class LostAnswersTest(WriterCase):
         self.assertEqual([outcomes.Written] * 2, cloud.kinds(servers, found))
         self.assertEqual({"VCPU": 2}, self.usages(host))
 
+    def test_records_that_a_breaking_placement_left_behind_are_taken_over(self) -> None:
+        host = self.provider(VCPU=2)
+        servers = [cloud.server(host), cloud.server(host)]
+        self.useFixture(cloud.PlacementBreaks(1))
+        found = self.write(*servers)
+        self.assertEqual([outcomes.Written] * 2, cloud.kinds(servers, found))
+        self.assertEqual({"VCPU": 2}, self.usages(host))
+        self.assertLess(self.now, 1.0)
+
     def test_without_an_answer_until_the_deadline_the_outcome_is_unknown(self) -> None:
         host = self.provider(VCPU=2)
         one = cloud.server(host)

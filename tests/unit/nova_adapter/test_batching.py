@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who shares a call, and who leads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from importlib import util
+
+import testtools
+
+from nova_nodb_scheduler.nova_adapter.placement import batching
+
+
+class Killed(BaseException):
+    """As the one that ends a green thread."""
+
+
+class BatcherTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.calls: list[list[int]] = []
+        self.callers: list[int] = []
+        self.under_way = 0
+        self.entered = threading.Event()
+        self.go = threading.Event()
+        self.go.set()
+        self.raises: BaseException | None = None
+
+    def call(self, work: Sequence[int]) -> list[int]:
+        self.under_way += 1
+        assert self.under_way == 1
+        self.calls.append(list(work))
+        self.callers.append(threading.get_ident())
+        self.entered.set()
+        self.go.wait()
+        self.under_way -= 1
+        if self.raises is not None:
+            raise self.raises
+        return [each * 10 for each in work]
+
+    def queue_up(
+        self, batcher: batching.Batcher[int, int], works: Sequence[tuple[int, int, bool]]
+    ) -> list[object]:
+        """Submit works in order while a first call is under way; then let it go on."""
+        found: list[object] = [None] * (len(works) + 1)
+
+        def submit(number: int, work: int, size: int, alone: bool) -> None:
+            try:
+                found[number] = batcher.submit(work, size, alone=alone)
+            except BaseException as error:
+                found[number] = error
+
+        self.go.clear()
+        threads = [threading.Thread(target=submit, args=(0, 0, 1, False))]
+        threads[0].start()
+        self.entered.wait()
+        for number, (work, size, alone) in enumerate(works):
+            threads.append(threading.Thread(target=submit, args=(number + 1, work, size, alone)))
+            threads[-1].start()
+            while len(batcher._queue) <= number:
+                time.sleep(0.001)
+        self.go.set()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def test_a_lone_caller_calls_at_once_in_its_own_thread(self) -> None:
+        batcher = batching.Batcher(self.call)
+        self.assertEqual(70, batcher.submit(7, 1))
+        self.assertEqual([threading.get_ident()], self.callers)
+
+    def test_what_waits_shares_the_next_call_in_order_up_to_the_bound(self) -> None:
+        batcher = batching.Batcher(self.call, max_size=4)
+        works = [(1, 1, False), (2, 2, False), (3, 2, False), (4, 9, False), (5, 1, False)]
+        self.assertEqual([0, 10, 20, 30, 40, 50], self.queue_up(batcher, works))
+        self.assertEqual([[0], [1, 2], [3], [4], [5]], self.calls)
+
+    def test_work_that_is_to_be_alone_shares_neither_as_first_nor_later(self) -> None:
+        batcher = batching.Batcher(self.call)
+        works = [(1, 1, False), (2, 1, True), (3, 1, False), (4, 1, False)]
+        self.queue_up(batcher, works)
+        self.assertEqual([[0], [1], [2], [3, 4]], self.calls)
+
+    def test_an_error_reaches_all_that_shared_the_call_and_ends_there(self) -> None:
+        batcher = batching.Batcher(self.call)
+        self.raises = ValueError("broken")
+        found = self.queue_up(batcher, [(1, 1, False), (2, 1, False)])
+        self.assertEqual([self.raises] * 3, found)
+        self.raises = None
+        self.assertEqual(30, batcher.submit(3, 1))
+
+    def test_a_killed_leader_leaves_the_others_with_an_unknown_result(self) -> None:
+        batcher = batching.Batcher(self.call)
+        self.raises = Killed()
+        found = self.queue_up(batcher, [(1, 1, False), (2, 1, False)])
+        kinds = [type(each) for each in found]
+        # The one that led is killed itself; it led one of the two calls, or both.
+        self.assertEqual(Killed, kinds[0])
+        self.assertEqual({Killed, batching.LeaderEnded}, set(kinds[1:]))
+        self.raises = None
+        self.assertEqual(30, batcher.submit(3, 1))
+
+    def test_many_threads_get_each_their_own_result(self) -> None:
+        batcher = batching.Batcher(self.call, max_size=5)
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            wrong.extend(
+                each
+                for each in range(number * 100, number * 100 + 100)
+                if batcher.submit(each, 1 + each % 3, alone=each % 7 == 0) != each * 10
+            )
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], wrong)
+        self.assertEqual(800, sum(len(call) for call in self.calls))
+
+    def test_it_works_with_green_threads(self) -> None:
+        if util.find_spec("eventlet") is None:
+            self.skipTest("eventlet is not installed")
+        script = """
+            import eventlet
+            eventlet.monkey_patch()
+            import time
+            from nova_nodb_scheduler.nova_adapter.placement import batching
+            calls = []
+            def call(work):
+                calls.append(len(work))
+                time.sleep(0.01)
+                return [each * 10 for each in work]
+            batcher = batching.Batcher(call)
+            pool = eventlet.GreenPool()
+            found = list(pool.imap(lambda each: batcher.submit(each, 1), range(33)))
+            assert found == [each * 10 for each in range(33)], found
+            assert calls == [1, 16, 16], calls
+            # One that is killed while it waits is not worked for.
+            first, second = (eventlet.spawn(batcher.submit, each, 1) for each in (1, 2))
+            eventlet.sleep(0.001)
+            second.kill()
+            assert first.wait() == 10
+            assert batcher.submit(3, 1) == 30 and calls[3:] == [1, 1], calls
+        """
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
