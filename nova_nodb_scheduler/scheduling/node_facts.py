@@ -38,6 +38,17 @@ _VERBATIM = frozenset(
     )
 )
 
+#: Columns that hold a number in every row.
+_NUMBERS = (
+    "vcpus",
+    "vcpus_used",
+    "memory_mb",
+    "memory_mb_used",
+    "local_gb",
+    "local_gb_used",
+    "hypervisor_version",
+)
+
 _NOTHING: immutables.Map[str, Any] = immutables.Map()
 
 
@@ -67,35 +78,41 @@ def read(record: str, state: Mapping[str, Any], ratios: DefaultRatios) -> host_f
     # A row without a host belongs to no service, and Nova passes over it.
     host = "" if row.get("host") is None else row.text("host")
     cell, host = sys.intern(cell), sys.intern(host)
-    if row.get("free_disk_gb") is None:
+    # What Nova's objects refuse they refuse of any row.
+    numbers = {name: row.integer(name) for name in _NUMBERS}
+    updated = row.get("free_disk_gb") is not None
+    # A row that was never updated may lack what every update writes.
+    stats = _stats(row) if updated or row.get("stats") else _NOTHING
+    if updated or row.get("supported_instances"):
+        _supported_instances(row)
+    pci_free = _pci_free(row)
+    if not updated:
         return host_facts.HostFacts(
             uuid=uuid, cell=cell, host=host, node=node, updated=False, has_service=False
         )
     free_gb = row.integer("free_disk_gb")
     free_gb = min(free_gb, row.integer("disk_available_least", free_gb))
-    stats = _stats(row)
-    _supported_instances(row)
     _metrics(row)
     return host_facts.HostFacts(
         uuid=uuid,
         cell=cell,
         host=host,
         node=node,
-        memory_mb=row.integer("memory_mb"),
+        memory_mb=numbers["memory_mb"],
         free_ram_mb=row.integer("free_ram_mb"),
-        local_gb=row.integer("local_gb"),
+        local_gb=numbers["local_gb"],
         free_disk_mb=free_gb * 1024,
-        disk_mb_used=row.integer("local_gb_used") * 1024,
-        vcpus=row.integer("vcpus"),
-        vcpus_used=row.integer("vcpus_used"),
+        disk_mb_used=numbers["local_gb_used"] * 1024,
+        vcpus=numbers["vcpus"],
+        vcpus_used=numbers["vcpus_used"],
         cpu_allocation_ratio=_ratio(row, "cpu_allocation_ratio", ratios.cpu),
         ram_allocation_ratio=_ratio(row, "ram_allocation_ratio", ratios.ram),
         disk_allocation_ratio=_ratio(row, "disk_allocation_ratio", ratios.disk),
         num_instances=_count(row, stats, "num_instances"),
         num_io_ops=_count(row, stats, "io_workload"),
         failed_builds=_count(row, stats, "failed_builds"),
-        hypervisor_version=row.integer("hypervisor_version"),
-        pci_free=_pci_free(row),
+        hypervisor_version=numbers["hypervisor_version"],
+        pci_free=pci_free,
         has_service=False,
     )
 
@@ -213,11 +230,14 @@ def _pci_free(row: fields.Fields) -> int:
     if not pools:
         return 0
     try:
-        if isinstance(pools, dict):
-            data = pools.get("nova_object.data")
-            found = [pools] if data is None else [p["nova_object.data"] for p in data["objects"]]
+        if "nova_object.namespace" in pools:
+            data = pools["nova_object.data"]
+            found = [pool["nova_object.data"] for pool in data["objects"]]
         else:
-            found = pools
+            found = [pools] if isinstance(pools, dict) else pools
+            for name in ("vendor_id", "product_id"):
+                if any(name not in pool for pool in found):
+                    raise KeyError(name)
         return sum(int(pool["count"]) for pool in found)
     except (KeyError, TypeError, ValueError) as error:
         raise row.wrong("pci_stats", f"{type(error).__name__}: {error}") from error

@@ -51,7 +51,10 @@ def node(uuid, host="h1", cell=CELL, *, object_version="1.19", **row):
             "cpu_allocation_ratio": 16.0,
             "ram_allocation_ratio": 1.5,
             "disk_allocation_ratio": None,
+            "created_at": "2026-01-01T00:00:00",
             "updated_at": "2026-01-02T03:04:05",
+            "deleted_at": None,
+            "deleted": 0,
             **row,
         },
     }
@@ -71,6 +74,9 @@ def service(uuid, host="h1", cell=CELL, *, object_version="1.22", **row):
             "forced_down": False,
             "version": 70,
             "created_at": "1970-01-01T00:00:10",
+            "deleted_at": None,
+            "deleted": 0,
+            "disabled_reason": None,
             **row,
         },
     }
@@ -148,13 +154,11 @@ class Hosts:
         self.put(namespaces.SERVICE_LIVENESS, f"s-{uuid}", liveness(60, cell))
         self.put(namespaces.PROVIDERS, uuid, provider())
 
-    def keeper(self, **more):
+    def keeper(self, *, ratios=node_facts.DefaultRatios(4.0, 1.0, 1.0), **more):  # noqa: B008
         present = fact_source.Present()
         frame = host_frame.HostFrame(present.locate, present.attribute)
         feed = Feed(frame)
-        keeper = frame_keeper.FrameKeeper(
-            self.store, feed, present, ratios=node_facts.DefaultRatios(4.0, 1.0, 1.0), **more
-        )
+        keeper = frame_keeper.FrameKeeper(self.store, feed, present, ratios=ratios, **more)
         return keeper, feed
 
 
