@@ -8,20 +8,26 @@ enough, nobody in the block can have fallen silent.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.scheduling import columns
 
-if TYPE_CHECKING:
-    from nova_nodb_scheduler.scheduling import host_frame
-
 #: Rows that share one bound.
 _BLOCK_ROWS = 256
 #: A bound is compared in another order than a host's age: give rounding its due.
 _SLACK_SECONDS = 1e-3
+
+
+class Services(Protocol):
+    """The columns of a frame that this reads, and the one that it keeps."""
+
+    alive: npt.NDArray[np.bool_]
+    forced_down: npt.NDArray[np.bool_]
+    last_seen_seconds: npt.NDArray[np.float64]
+    up: npt.NDArray[np.bool_]
 
 
 class Liveness:
@@ -38,7 +44,7 @@ class Liveness:
     def grow(self, rows: int) -> None:
         self._oldest = columns.grown(self._oldest, math.ceil(rows / _BLOCK_ROWS), math.inf)
 
-    def look_at(self, frame: host_frame.HostFrame, row: int) -> bool:
+    def look_at(self, frame: Services, row: int) -> bool:
         """Say whether a row that was put changed sides, as of the last tick."""
         if self._now is None:
             return False
@@ -55,9 +61,7 @@ class Liveness:
         frame.up[row] = up
         return True
 
-    def tick(
-        self, frame: host_frame.HostFrame, now_seconds: float, down_time: float
-    ) -> npt.NDArray[np.intp]:
+    def tick(self, frame: Services, now_seconds: float, down_time: float) -> npt.NDArray[np.intp]:
         """Bring ``frame.up`` to a time; return the rows that changed sides."""
         steady = self._now is not None and now_seconds >= self._now and down_time == self._down_time
         self._now, self._down_time = now_seconds, down_time
@@ -70,9 +74,7 @@ class Liveness:
             return np.zeros(0, np.intp)
         return self._settle(frame, np.flatnonzero(due))
 
-    def _settle(
-        self, frame: host_frame.HostFrame, blocks: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.intp]:
+    def _settle(self, frame: Services, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         assert self._now is not None
         rows = (blocks[:, None] * _BLOCK_ROWS + np.arange(_BLOCK_ROWS)).reshape(-1)
         last_seen = frame.last_seen_seconds[rows]
