@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 from hypothesis import strategies as st
 
 from tests.differential import cases, dice, node_strategies, words
@@ -173,7 +174,7 @@ def clusters(draw: st.DrawFn) -> cases.Cluster:
     providers: list[cases.Provider] = []
     for node in nodes:
         rolled = draw(dice.dice())
-        if not rolled.once_in(30):
+        if not rolled.once_in(120):
             own = [each.uuid for each in aggregates if node.host in each.hosts]
             providers.append(_provider(rolled, node.uuid, own, node.host in disabled))
     if providers and of_cluster.once_in(12):
@@ -189,4 +190,40 @@ def clusters(draw: st.DrawFn) -> cases.Cluster:
         _instances(of_cluster, nodes),
         tuple(providers),
         frozenset({words.CELL2}) if of_cluster.once_in(20) else frozenset(),
+    )
+
+
+def edited(cluster: cases.Cluster, rolled: dice.Dice) -> cases.Cluster:
+    """Return a cluster after something happened in it, as it does between two requests."""
+    nodes = list(cluster.nodes)
+    services = list(cluster.services)
+    aggregates = list(cluster.aggregates)
+    providers = list(cluster.providers)
+    instances = list(cluster.instances)
+    for kind in rolled.some(("node", "node", "service", "aggregate", "provider", "instance"), 3):
+        if kind == "node":
+            at = rolled.one(range(len(nodes)))
+            nodes[at] = node_strategies.reported(nodes[at], rolled)
+        elif kind == "service" and services:
+            at = rolled.one(range(len(services)))
+            services[at] = node_strategies.heard_of(services[at], rolled)
+        elif kind == "aggregate" and aggregates:
+            at = rolled.one(range(len(aggregates)))
+            hosts = [node.host for node in nodes]
+            aggregates[at] = _aggregate(rolled, aggregates[at].id - 1, hosts)
+        elif kind == "provider" and providers:
+            at = rolled.one(range(len(providers)))
+            if providers[at].parent is None and words.SHARING_TRAIT not in providers[at].traits:
+                changed = _provider(rolled, providers[at].uuid, [], False)
+                generation = providers[at].generation + 1
+                providers[at] = attrs.evolve(changed, generation=generation)
+        elif kind == "instance" and instances:
+            instances.pop(rolled.one(range(len(instances))))
+    return attrs.evolve(
+        cluster,
+        nodes=tuple(nodes),
+        services=tuple(services),
+        aggregates=tuple(aggregates),
+        providers=tuple(providers),
+        instances=tuple(instances),
     )

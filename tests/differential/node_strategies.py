@@ -257,3 +257,17 @@ def hosts(draw: st.DrawFn, at_most: int = 8) -> tuple[list[cases.Node], list[cas
         if not rolled.once_in(40):
             services.append(cases.Service(cell, service_row(at, host, rolled.one(_SERVICES))))
     return nodes, services
+
+
+def reported(node: cases.Node, rolled: dice.Dice) -> cases.Node:
+    """Return a node after its service reported something else."""
+    number = int(node.row["id"]) - 1
+    name = str(node.row["hypervisor_hostname"])
+    return cases.Node(node.cell, node_row(number, node.host, name, _odd_columns(rolled)))
+
+
+def heard_of(service: cases.Service, rolled: dice.Dice) -> cases.Service:
+    """Return a service after its heartbeat, its silence, or an operator's word."""
+    number = int(service.row["id"]) - 1
+    odd = rolled.one(_SERVICES)
+    return cases.Service(service.cell, service_row(number, str(service.row["host"]), odd))

@@ -175,7 +175,7 @@ def destination(draw: st.DrawFn) -> Mapping[str, Any]:
     kind = draw(st.integers(0, 5))
     host = draw(st.sampled_from(words.HOSTS[:6]))
     if kind == 0:
-        return {"host": host}
+        return {"host": host, "node": None}
     if kind == 1:
         return {"host": host, "node": f"node-{host}"}
     if kind == 2:
@@ -202,7 +202,7 @@ def requests(draw: st.DrawFn) -> Asked:
         image.update(properties)
     more: dict[str, Any] = {}
     # What a request may carry besides; each draws its own.
-    for wish in draw(st.lists(st.sampled_from(tuple(_WISHES)), max_size=2, unique=True)):
+    for wish in draw(st.lists(st.sampled_from(tuple(_WISHES)), max_size=3, unique=True)):
         more.update(_WISHES[wish](draw))
     return Asked(
         flavor={
@@ -255,6 +255,8 @@ _WISHES = {
     "more hints": lambda draw: {"hints": hints(draw)},
     "group": lambda draw: {"group": group(draw)},
     "another group": lambda draw: {"group": group(draw)},
+    "third group": lambda draw: {"group": group(draw)},
+    "third hints": lambda draw: {"hints": hints(draw)},
     "destination": lambda draw: {"destination": destination(draw)},
     "zone": lambda draw: {"zone": draw(st.sampled_from((*words.ZONES, "nova")))},
     "ignored": lambda draw: {

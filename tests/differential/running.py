@@ -16,6 +16,9 @@ EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", CI_EXAMPLES))
 #: Whether every filter and weigher must have been reached.
 LONG = EXAMPLES >= 10 * CI_EXAMPLES
 
+#: A drawn cluster takes some two requests, and a case is a request.
+CLUSTER_SHARE = 0.5
+
 #: Of all cases, how many prove the model of Placement against a real one.
 PLACEMENT_SHARE = 0.25
 

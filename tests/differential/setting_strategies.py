@@ -83,6 +83,9 @@ def settings(draw: st.DrawFn) -> Settings:
         values["filter_scheduler", name] = draw(
             st.sampled_from(_POSITIVE if positive else _MULTIPLIERS)
         )
+    if draw(st.integers(0, 3)) == 3:
+        multiplier = draw(st.sampled_from(_MULTIPLIERS))
+        values["filter_scheduler", "image_props_weight_multiplier"] = multiplier
     if draw(st.integers(0, 2)) == 2:
         values["metrics", "weight_setting"] = draw(st.sampled_from(_METRIC_SETTINGS))
         values["metrics", "required"] = False

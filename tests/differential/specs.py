@@ -105,10 +105,10 @@ def _group(asked: request_strategies.Asked, cluster: cases.Cluster) -> Any:
         user_id="u",
         project_id=asked.project,
         policy=asked.group["policy"],
+        policies=[asked.group["policy"]],
         members=members,
         hosts=hosts,
     )
-    made._policies = [asked.group["policy"]]
     made._rules = dict(asked.group["rules"])
     return made
 

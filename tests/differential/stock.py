@@ -19,13 +19,12 @@ from nova import context as nova_context
 from nova import exception, objects
 from nova.db.api import api as api_db
 from nova.db.main import api as main_db
-from nova.objects import compute_node as compute_node_module
 from nova.objects import service as service_module
 from nova.scheduler import host_manager as nova_host_manager
 from nova.scheduler import manager as nova_manager
 from oslo_utils import fixture as time_fixture
 
-from tests.differential import cases, setting_strategies, specs, words
+from tests.differential import cases, coverage, setting_strategies, specs, words
 
 CONF = nova.conf.CONF
 
@@ -57,9 +56,11 @@ def configured(settings: setting_strategies.Settings) -> Iterator[None]:
 class HostManager(nova_host_manager.HostManager):
     """Nova's own, with its reads answered from a cluster."""
 
-    def __init__(self, cluster: cases.Cluster) -> None:
+    def __init__(self, cluster: cases.Cluster, reached: coverage.Coverage | None = None) -> None:
         self.cluster = cluster
         super().__init__()
+        if reached is not None:
+            reached.watch(self)
 
     def refresh_cells_caches(self) -> None:
         self.cells = {uuid: specs.cell_mapping(uuid) for uuid in words.CELLS}
@@ -131,12 +132,11 @@ def _aggregate(drawn: cases.Aggregate, metadata: Mapping[str, str]) -> Any:
 
 
 def compute_node(drawn: cases.Node) -> Any:
-    """Return Nova's ComputeNode of a row; the default ratio it would write is dropped."""
+    """Return Nova's ComputeNode of a row."""
     context = nova_context.get_admin_context()
-    with mock.patch.object(compute_node_module.db, "compute_node_update", autospec=True):
-        return objects.ComputeNode._from_db_object(
-            context, objects.ComputeNode(context), dict(drawn.row)
-        )
+    return objects.ComputeNode._from_db_object(
+        context, objects.ComputeNode(context), dict(drawn.row)
+    )
 
 
 def service(drawn: cases.Service) -> Any:
@@ -185,21 +185,29 @@ def _non_matching(cluster: cases.Cluster, ignored: Sequence[str], value: str) ->
     ]
 
 
+class Held:
+    """The cluster that databases hold: it may change between requests."""
+
+    def __init__(self, cluster: cases.Cluster) -> None:
+        self.cluster = cluster
+
+
 @contextlib.contextmanager
-def databases_of(cluster: cases.Cluster) -> Iterator[None]:
+def databases_of(cluster: cases.Cluster) -> Iterator[Held]:
     """Answer Nova's reads outside the HostManager from the cluster; refuse all others."""
+    held = Held(cluster)
     aggregates = objects.AggregateList
     with contextlib.ExitStack() as stack:
         for replaced, name, answer in (
             (
                 aggregates,
                 "get_by_metadata",
-                lambda context, key=None, value=None: _by_metadata(cluster, key, value),
+                lambda context, key=None, value=None: _by_metadata(held.cluster, key, value),
             ),
             (
                 aggregates,
                 "get_non_matching_by_metadata_keys",
-                lambda context, ignored, prefix, value: _non_matching(cluster, ignored, value),
+                lambda context, ignored, prefix, value: _non_matching(held.cluster, ignored, value),
             ),
             (
                 objects.CellMapping,
@@ -207,6 +215,8 @@ def databases_of(cluster: cases.Cluster) -> Iterator[None]:
                 lambda context, uuid: specs.cell_mapping(uuid),
             ),
             (main_db, "create_context_manager", _NoDatabase),
+            # The default of a missing ratio, which Nova writes where it reads.
+            (main_db, "compute_node_update", lambda context, key, values: None),
             # Servers of this request, which no cell's database has yet.
             (main_db, "instances_fill_metadata", _no_metadata),
             (objects.Instance, "get_by_uuid", _no_instance),
@@ -216,7 +226,7 @@ def databases_of(cluster: cases.Cluster) -> Iterator[None]:
         for factory in (api_db.context_manager, main_db.context_manager):
             stack.enter_context(mock.patch.object(factory._factory, "_create_session", _refuse))
         stack.enter_context(_fixture(time_fixture.TimeFixture(words.NOW)))
-        yield
+        yield held
 
 
 def _no_metadata(context: Any, instances: Any, **kwargs: Any) -> list[dict[str, Any]]:

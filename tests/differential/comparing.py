@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case: the same request decided by Nova and by the plugin, step by step.
+
+Ties are a set. For several servers the plugin's choice is followed on both
+sides, so that each step starts from the same state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import nova.conf
+from nova import context as nova_context
+from nova import exception
+from nova.scheduler import request_filter
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler.scheduling import choice as choice_module
+from tests.differential import (
+    cases,
+    placement_model,
+    plugin,
+    real_placement,
+    request_strategies,
+    specs,
+    stock,
+    words,
+)
+
+CONF = nova.conf.CONF
+
+#: Relative, of weights.
+TOLERANCE = 1e-9
+
+Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class Divergence(AssertionError):
+    """The plugin would have decided otherwise."""
+
+
+@attrs.frozen
+class Prepared:
+    """A request after Nova's own request filters.
+
+    :param asked: what Placement is asked; None for a rebuild
+    :param refused: why Nova refuses it before it looks at hosts
+    """
+
+    spec: Any = None
+    asked: Sequence[Any] | None = None
+    refused: str | None = None
+
+
+def prepare(manager: stock.HostManager, wanted: request_strategies.Asked) -> Prepared:
+    """Run Nova's request filters and make its resource requests."""
+    context = nova_context.get_admin_context()
+    try:
+        spec = specs.request_spec(wanted, manager.cluster)
+        if scheduler_utils.request_is_rebuild(spec):
+            return Prepared(spec)
+        request_filter.process_reqspec(context, spec)
+        asked = [scheduler_utils.resources_from_request_spec(context, spec, manager)]
+        if asked[0].cpu_pinning_requested and not CONF.workarounds.disable_fallback_pcpu_query:
+            asked.append(
+                scheduler_utils.resources_from_request_spec(
+                    context, spec, manager, enable_pinning_translate=False
+                )
+            )
+    except specs.UnthinkableRequest:
+        return Prepared(refused="flavor and image contradict each other")
+    except (exception.RequestFilterFailed, exception.NoValidHost):
+        return Prepared(refused="no such aggregate or host")
+    return Prepared(spec, asked)
+
+
+def placement_answers(
+    cluster: cases.Cluster, asked: Sequence[Any], placement: real_placement.Placement
+) -> tuple[Candidates, Sequence[str]]:
+    """Return Placement's candidates by provider, and the compute nodes in them.
+
+    Merged as Nova merges the answers of its two queries for pinned CPUs.
+    """
+    found: list[Mapping[str, Any]] = []
+    for at, query in enumerate(asked):
+        try:
+            answer = placement_model.candidates(cluster, query)
+        except placement_model.Unmodelled:
+            answer = placement.candidates(cluster, query)
+        if answer is None and at == 0:
+            continue
+        found.extend(answer or ())
+    return real_placement.by_root(cluster, found)
+
+
+class Case:
+    """Follows one request on both sides.
+
+    :ivar outcome: a word for what became of it
+    """
+
+    def __init__(
+        self,
+        manager: stock.HostManager,
+        worker: plugin.Plugin,
+        prepared: Prepared,
+        servers: int,
+        candidates: tuple[Candidates, Sequence[str]],
+    ) -> None:
+        self.manager = manager
+        self.cluster = cluster = manager.cluster
+        self.worker = worker
+        self.servers = servers
+        self.candidates, self.summaries = candidates
+        self.spec = prepared.spec
+        self.asked = prepared.asked
+        self.rooms = {each.uuid: dict(_used(each)) for each in cluster.providers}
+        self.decisions = 0
+
+    def run(self) -> str:
+        """Compare all servers of the request; return what became of it.
+
+        :raises Divergence: saying what differs
+        """
+        mine = _clone(self.spec)
+        try:
+            own = stock.Decision(
+                self.manager,
+                _clone(self.spec),
+                None if self.asked is None else self.candidates,
+                self.summaries,
+            )
+            own.run(0, words.NEW_INSTANCES[0])
+        except stock.NOVA_RAISES as error:
+            return self._nova_raised(mine, error)
+        mine.instance_uuid = words.NEW_INSTANCES[0]
+        try:
+            made, _request, _objects = self.worker.decide(mine, self.asked, self.servers)
+        except plugin.Outside as outside:
+            return f"outside: {outside}"
+        taken: list[choice_module.Choice] = []
+        for index in range(self.servers):
+            instance = words.NEW_INSTANCES[index]
+            if index:
+                mine.instance_uuid = instance
+                mine.obj_reset_changes(["instance_uuid"])
+                try:
+                    own.run(index, instance)
+                except stock.NOVA_RAISES as error:
+                    return f"nova raised later: {type(error).__name__}"
+            chosen = plugin.all_choices(made)
+            self._compare(own, chosen, index)
+            self.decisions += 1
+            if not chosen:
+                return "no valid host" if index == 0 else "too few hosts"
+            made.take(chosen[0], instance)
+            taken.append(chosen[0])
+            self._use(chosen[0])
+            own.consume((chosen[0].host, chosen[0].node), instance)
+        return "placed"
+
+    def _nova_raised(self, mine: Any, error: Exception) -> str:
+        """Nova's own code fails: the plugin may do better, not worse than fail, too."""
+        try:
+            self.worker.decide(mine, self.asked, self.servers)
+        except (plugin.Outside, *stock.NOVA_RAISES):
+            pass
+        return f"nova raised: {type(error).__name__}: {str(error)[:60]}"
+
+    # -- one server -----------------------------------------------------------------
+
+    def _compare(
+        self, own: stock.Decision, chosen: Sequence[choice_module.Choice], index: int
+    ) -> None:
+        expected = {
+            stock.name_of(state): state
+            for state in own.hosts
+            if self.asked is None or self._claimable(state)
+        }
+        found = {(each.host, each.node): each for each in chosen}
+        if len(found) != len(chosen):
+            raise Divergence(f"server {index}: a host is proposed twice: {chosen}")
+        if set(found) != set(expected):
+            raise Divergence(
+                f"server {index}: only Nova has {sorted(set(expected) - set(found))}, "
+                f"only the plugin has {sorted(set(found) - set(expected))}; "
+                f"offered {sorted(stock.name_of(each) for each in own.states)}"
+            )
+        for name, each in found.items():
+            self._same_host(expected[name], each)
+            if len(own.hosts) > 1:
+                self._same_weight(own.weights[name], each, index)
+        self._same_order(own, chosen, index)
+
+    def _same_host(self, state: Any, found: choice_module.Choice) -> None:
+        if state.uuid is not None and state.uuid != found.uuid:
+            raise Divergence(f"{found.host}: uuid {found.uuid}, Nova has {state.uuid}")
+        if state.cell_uuid != found.cell:
+            raise Divergence(f"{found.host}: cell {found.cell}, Nova has {state.cell_uuid}")
+        if self.asked is None:
+            return
+        ours = [dict(each) for each in found.allocation_requests]
+        novas = [each for each in state.allocation_candidates if self._has_room(each)]
+        if placement_model.canonical(ours) != placement_model.canonical(novas):
+            raise Divergence(f"{found.host}: allocation requests {ours}, Nova has {novas}")
+        if novas and placement_model.canonical(ours[:1]) != placement_model.canonical(novas[:1]):
+            raise Divergence(f"{found.host}: first request {ours[0]}, Nova has {novas[0]}")
+
+    @staticmethod
+    def _same_weight(expected: float, found: choice_module.Choice, index: int) -> None:
+        if math.isnan(expected) or expected == -math.inf:
+            if found.score > -1.7e308:
+                raise Divergence(f"{found.host} weighs {found.score}, Nova has {expected}")
+            return
+        if not math.isclose(expected, found.score, rel_tol=TOLERANCE, abs_tol=1e-9):
+            raise Divergence(
+                f"server {index}: {found.host}/{found.node} weighs {found.score!r}, "
+                f"Nova has {expected!r}"
+            )
+
+    @staticmethod
+    def _same_order(
+        own: stock.Decision, chosen: Sequence[choice_module.Choice], index: int
+    ) -> None:
+        """The first is one of the best; the others come in descending order."""
+        weights = [own.weights[each.host, each.node] for each in chosen]
+        if any(math.isnan(weight) for weight in weights):
+            return
+        subset = min(CONF.filter_scheduler.host_subset_size, len(weights))
+        if not weights:
+            return
+        best = sorted(weights, reverse=True)[:subset]
+        if not _at_least(weights[0], best[-1]):
+            raise Divergence(f"server {index}: {chosen[0]} is chosen, the best weigh {best}")
+        for first, second in itertools.pairwise(weights[1:]):
+            if not _at_least(first, second):
+                raise Divergence(f"server {index}: the order is {weights}")
+
+    # -- room, as Placement would say at the claim ------------------------------------
+
+    def _claimable(self, state: Any) -> bool:
+        return any(self._has_room(each) for each in state.allocation_candidates)
+
+    def _has_room(self, request: Mapping[str, Any]) -> bool:
+        held = {each.uuid: each for each in self.cluster.providers}
+        for uuid, wanted in request["allocations"].items():
+            for name, amount in wanted["resources"].items():
+                inventory = held[uuid].inventories[name]
+                room = (inventory.total - inventory.reserved) * inventory.allocation_ratio
+                if self.rooms[uuid].get(name, 0) + amount > room:
+                    return False
+        return True
+
+    def _use(self, chosen: choice_module.Choice) -> None:
+        for request in chosen.allocation_requests[:1]:
+            for uuid, wanted in request["allocations"].items():
+                for name, amount in wanted["resources"].items():
+                    used = self.rooms[uuid]
+                    used[name] = used.get(name, 0) + amount
+
+
+def _used(provider: cases.Provider) -> Mapping[str, int]:
+    used: dict[str, int] = {}
+    for held in provider.allocations.values():
+        for name, amount in held.items():
+            used[name] = used.get(name, 0) + amount
+    return used
+
+
+def _at_least(first: float, second: float) -> bool:
+    return first >= second or math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
+
+
+def _clone(spec: Any) -> Any:
+    """Return a copy of a spec and all in it: a decision writes into it."""
+    made = spec.obj_clone()
+    made.obj_reset_changes(recursive=True)
+    return made

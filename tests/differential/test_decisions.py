@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever the cluster, the settings and the request: the plugin decides as Nova does."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import sys
+from collections.abc import Sequence
+
+import hypothesis
+from hypothesis import strategies as st
+from nova import objects
+from oslotest import base
+
+from tests.differential import (
+    cases,
+    cluster_strategies,
+    comparing,
+    coverage,
+    dice,
+    plugin,
+    real_placement,
+    request_strategies,
+    running,
+    setting_strategies,
+    stock,
+)
+
+#: Requests to one worker, each after something happened.
+REQUESTS = st.lists(st.tuples(dice.dice(), request_strategies.requests()), min_size=1, max_size=4)
+
+
+class DecisionsCase(base.BaseTestCase):
+    """Runs requests on both sides and counts what became of them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        # Nova tells of every odd value, once a host and case.
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.placement = real_placement.Placement()
+        self.addCleanup(self.placement.stop)
+        self.outcomes: collections.Counter[str] = collections.Counter()
+        self.reached = coverage.Coverage()
+
+    def follow(
+        self,
+        cluster: cases.Cluster,
+        settings: setting_strategies.Settings,
+        asked: Sequence[tuple[dice.Dice, request_strategies.Asked]],
+    ) -> None:
+        """Have one worker decide some requests, and compare each with Nova.
+
+        :raises Divergence: the first that differs
+        """
+        with stock.configured(settings), stock.databases_of(cluster) as held:
+            worker = plugin.Plugin(cluster)
+            for rolled, wanted in asked:
+                cluster = cluster_strategies.edited(cluster, rolled)
+                held.cluster = cluster
+                worker.update(cluster)
+                manager = stock.HostManager(cluster, self.reached)
+                self.outcomes[self._decided(manager, worker, wanted)] += 1
+
+    def _decided(
+        self,
+        manager: stock.HostManager,
+        worker: plugin.Plugin,
+        wanted: request_strategies.Asked,
+    ) -> str:
+        prepared = comparing.prepare(manager, wanted)
+        if prepared.refused is not None:
+            return f"refused: {prepared.refused}"
+        answers: tuple[comparing.Candidates, Sequence[str]] = {}, ()
+        if prepared.asked is not None:
+            answers = comparing.placement_answers(manager.cluster, prepared.asked, self.placement)
+        return comparing.Case(manager, worker, prepared, wanted.servers, answers).run()
+
+    def report(self) -> str:
+        """Return the outcomes and the coverage as text."""
+        lines = [f"{count:>8}  {what}" for what, count in self.outcomes.most_common()]
+        return "\n".join([f"{self.outcomes.total():>8}  requests", *lines, self.reached.table()])
+
+
+class DecisionsTest(DecisionsCase):
+    def test_the_plugin_decides_as_nova_does(self) -> None:
+        @running.settings(share=running.CLUSTER_SHARE)
+        @hypothesis.given(cluster_strategies.clusters(), setting_strategies.settings(), REQUESTS)
+        def decide(
+            cluster: cases.Cluster,
+            settings: setting_strategies.Settings,
+            asked: list[tuple[dice.Dice, request_strategies.Asked]],
+        ) -> None:
+            self.follow(cluster, settings, asked)
+
+        decide()
+        sys.stderr.write(f"{self.report()}\n")
+        self.assertGreater(self.outcomes["placed"], self.outcomes.total() // 5)
+        if running.LONG:
+            self.assertEqual([], self.reached.missed())
