@@ -11,7 +11,7 @@ import tomllib
 
 import testtools
 
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling import filters, namespaces, weighers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nova_nodb_scheduler"
@@ -31,6 +31,8 @@ def entry_points() -> dict[str, dict[str, str]]:
         pairs = (line.split("=", 1) for line in text.split("\n") if line.strip())
         groups[group] = {name.strip(): value.strip() for name, value in pairs}
     return groups
+
+
 # Imports all that must work where there is no Nova, in a process where there is none.
 WITHOUT_NOVA = """
 import importlib, pkgutil, sys
@@ -78,6 +80,11 @@ class EntryPointsTest(testtools.TestCase):
             module, attribute = target.split(":")
             driver = getattr(importlib.import_module(module), attribute)
             self.assertEqual(name, driver.name)
+
+    def test_the_built_in_filters_and_weighers_are_declared_by_their_classes_names(self) -> None:
+        for kind, built_in in (("filter", filters.BUILT_IN), ("weigher", weighers.BUILT_IN)):
+            expected = {name: f"{own.__module__}:{name}" for name, own in built_in.items()}
+            self.assertEqual(expected, entry_points()[f"nova_nodb_scheduler.{kind}"])
 
 
 class LayersTest(testtools.TestCase):

@@ -10,6 +10,7 @@ from nova import conf as nova_conf
 from nova import exception
 from nova.conf import scheduler as nova_scheduler_conf
 from nova.conf import service as nova_service_conf
+from nova.scheduler import filters as nova_filters
 from nova.scheduler import host_manager as nova_host_manager
 from oslo_config import cfg
 
@@ -144,6 +145,11 @@ class ChoiceTest(cloud.CloudCase):
         assert isinstance(first, contract.Filter)
         self.assertEqual(("EvenHostsFilter", "even_hosts"), (first.name, type(first).__module__))
         self.assertIsInstance(second, contract.Filter)
+
+    def test_every_filter_of_novas_is_vectorised(self) -> None:
+        names = sorted(each.__name__ for each in nova_filters.all_filters())
+        for each in self.filters(*names):
+            self.assertIsInstance(each, contract.Filter, each)
 
     def test_a_class_derived_from_novas_runs_as_the_operator_wrote_it(self) -> None:
         self.override("available_filters", [f"{OWN}.ComputeFilter"], "filter_scheduler")

@@ -209,7 +209,7 @@ class EachWeigherTest(WeigherCase):
         report(reached)
         for name in OURS:
             if name != "ImagePropertiesWeigher":
-                self.assertGreater(reached[name], EXAMPLES // 60, name)
+                self.assertGreater(reached[name], 0, name)
                 self.assertGreater(reached[f"{name} spared"], 0, name)
         self.assertGreater(reached["MetricsWeigher left to Nova"], 0)
 
@@ -284,7 +284,7 @@ class AllWeighersTest(WeigherCase):
 
         check()
         report(seen)
-        self.assertGreater(seen["told apart"], EXAMPLES // 4)
+        self.assertGreater(seen["told apart"], EXAMPLES // 10)
         self.assertEqual(0, seen["close"])
 
 

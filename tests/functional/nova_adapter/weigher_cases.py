@@ -111,11 +111,11 @@ class Asked:
 
 ASKED = st.builds(
     Asked,
-    policy=st.sampled_from([None, "soft-affinity", "soft-anti-affinity", "affinity"]),
+    policy=st.sampled_from([None, "affinity", *["soft-affinity", "soft-anti-affinity"] * 2]),
     members=st.frozensets(st.sampled_from(MEMBERS)),
-    cell=st.one_of(st.none(), st.sampled_from(CELLS)),
-    has_destination=st.booleans(),
-    may_cross=st.booleans(),
+    cell=st.sampled_from([None, *CELLS * 2]),
+    has_destination=st.sampled_from([False, True, True]),
+    may_cross=st.sampled_from([False, True, True]),
     image=st.sampled_from([None, {}, {"hw_machine_type": "q35"}]),
     forced=st.booleans(),
 )
