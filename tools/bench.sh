@@ -21,6 +21,6 @@ done
 
 cd "$checkout"
 if [[ -z $venv ]]; then
-    venv=$("${PYTHON:-python3}" -m tools.stack.environment "$state" | tail -n 1)
+    venv=$("${PYTHON:-python3}" -m tools.stack.environment "$state" bench | tail -n 1)
 fi
 exec "$venv/bin/python" -W ignore -m tools.bench --state "$state" ${arguments[@]+"${arguments[@]}"}

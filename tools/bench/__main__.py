@@ -42,7 +42,7 @@ def _core(given: options.Options, console: rich.console.Console) -> int:
     kept = results.Results(given.state / "results")
     for hosts in given.hosts:
         with console.status(f"{hosts} hosts: the pipeline alone"):
-            kept.save_core(hosts, core.measure(hosts, given))
+            kept.save_core(hosts, core.measure(hosts))
     report.show(kept, given)
     return 0
 

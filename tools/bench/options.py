@@ -14,6 +14,8 @@ SIDES = (STOCK, PLUGIN)
 #: With more hosts than this, stock with a limit of all hosts takes minutes and a gigabyte.
 _MOST_HOSTS_WITHOUT_LIMIT = 10_000
 _DEFAULT_LIMIT = 1000
+_HOSTS = (100, 1000)
+_CORE_HOSTS = (1000, 10_000, 100_000)
 
 
 @attrs.frozen
@@ -66,7 +68,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         epilog="What was measured before is kept and not measured again; see --again.",
     )
     add = parser.add_argument
-    add("--hosts", type=_numbers, default=(100, 1000), metavar="N,N", help="sizes (100,1000)")
+    add(
+        "--hosts",
+        type=_numbers,
+        metavar="N,N",
+        help="sizes (100,1000; 1000,10000,100000 of the core)",
+    )
     add(
         "--limit",
         type=_limits,
@@ -113,7 +120,7 @@ def parse(arguments: list[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     return Options(
         state=given.state.absolute(),
-        hosts=given.hosts,
+        hosts=given.hosts or (_CORE_HOSTS if given.core else _HOSTS),
         limits=given.limit,
         sides=given.sides,
         again=frozenset(given.again),

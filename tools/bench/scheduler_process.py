@@ -6,8 +6,6 @@ import concurrent.futures
 import functools
 import gc
 import itertools
-import os
-import pathlib
 import resource
 import sys
 import threading
@@ -16,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from tools.bench import nova_process, serving, workload
+from tools.bench import memory, nova_process, serving, workload
 
 _BINARY = "nova-scheduler"
 _READY_SECONDS = 3600.0
@@ -50,7 +48,7 @@ class Scheduler:
         hours after its start. For the plugin, until a request is decided without a fallback.
         """
         gc.collect()
-        memory_before = memory_mb()
+        memory_before = memory.resident_mb()
         started, cpu_started = time.perf_counter(), time.process_time()
         if not self._is_plugin:
             _without_instances(self._conf)
@@ -66,7 +64,7 @@ class Scheduler:
             "ready_cpu_seconds": cpu_ready - cpu_started,
             "asks_for_candidates": self._asks_for_candidates,
             "memory_mb_before": memory_before,
-            "memory_mb_ready": memory_mb(),
+            "memory_mb_ready": memory.resident_mb(),
             "consumers": made,
         }
 
@@ -190,7 +188,11 @@ class Scheduler:
     def state(self) -> dict[str, Any]:
         """Return memory now and at its peak, in MiB."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return {"memory_mb": memory_mb(), "memory_mb_peak": peak, "is_plugin": self._is_plugin}
+        return {
+            "memory_mb": memory.resident_mb(),
+            "memory_mb_peak": peak,
+            "is_plugin": self._is_plugin,
+        }
 
     def stop(self) -> None:
         """End what the manager started."""
@@ -262,12 +264,6 @@ class _Load:
                 self.decided += len(answer.hosts)
                 if answer.error is not None:
                     self.errors[answer.error] += 1
-
-
-def memory_mb() -> float:
-    """Return this process's resident memory in MiB."""
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _count_candidate_calls() -> collections.Counter[str]:

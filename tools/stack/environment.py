@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """System packages and the virtual environment of the stack; needs the standard library only.
 
-python3 -m tools.stack.environment STATE_DIRECTORY     prints the path of the environment
+python3 -m tools.stack.environment STATE_DIRECTORY [PROFILE]     prints the environment's path
+
+PROFILE is one of bindep.txt and has a requirements-PROFILE.txt beside this package; "stack" when
+it is not given.
 """
 
 import hashlib
@@ -15,9 +18,8 @@ import tempfile
 from collections.abc import Sequence
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-_REQUIREMENTS = _CHECKOUT / "tools" / "requirements-stack.txt"
 _PORT_BINDER = _CHECKOUT / "tools" / "stack" / "bind_any_port"
-_PROFILE = "stack"
+_STACK = "stack"
 
 # The distribution's own services would take memory and ports; a policy of 101 forbids starting.
 _APT = """
@@ -39,19 +41,20 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - the system's Python may be anything
         print("Python 3.11 or later is needed; set PYTHON", file=sys.stderr)
         return 1
-    install_packages(missing_packages(_CHECKOUT / "bindep.txt"))
+    profile = sys.argv[2] if len(sys.argv) > 2 else _STACK
+    install_packages(missing_packages(_CHECKOUT / "bindep.txt", profile))
     venv = state / "venv"
-    make_venv(venv)
+    make_venv(venv, profile)
     print(venv)
     return 0
 
 
-def missing_packages(bindep: pathlib.Path) -> list[str]:
-    """Debian packages of the stack's profile which are not installed."""
+def missing_packages(bindep: pathlib.Path, profile: str = _STACK) -> list[str]:
+    """Debian packages of a profile which are not installed."""
     wanted = []
     for line in bindep.read_text().splitlines():
         match = re.match(r"^([a-z0-9.+-]+)\s+\[([^]]*)\]", line)
-        if match and {"platform:dpkg", _PROFILE} <= set(match[2].split()):
+        if match and {"platform:dpkg", profile} <= set(match[2].split()):
             wanted.append(match[1])
     return [name for name in wanted if not _is_installed(name)]
 
@@ -67,10 +70,11 @@ def install_packages(names: Sequence[str]) -> None:
     _run([*root, "sh", "-c", _APT, "sh", *names])
 
 
-def make_venv(venv: pathlib.Path) -> None:
+def make_venv(venv: pathlib.Path, profile: str = _STACK) -> None:
     """Make or complete the virtual environment; repeated only when what is asked for changes."""
+    requirements = _CHECKOUT / "tools" / f"requirements-{profile}.txt"
     inputs = [
-        _REQUIREMENTS,
+        requirements,
         *sorted(_PORT_BINDER.glob("*.*")),
         *(_CHECKOUT / name for name in ("setup.cfg", "requirements.txt", "pyproject.toml")),
     ]
@@ -82,9 +86,10 @@ def make_venv(venv: pathlib.Path) -> None:
         _say(f"making {venv}")
         _run([sys.executable, "-m", "venv", str(venv)])
     _say("installing OpenStack's services and the project (the longest step)")
-    _pip(venv, "--requirement", str(_REQUIREMENTS))
-    _install_port_binder(venv)
-    _pip(venv, "--constraint", str(_REQUIREMENTS), "--editable", str(_CHECKOUT))
+    _pip(venv, "--requirement", str(requirements))
+    if profile == _STACK:
+        _install_port_binder(venv)
+    _pip(venv, "--constraint", str(requirements), "--editable", str(_CHECKOUT))
     mark.write_text(digest)
 
 
