@@ -50,6 +50,7 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
     plugin.check()
     # Imported late: Nova's objects need a parsed configuration.
     from nova_nodb_scheduler.nova_adapter import objects
+    from nova_nodb_scheduler.nova_adapter.placement import wiring
 
     objects.register()
     assembly.install(plugin)
@@ -59,6 +60,8 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
         return plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role == "api")
 
     reporting.install(make(), plugin.scopes, make)
+    if plugin.options.candidates == "memory":
+        wiring.report_writes(plugin)
     _replace_managers(plugin)
     return plugin
 

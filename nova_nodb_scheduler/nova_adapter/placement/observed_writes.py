@@ -57,6 +57,13 @@ def install(observer: Observer | None) -> None:
             setattr(report.SchedulerReportClient, name, _observed(name, method))
 
 
+def uninstall(observer: Observer) -> None:
+    """Stop telling an observer; no-op if it was replaced by another."""
+    global _observer
+    if _observer == observer:
+        _observer = None
+
+
 def _observed(name: str, method: Any) -> Any:
     @functools.wraps(method)
     def observed(self: Any, url: str, *args: Any, **kwargs: Any) -> Any:

@@ -117,6 +117,7 @@ class SchedulerMirror:
 
     def stop(self) -> None:
         """End the threads, the own writes published; idempotent."""
+        observed_writes.uninstall(self.observe)
         self.keeper.stop()
         self.own_writes.stop()
         self.hints.stop()
