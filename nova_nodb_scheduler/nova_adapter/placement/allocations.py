@@ -82,7 +82,10 @@ class AllocationWriter:
             cannot be; else all are written or none
         :param request_id: of the request, for Placement's log
         :return: an outcome for each consumer
+        :raises ValueError: a consumer is named twice
         """
+        if len({server.consumer for server in servers}) < len(servers):
+            raise ValueError("A consumer is named twice in one request; give each server once.")
         reading = reading_back.ReadBack(self._posting, self._pauses, deadline, request_id)
         running = course.Course(self._posting, self._batcher, reading)
         return running.write(tuple(servers), divisible=divisible)

@@ -69,6 +69,7 @@ class Course:
         self._reading = reading
         self._outcomes: dict[str, outcomes.Outcome] = {}
         self._pieces: collections.deque[_Piece] = collections.deque()
+        self._limits = together.Limits()
         self._divisible = False
 
     def write(
@@ -86,11 +87,13 @@ class Course:
 
     def _send(self, piece: _Piece) -> None:
         part = together.Part(piece.servers, self._reading.request_id)
-        reply: conflicts.Reply
-        try:
-            reply = self._batcher.submit(part, len(piece.servers), alone=piece.alone)
-        except batching.LeaderEnded as error:
-            reply = conflicts.Lost(str(error))
+        reply: conflicts.Reply | None = self._limits.refusal([part])
+        if reply is None:
+            try:
+                reply = self._batcher.submit(part, len(piece.servers), alone=piece.alone)
+            except batching.LeaderEnded as error:
+                reply = conflicts.Lost(str(error))
+            self._limits.note([part], reply)
         piece.attempts += 1
         # One lost race says nothing of this request: it may have been another's.
         piece.alone = piece.attempts > 1 or not isinstance(reply, conflicts.Contended)
@@ -111,7 +114,8 @@ class Course:
             case conflicts.Lost():
                 piece.unsure = piece.unsure or not reply.ended
                 piece.ended = piece.ended or reply.ended
-                self._look(piece, reply.text, all_or_none=True)
+                unknown = outcomes.Unknown(f"no answer until the deadline: {reply.text}")
+                self._look(piece, reply.text, unknown, all_or_none=True)
 
     # -- refusals -------------------------------------------------------------------
 
@@ -178,18 +182,27 @@ class Course:
         self._settle(piece, outcome)
 
     def _not_new(self, piece: _Piece, reply: conflicts.ConsumerConflict) -> None:
+        exists = outcomes.ConsumerExists(reply.text)
         if piece.unsure:
-            self._look(piece, reply.text)
+            self._look(piece, reply.text, exists)
         elif len(piece.servers) > 1:
-            self._halve(piece, outcomes.ConsumerExists(reply.text))
+            self._halve(piece, exists)
         else:
             if not self._posts.not_left_behind(piece.servers[0].consumer):
                 piece.strange += 1
-            self._look(piece, reply.text)
+            self._look(piece, reply.text, exists)
 
-    def _look(self, piece: _Piece, why: str, *, all_or_none: bool = False) -> None:
+    def _look(
+        self,
+        piece: _Piece,
+        why: str,
+        at_last: outcomes.Outcome,
+        *,
+        all_or_none: bool = False,
+    ) -> None:
         """Read the consumers of a piece: equal is written, other exists, none is sent again.
 
+        :param at_last: outcome where that comes to nothing
         :param all_or_none: if the first one is not there, none is: one call wrote them
         """
         absent = []
@@ -210,10 +223,9 @@ class Course:
                 self._outcomes[server.consumer] = outcomes.ConsumerExists(why)
         if not absent:
             return
-        exists = outcomes.ConsumerExists(why)
         if piece.strange and piece.ended and not piece.unsure:
             self._posts.left_behind(server.consumer for server in absent)
         if piece.strange >= _PATIENCE:
-            self._settle(piece.only(absent), exists)
+            self._settle(piece.only(absent), at_last)
         else:
-            self._again(piece.only(absent), exists)
+            self._again(piece.only(absent), at_last)

@@ -33,37 +33,89 @@ class Part:
 Post = Callable[[Sequence[outcomes.Server], str | None], conflicts.Reply]
 
 
+class Limits:
+    """What did not fit, while one write goes on: as much or more will not fit either.
+
+    Saves the calls whose answer is known. Somebody may free room meanwhile:
+    then the answer is a moment old, as an answer always is.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[tuple[str, str], int] = {}
+
+    def note(self, parts: Sequence[Part], reply: conflicts.Reply) -> None:
+        """Remember a refusal of parts that were sent in one call."""
+        if not isinstance(reply, conflicts.Refused) or not reply.by_capacity:
+            return
+        if reply.provider and reply.resource_class:
+            key = (reply.provider, reply.resource_class)
+            wanted = _amount(parts, *key)
+            self._least[key] = min(wanted, self._least.get(key, wanted))
+
+    def refusal(self, parts: Sequence[Part]) -> conflicts.Refused | None:
+        """Return the answer that parts would get; None if it is not known."""
+        for (provider, name), least in self._least.items():
+            if _amount(parts, provider, name) >= least > 0:
+                text = f"{least} of {name} did not fit on {provider}"
+                return conflicts.Refused(provider, name, True, text)
+        return None
+
+
+def _amount(parts: Sequence[Part], provider: str, resource_class: str) -> int:
+    """Return what parts want of a provider, of all their servers together."""
+    return sum(
+        server.amounts.get(provider, {}).get(resource_class, 0)
+        for part in parts
+        for server in part.servers
+    )
+
+
 def write(post: Post, parts: Sequence[Part]) -> list[conflicts.Reply]:
     """Write parts of different requests; return a reply for each.
 
-    At most two calls more than parts touch a full provider; where the refusal
-    names none, two for each halving and bad part.
+    One call more where one part touches a full provider; where several do, or
+    the refusal names none, two for each halving and bad part.
     """
     replies: dict[Part, conflicts.Reply] = {}
-    waiting = [list(parts)]
-    full: dict[tuple[str, str], int] = {}
+    waiting = _without_doubles(parts)
+    limits = Limits()
     while waiting:
         group = waiting.pop()
-        group = [part for part in group if not _known(part, full, replies)]
-        if not group:
-            continue
-        servers = [server for part in group for server in part.servers]
-        reply = post(servers, group[0].request_id)
+        reply: conflicts.Reply | None = limits.refusal(group)
+        if reply is None:
+            servers = [server for part in group for server in part.servers]
+            reply = post(servers, group[0].request_id)
+            limits.note(group, reply)
         if len(group) == 1 or isinstance(
             reply, conflicts.Done | conflicts.Lost | conflicts.Contended
         ):
             replies.update(dict.fromkeys(group, reply))
-            _note(group, reply, full)
-            continue
-        waiting.extend(_divide(group, reply, replies, full))
+        else:
+            waiting.extend(_divide(group, reply, replies))
     return [replies[part] for part in parts]
 
 
+def _without_doubles(parts: Sequence[Part]) -> list[list[Part]]:
+    """Divide parts so that no consumer is twice in a call; the first is last.
+
+    A server that is asked for twice at once: in one call, one of the two would
+    silently take the other's place.
+    """
+    groups: list[list[Part]] = []
+    seen: list[set[str]] = []
+    for part in parts:
+        consumers = {server.consumer for server in part.servers}
+        place = next((n for n, taken in enumerate(seen) if not consumers & taken), len(seen))
+        if place == len(seen):
+            groups.append([])
+            seen.append(set())
+        groups[place].append(part)
+        seen[place] |= consumers
+    return groups[::-1]
+
+
 def _divide(
-    group: list[Part],
-    reply: conflicts.Reply,
-    replies: dict[Part, conflicts.Reply],
-    full: dict[tuple[str, str], int],
+    group: list[Part], reply: conflicts.Reply, replies: dict[Part, conflicts.Reply]
 ) -> list[list[Part]]:
     """Say which groups to write next, last first; blame who is surely to blame."""
     if isinstance(reply, conflicts.Refused | conflicts.NoProvider) and reply.provider:
@@ -71,8 +123,7 @@ def _divide(
         others = [part for part in group if not part.touches(reply.provider)]
         if len(touching) == 1 or (touching and isinstance(reply, conflicts.NoProvider)):
             replies.update(dict.fromkeys(touching, reply))
-            _note(touching, reply, full)
-            return [others]
+            return [others] if others else []
         if touching and others:
             return [*_halves(touching), others]
     if isinstance(reply, conflicts.Bad) and reply.status is None:
@@ -85,29 +136,3 @@ def _halves(group: list[Part]) -> list[list[Part]]:
     middle = (len(group) + 1) // 2
     # Who came first is written first: the last group is taken next.
     return [group[middle:], group[:middle]]
-
-
-def amount(part: Part, provider: str, resource_class: str) -> int:
-    """Return what a part wants of a provider, of all its servers together."""
-    return sum(server.amounts.get(provider, {}).get(resource_class, 0) for server in part.servers)
-
-
-def _note(group: list[Part], reply: conflicts.Reply, full: dict[tuple[str, str], int]) -> None:
-    """Remember what did not fit: as much or more will not fit in this call either."""
-    if len(group) == 1 and isinstance(reply, conflicts.Refused) and reply.by_capacity:
-        if reply.provider and reply.resource_class:
-            wanted = amount(group[0], reply.provider, reply.resource_class)
-            key = (reply.provider, reply.resource_class)
-            full[key] = min(wanted, full.get(key, wanted))
-
-
-def _known(
-    part: Part, full: dict[tuple[str, str], int], replies: dict[Part, conflicts.Reply]
-) -> bool:
-    for (provider, name), least in full.items():
-        if amount(part, provider, name) >= least > 0:
-            replies[part] = conflicts.Refused(
-                provider, name, True, f"{least} of {name} did not fit on {provider}"
-            )
-            return True
-    return False

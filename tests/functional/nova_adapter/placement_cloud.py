@@ -201,6 +201,14 @@ def without_text(call: Callable[[], Any]) -> Any:
     return response
 
 
+def broken_off(call: Callable[[], Any]) -> Any:
+    """Placement itself answers that it failed."""
+    response = _gateway(500)
+    error = {"status": 500, "detail": "broken", "code": "placement.undefined_code"}
+    response._content = json.dumps({"errors": [error]}).encode()
+    return response
+
+
 BEFORE: tuple[Fault, ...] = (
     lost_before(keystone.ConnectFailure),
     lost_before(keystone.ConnectTimeout),

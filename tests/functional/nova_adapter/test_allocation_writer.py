@@ -157,6 +157,22 @@ class SeveralServersTest(WriterCase):
             [self.usages(host) for host in hosts],
         )
 
+    def test_the_room_left_is_found_at_few_calls(self) -> None:
+        host, other = self.provider(VCPU=5), self.provider(VCPU=99)
+        servers = [cloud.server(host if number % 2 else other) for number in range(50)]
+        found = self.write(*servers, divisible=True)
+        self.assertEqual(
+            [outcomes.Written] * 5 + [outcomes.Full] * 20,
+            cloud.kinds(servers[1::2], found),
+        )
+        self.assertEqual(({"VCPU": 5}, {"VCPU": 25}), (self.usages(host), self.usages(other)))
+        self.assertLessEqual(self.client.calls["post"], 2 * math.log2(50) + 2)
+
+    def test_a_consumer_named_twice_is_a_mistake(self) -> None:
+        one = cloud.server(self.provider(VCPU=5))
+        self.assertRaises(ValueError, self.write, one, one)
+        self.assertEqual({}, dict(self.client.calls))
+
     def test_a_request_that_may_not_be_divided_leaves_nothing_but_the_name(self) -> None:
         hosts = [self.provider(VCPU=1 if number == 3 else 9) for number in range(8)]
         servers = [cloud.server(host, VCPU=2) for host in hosts]
@@ -237,6 +253,11 @@ class LostAnswersTest(WriterCase):
         self.assertEqual([outcomes.Written] * 2, cloud.kinds(servers, found))
         self.assertEqual({"VCPU": 2}, self.usages(host))
         self.assertLess(self.now, 1.0)
+
+    def test_a_placement_that_stays_broken_is_no_consumer_that_exists(self) -> None:
+        one = cloud.server(self.provider(VCPU=2))
+        self.client.faults["post"] = [cloud.broken_off] * 10_000
+        self.assertIsInstance(self.write(one)[one.consumer], outcomes.Unknown)
 
     def test_without_an_answer_until_the_deadline_the_outcome_is_unknown(self) -> None:
         host = self.provider(VCPU=2)
@@ -436,6 +457,17 @@ class SharedCallsTest(WriterCase):
         found = self.write_together(requests)
         self.assertEqual([outcomes.Withdrawn, outcomes.Full], cloud.kinds(requests[2], found[2]))
         self.assertEqual({"VCPU": 6}, self.usages(host))
+
+    def test_a_server_asked_for_twice_at_once_is_written_once(self) -> None:
+        host, other = self.provider(VCPU=9), self.provider(VCPU=9)
+        one = cloud.server(host)
+        requests = [[one], [cloud.server(other, one.consumer)], [cloud.server(host)], [one]]
+        found = self.write_together(requests)
+        self.assertEqual(
+            [outcomes.Written, outcomes.ConsumerExists, outcomes.Written, outcomes.Written],
+            [cloud.kinds(servers, each)[0] for servers, each in zip(requests, found, strict=True)],
+        )
+        self.assertEqual(({"VCPU": 2}, {}), (self.usages(host), self.usages(other)))
 
     def test_a_lost_answer_of_a_shared_call_is_looked_into_by_each_request(self) -> None:
         for fault in (*cloud.BEFORE, *cloud.AFTER):
