@@ -171,9 +171,7 @@ class Campaign:
             self._say(f"{hosts} hosts, {side}: a scheduler gets ready")
             started = scheduler.ask("begin", _READY_SECONDS)
             consumers += started.pop("consumers")
-            measure = measuring.Measuring(
-                self._given, self._running, side, conductor, [scheduler], consumers, self._say
-            )
+            measure = self._measuring(hosts, side, conductor, [scheduler], consumers)
             measure.warm_up(_WARM_UP[side])
             found: dict[str, Any] = {
                 "facts": self._facts(hosts, limit, side, rates),
@@ -189,16 +187,32 @@ class Campaign:
             if crowds:
                 with self._scheduler(hosts, limit, side) as second:
                     consumers += second.ask("begin", _READY_SECONDS).pop("consumers")
-                    pair = measuring.Measuring(
-                        *(self._given, self._running, side, conductor, [scheduler, second]),
-                        *(consumers, self._say),
-                    )
+                    pair = self._measuring(hosts, side, conductor, [scheduler, second], consumers)
                     found["together"] = pair.together()
         found["written"] = {
             name: count - (written[name] if name != "behind_seconds" else 0)
             for name, count in conductor.ask("written").items()
         }
         return found
+
+    def _measuring(
+        self,
+        hosts: int,
+        side: str,
+        conductor: worker.Worker,
+        schedulers: list[worker.Worker],
+        consumers: list[str],
+    ) -> measuring.Measuring:
+        return measuring.Measuring(
+            self._given.durations(hosts),
+            self._given.requests,
+            self._running,
+            side,
+            conductor,
+            schedulers,
+            consumers,
+            self._say,
+        )
 
     def _wait_swept(self, hosts: int, limit: int, consumers: list[str]) -> None:
         """Wait, with a scheduler that is not measured, until the conductor has swept its cell."""

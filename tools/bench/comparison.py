@@ -93,6 +93,9 @@ def rows_of_life(case: Case) -> Iterator[Row]:
     yield row("ready after", lambda r: r["start"]["ready_seconds"], "s")
     yield row("memory when ready", lambda r: r["start"]["memory_mb_ready"], "MiB")
     yield row("memory of the hosts", _memory_of_hosts, "MiB")
+    yield row(
+        "memory of each host", lambda r: _memory_of_hosts(r) * 1024 / r["facts"]["hosts"], "kiB"
+    )
     yield row("memory at its peak", lambda r: r["memory"]["memory_mb_peak"], "MiB")
     for name in ("scheduler", "placement", "mariadb", "conductor"):
         yield row(f"idle CPU a minute, {name}", _idle_cpu(name), "s")
@@ -124,6 +127,11 @@ def rows_of_crowds(case: Case) -> Iterator[Row]:
     yield row(
         f"  of it, Placement's POST of {count} alone, CPU",
         lambda r: sum(r["crowd"]["placement_alone"]["gross_cpu_seconds"].values()),
+        "s",
+    )
+    yield row(
+        "Placement's POST of 1 alone, wall",
+        lambda r: r["crowd"]["placement_alone_for_one"]["p50_seconds"],
         "s",
     )
     yield row(

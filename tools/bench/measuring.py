@@ -35,6 +35,7 @@ class Rates:
 class Measuring:
     """One side at one size.
 
+    :param requests: most requests of one measurement
     :param schedulers: workers that are ready; the first does all that one can do
     :param consumers: whatever gets allocations is added here
     :param say: told what happens, for the progress display
@@ -42,7 +43,8 @@ class Measuring:
 
     def __init__(
         self,
-        given: options.Options,
+        durations: options.Durations,
+        requests: int,
         running: servers.Servers,
         side: str,
         conductor: worker.Worker,
@@ -50,7 +52,8 @@ class Measuring:
         consumers: list[str],
         say: Callable[[str], None],
     ) -> None:
-        self._given = given
+        self._durations = durations
+        self._requests = requests
         self._running = running
         self._side = side
         self._schedulers = list(schedulers)
@@ -74,13 +77,13 @@ class Measuring:
     def warm_up(self, requests: int) -> None:
         """Make requests that are not counted."""
         self._say("warming up")
-        self._run(requests, self._given.seconds / 2, _WARM_UP_SEED)
+        self._run(requests, self._durations.seconds / 2, _WARM_UP_SEED)
 
     def idle(self) -> dict[str, Any]:
         """Measure what goes on without requests."""
         self._say("without requests")
         before = self._meters.read()
-        self._schedulers[0].ask("rest", seconds=self._given.idle_seconds)
+        self._schedulers[0].ask("rest", seconds=self._durations.idle_seconds)
         usage = self._meters.since(before)
         self._idle = usage
         return {
@@ -99,7 +102,7 @@ class Measuring:
     def one_by_one(self) -> dict[str, Any]:
         """Measure requests for one server, each after the answer to the last."""
         self._say("one request after the other")
-        ran, usage = self._metered(self._given.requests, self._given.seconds, _SEED)
+        ran, usage = self._metered(self._requests, self._durations.seconds, _SEED)
         return self._figures(ran, usage)
 
     def paced(self, p50_seconds: float) -> list[dict[str, Any]]:
@@ -110,7 +113,7 @@ class Measuring:
                 found.append({"rate": rate, "skipped": "one scheduler is slower than that"})
                 continue
             self._say(f"{rate:g} requests a second")
-            seconds = self._given.paced_seconds
+            seconds = self._durations.paced_seconds
             ran, usage = self._metered(
                 int(rate * seconds), seconds, _SEED, rate=rate, threads=_THREADS
             )
@@ -123,12 +126,15 @@ class Measuring:
         """Measure requests for many servers at once, and Placement's part of it alone."""
         self._say(f"{SERVERS_OF_A_CROWD} servers in one request")
         ran, usage = self._metered(
-            3, self._given.seconds / 2, _CROWD_SEED, instances=SERVERS_OF_A_CROWD, repeated=True
+            3, self._durations.seconds / 2, _CROWD_SEED, instances=SERVERS_OF_A_CROWD, repeated=True
         )
         found = {"servers": SERVERS_OF_A_CROWD, **self._figures(ran, usage)}
-        found["placement_alone"] = floor.measure(
-            self._running, self._meters_of([]), SERVERS_OF_A_CROWD, self._consumers
-        )
+        alone = self._meters_of([])
+        for name, count in (
+            ("placement_alone", SERVERS_OF_A_CROWD),
+            ("placement_alone_for_one", 1),
+        ):
+            found[name] = floor.measure(self._running, alone, count, self._consumers)
         return found
 
     def together(self) -> dict[str, Any]:
@@ -136,7 +142,7 @@ class Measuring:
         self._say(f"{len(self._schedulers)} schedulers x {_THREADS} threads")
         both = self._meters_of(self._schedulers)
         before = both.read()
-        seconds = self._given.seconds / 2
+        seconds = self._durations.seconds / 2
         for number, each in enumerate(self._schedulers):
             each.send("run", requests=10**6, seconds=seconds, seed=100 + number, threads=_THREADS)
         ran = [each.receive(seconds + _GRACE_SECONDS) for each in self._schedulers]

@@ -15,7 +15,21 @@ SIDES = (STOCK, PLUGIN)
 _MOST_HOSTS_WITHOUT_LIMIT = 10_000
 _DEFAULT_LIMIT = 1000
 _HOSTS = (100, 1000)
+#: Sizes up to this serve to see that everything works: they are measured in a hurry.
+_SMALL_HOSTS = 100
+_HURRY = 0.2
+_SECONDS = 60.0
+_IDLE_SECONDS = _PACED_SECONDS = 30.0
 _CORE_HOSTS = (1000, 10_000, 100_000)
+
+
+@attrs.frozen
+class Durations:
+    """Seconds of one measurement, of one without requests, of one at a stated rate."""
+
+    seconds: float
+    idle_seconds: float
+    paced_seconds: float
 
 
 @attrs.frozen
@@ -28,9 +42,9 @@ class Options:
     sides: tuple[str, ...]
     again: frozenset[str]
     requests: int
-    seconds: float
-    idle_seconds: float
-    paced_seconds: float
+    seconds: float | None
+    idle_seconds: float | None
+    paced_seconds: float | None
     heartbeats_per_second: float | None
     reports_per_second: float | None
     json: pathlib.Path | None
@@ -38,6 +52,15 @@ class Options:
     keep: bool
     core: bool
     populate_only: bool
+
+    def durations(self, hosts: int) -> Durations:
+        """Return how long measurements of a size take where the command line does not say."""
+        hurry = _HURRY if hosts <= _SMALL_HOSTS else 1.0
+        return Durations(
+            seconds=self.seconds or _SECONDS * hurry,
+            idle_seconds=self.idle_seconds or _IDLE_SECONDS * hurry,
+            paced_seconds=self.paced_seconds or _PACED_SECONDS * hurry,
+        )
 
     def limits_for(self, hosts: int) -> list[int]:
         """Return the values of max_placement_results to measure, each once."""
@@ -91,9 +114,9 @@ def parse(arguments: list[str] | None = None) -> Options:
         help="measure these sides again, although there is a result",
     )
     add("--requests", type=_count, default=200, help="most requests of one measurement (200)")
-    add("--seconds", type=_seconds, default=60.0, help="time for one measurement (60)")
-    add("--idle-seconds", type=_seconds, default=30.0, help="time without requests (30)")
-    add("--paced-seconds", type=_seconds, default=30.0, help="time at each stated rate (30)")
+    add("--seconds", type=_seconds, help="time for one measurement (60; of 100 hosts 12)")
+    add("--idle-seconds", type=_seconds, help="time without requests (30; 6)")
+    add("--paced-seconds", type=_seconds, help="time at each stated rate (30; 6)")
     add(
         "--heartbeats",
         type=_rate,
