@@ -144,9 +144,11 @@ def row_numbers(frame: host_frame.HostFrame, rows: contract.Rows) -> npt.NDArray
 
 
 def among(
-    frame: host_frame.HostFrame, rows: contract.Rows, chosen: Collection[int]
+    frame: host_frame.HostFrame, rows: contract.Rows, chosen: frozenset[int]
 ) -> contract.BoolArray:
     """Return True for each of the rows that is one of the chosen."""
+    if isinstance(rows, np.ndarray):
+        return np.fromiter((row in chosen for row in rows.tolist()), np.bool_, len(rows))
     mask = np.zeros(frame.rows, np.bool_)
     mask[list(chosen)] = True
     return mask[rows]
@@ -160,6 +162,16 @@ def rows_of_names(frame: host_frame.HostFrame, names: Collection[str]) -> frozen
         for name in names
         for row in frame.rows_of_host(cell, name)
     )
+
+
+def some_unreported(frame: host_frame.HostFrame) -> bool:
+    """Tell whether Placement may offer a host whose usage was never reported.
+
+    Most of what Nova shows of it is None, at which some of its filters raise.
+    """
+    rows = np.flatnonzero(frame.alive & ~frame.updated).tolist()
+    providers = (frame.facts(row).provider for row in rows)
+    return any(provider is None or provider.inventories for provider in providers)
 
 
 def judge(

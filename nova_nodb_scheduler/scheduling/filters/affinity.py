@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters on where other instances stand, or on the host's address, by hints."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from typing import Any
+
+import numpy as np
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import contract, host_frame
+from nova_nodb_scheduler.scheduling.filters import host_values
+
+
+class DifferentHostFilter(contract.Filter):
+    """Hosts without any of the instances that the hint ``different_host`` names."""
+
+    once_per_request = True
+
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
+        rows = _rows_of_instances(request, frame, "different_host")
+        # Instances move without a change of rows: what was found is the key.
+        return (self.name, rows) if rows else None
+
+    def mask(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray:
+        found = _rows_of_instances(request, frame, "different_host")
+        return ~host_values.among(frame, rows, found or frozenset())
+
+
+class SameHostFilter(contract.Filter):
+    """Hosts with one of the instances that the hint ``same_host`` names."""
+
+    once_per_request = True
+
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
+        rows = _rows_of_instances(request, frame, "same_host")
+        return None if rows is None else (self.name, rows)
+
+    def mask(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray:
+        found = _rows_of_instances(request, frame, "same_host")
+        return host_values.among(frame, rows, found or frozenset())
+
+
+def _rows_of_instances(
+    request: requests.Request, frame: host_frame.HostFrame, hint: str
+) -> frozenset[int] | None:
+    """Return the rows where instances stand; None where the hint names none."""
+    uuids = request.hint(hint)
+    if not uuids:
+        return None
+    return frozenset(frame.instance_counts([uuids] if isinstance(uuids, str) else uuids))
+
+
+class SimpleCIDRAffinityFilter(contract.Filter):
+    """Hosts with an address in the network around ``build_near_host_ip``."""
+
+    once_per_request = True
+
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
+        if not request.hint("build_near_host_ip"):
+            return None
+        network = _network(request)
+        if network is None or _some_host_has_no_address(frame):
+            return contract.OnHostObjects.NEEDED
+        return self.name, network
+
+    def mask(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray:
+        network = _network(request)
+        return host_values.judge(frame, [_HOST_IP], rows, lambda text: _inside(text, network))
+
+
+_HOST_IP = host_values.Recorded(("host_ip",))
+
+
+def _network(request: requests.Request) -> Any:
+    """Return the network asked for, or None where Nova might not make one of it."""
+    address, prefix = request.hint("build_near_host_ip"), request.hint("cidr", "/24")
+    # Nova joins the two texts; a zone it does not know.
+    if not (isinstance(address, str) and isinstance(prefix, str)) or "%" in address:
+        return None
+    try:
+        return ipaddress.ip_network(address + prefix, strict=False)
+    except ValueError:
+        return None
+
+
+# Hosts keep their addresses, and reading one takes a microsecond.
+@functools.lru_cache(maxsize=2**17)
+def _address(text: Any) -> Any:
+    try:
+        return ipaddress.ip_address(str(text))
+    except ValueError:
+        return None
+
+
+def _inside(text: Any, network: Any) -> bool:
+    address = _address(text)
+    return address is not None and address in network
+
+
+def _some_host_has_no_address(frame: host_frame.HostFrame) -> bool:
+    """Tell whether Nova would raise at a host: it reads None as an address."""
+    column = frame.attribute(*_HOST_IP.path)
+    known = np.fromiter(
+        (_address(value) is not None for value in column.values), np.bool_, len(column.values)
+    )
+    lacking = frame.alive & frame.updated & ~known[column.codes]
+    return bool(lacking.any()) or host_values.some_unreported(frame)

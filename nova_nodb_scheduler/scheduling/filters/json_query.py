@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter on the hint ``query``: a condition on host values, in JSON.
+
+A condition is a list: an operator, then arguments, which may be conditions,
+texts, numbers, or ``$name`` for a host's value. It is compiled once a request;
+what could make Nova raise on some host is not compiled but left to Nova.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from oslo_serialization import jsonutils
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import contract, host_frame
+from nova_nodb_scheduler.scheduling.filters import host_values
+
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+_COMMANDS = frozenset({"=", "in", "not", "or", "and", *_ORDERS})
+
+
+class _OnlyNovaCanTell(Exception):
+    """Nova raises, or a name leads into objects."""
+
+
+class _Type(enum.Enum):
+    """What an argument is, as far as two of them can be put in an order."""
+
+    NUMBER = "number"
+    TEXT = "text"
+    OTHER = "other"
+
+
+@attrs.frozen
+class _Argument:
+    """One argument.
+
+    :param value: gives it, from the host's values; None: the argument is left out
+    """
+
+    value: Callable[[Mapping[str, Any]], Any]
+    type: _Type
+
+
+class _Query:
+    """One compiled query.
+
+    :ivar names: of host values that it reads, in order
+    """
+
+    def __init__(self, text: Any) -> None:
+        if not isinstance(text, str):
+            raise _OnlyNovaCanTell
+        try:
+            query = jsonutils.loads(text)
+            self.names: list[str] = []
+            self._condition = self._compile(query).value
+        except (ValueError, RecursionError) as error:
+            raise _OnlyNovaCanTell from error
+
+    def passes(self, *values: Any) -> bool:
+        """Tell whether a host with these values, in the order of names, passes."""
+        result = self._condition(dict(zip(self.names, values, strict=False)))
+        return any(result) if isinstance(result, list) else bool(result)
+
+    def sources(self) -> list[host_values.Source]:
+        return [_source(name) for name in self.names]
+
+    def _compile(self, query: Any) -> _Argument:
+        if not query:
+            return _Argument(lambda values: True, _Type.NUMBER)
+        if not isinstance(query, list) or not isinstance(query[0], str):
+            raise _OnlyNovaCanTell
+        command, *rest = query
+        if command not in _COMMANDS:
+            raise _OnlyNovaCanTell
+        arguments = [self._argument(each) for each in rest]
+        types = {each.type for each in arguments}
+        if command in _ORDERS and (_Type.OTHER in types or len(types) > 1):
+            raise _OnlyNovaCanTell
+
+        def value(values: Mapping[str, Any]) -> Any:
+            found = [argument.value(values) for argument in arguments]
+            return _apply(command, [each for each in found if each is not None])
+
+        return _Argument(value, _Type.OTHER if command == "not" else _Type.NUMBER)
+
+    def _argument(self, argument: Any) -> _Argument:
+        if isinstance(argument, list):
+            return self._compile(argument)
+        if isinstance(argument, str):
+            return self._text(argument)
+        is_number = isinstance(argument, (int, float))
+        return _Argument(lambda values: argument, _Type.NUMBER if is_number else _Type.OTHER)
+
+    def _text(self, text: str) -> _Argument:
+        if not text.startswith("$"):
+            return _Argument(lambda values: text or None, _Type.TEXT)
+        name = text[1:]
+        if _source(name) is None:
+            return _Argument(lambda values: None, _Type.TEXT)
+        if name not in self.names:
+            self.names.append(name)
+        is_number = name in host_values.NUMBERS
+        return _Argument(lambda values: values[name], _Type.NUMBER if is_number else _Type.TEXT)
+
+
+def _source(name: str) -> Any:
+    """Return where a name is read; None for what no host has."""
+    first, *path = name.split(".")
+    if first == "stats" and len(path) == 1:
+        return host_values.stat(path[0])
+    if first in host_values.OBJECTS or first.startswith("_"):
+        raise _OnlyNovaCanTell
+    source = host_values.NUMBERS.get(first) or host_values.TEXTS.get(first)
+    if source is not None and path:
+        raise _OnlyNovaCanTell  # it looks for a key in a number or a text
+    return source
+
+
+def _apply(command: str, values: Sequence[Any]) -> Any:
+    match command:
+        case "not":
+            return [not value for value in values]
+        case "or":
+            return any(values)
+        case "and":
+            return all(values)
+    if len(values) < 2:
+        return False
+    first, *others = values
+    if command == "in":
+        return first in others
+    compare = operator.eq if command == "=" else _ORDERS[command]
+    return all(compare(first, other) for other in others)
+
+
+class JsonFilter(contract.Filter):
+    """Hosts that meet the condition in the hint ``query``."""
+
+    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
+        text = request.hint("query")
+        if not text:
+            return None
+        try:
+            _Query(text)
+        except _OnlyNovaCanTell:
+            return contract.OnHostObjects.NEEDED
+        return self.name, text
+
+    def mask(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray:
+        query = _Query(request.hint("query"))
+        sources = query.sources() or [host_values.NUMBERS["vcpus_total"]]
+        return host_values.judge(frame, sources, rows, query.passes)
