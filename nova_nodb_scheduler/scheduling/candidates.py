@@ -47,10 +47,15 @@ class Candidates:
         return passes
 
     def allocation_requests(
-        self, frame: host_frame.HostFrame, row: int
+        self, frame: host_frame.HostFrame, row: int, *, passed: bool = False
     ) -> tuple[contract.AllocationRequest, ...]:
-        """Return a row's allocation requests, in the order of the queries."""
+        """Return a row's allocation requests, in the order of the queries.
+
+        :param passed: at least one query is known to offer the row
+        """
         uuid = frame.facts(row).uuid
+        if passed and len(self.queries) == 1:
+            return (allocation_request(self.queries[0], uuid),)
         rows = np.array([row], np.intp)
         return tuple(
             allocation_request(query, uuid)

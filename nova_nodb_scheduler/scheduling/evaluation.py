@@ -36,6 +36,8 @@ class Evaluation:
     :ivar sequence: of the frame's change log, how far this has followed
     :ivar stage: shape (rows,), how many steps a row passed: 0 if it is no
         host of the request's, :attr:`last` if it passed all
+    :ivar choosable: shape (rows,); a node that never reported passes and
+        weighs, but Nova knows no uuid to claim it by
     :ivar raw: shape (weighers, rows), floor and ceiling applied; of use only
         where a row passes
     :ivar histogram: how many rows are at each stage
@@ -51,7 +53,7 @@ class Evaluation:
         self.stage = stages(steps, frame, _ALL)
         self.histogram = np.bincount(self.stage, minlength=self.last + 1).tolist()
         passing = self.stage == self.last
-        self.choosable = passing & frame.updated if steps.candidates is not None else passing
+        self.choosable = passing & frame.updated
         self.raw = np.empty((len(self.weighers), self.rows))
         self.multipliers: list[weighing.Multiplier] = []
         blocks = self.rows // _BLOCK
@@ -93,9 +95,7 @@ class Evaluation:
             self.histogram[after] += 1
         self.stage[rows] = new
         passing = new == self.last
-        self.choosable[rows] = (
-            passing & frame.updated[rows] if steps.candidates is not None else passing
-        )
+        self.choosable[rows] = passing & frame.updated[rows]
         self._unranked.update(rows.tolist())
         if not self.weighers:
             return

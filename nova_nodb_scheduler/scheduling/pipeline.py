@@ -9,6 +9,7 @@ objects runs after all that runs on columns, so that it sees the fewest hosts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
@@ -54,7 +55,7 @@ class Steps:
     filters_on_objects: tuple[str, ...]
     weighers: tuple[tuple[contract.Weigher, Hashable] | str, ...]
 
-    @property
+    @functools.cached_property
     def signature(self) -> Hashable:
         """Equal for requests whose columns give equal masks and weights."""
         return (
@@ -64,11 +65,11 @@ class Steps:
             tuple((own.name, key) for own, key in self.weighers_on_columns),
         )
 
-    @property
+    @functools.cached_property
     def weighers_on_columns(self) -> tuple[tuple[contract.Weigher, Hashable], ...]:
         return tuple(each for each in self.weighers if not isinstance(each, str))
 
-    @property
+    @functools.cached_property
     def on_columns(self) -> bool:
         """Whether columns alone decide."""
         return not self.filters_on_objects and len(self.weighers_on_columns) == len(self.weighers)

@@ -84,7 +84,9 @@ class SharedHosts:
                     host=facts.host,
                     node=facts.node,
                     score=ranked.scores.item(row),
-                    allocation_requests=own.allocation_requests(self._frame, row) if own else (),
+                    allocation_requests=(
+                        own.allocation_requests(self._frame, row, passed=True) if own else ()
+                    ),
                 )
             )
         return found

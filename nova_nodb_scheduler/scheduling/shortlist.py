@@ -149,6 +149,11 @@ class Shortlist:
             for each in self._steps.weighers:
                 if isinstance(each, str):
                     said = objects.weigh(each, self.uuids)
+                    if len(said.raw) != len(self):
+                        raise ValueError(
+                            f"{each} weighed {len(said.raw)} of {len(self)} hosts; "
+                            "host objects give one number for each uuid."
+                        )
                     bounds = (said.minval, said.maxval)
                     self._weights[each] = _Weights(each, None, bounds, said.raw, said.multipliers)
         return tuple(counts)
@@ -231,9 +236,9 @@ class Shortlist:
                 scale,
                 len(self),
             )
-            choosable = self._has_room
+            choosable = self._has_room & self._updated
             if self._steps.candidates is not None:
-                choosable = choosable & self._updated & self._offers.any(axis=0)
+                choosable &= self._offers.any(axis=0)
             self._ranking = ranking.Ranking(evaluation.rankable(scores, choosable))
         return self._ranking
 

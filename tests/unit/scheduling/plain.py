@@ -6,7 +6,9 @@ of Nova 34, with Placement's candidates before it.
 """
 
 import attrs
+import numpy as np
 
+from nova_nodb_scheduler.scheduling import contract
 from tests.unit.scheduling import toys
 
 
@@ -102,3 +104,47 @@ def consume(request, host, instance_uuid):
     for name, amount in host["candidates"][0].resources.items():
         used[name] = used.get(name, 0) + amount
     host["provider"] = attrs.evolve(host["provider"], used=used)
+
+
+class Objects:
+    """The steps of the toys, one host after the other, as an engine's host objects."""
+
+    def __init__(self, request, hosts, lock):
+        self._request = request
+        self._hosts = {host["uuid"]: host for host in hosts}
+        self._lock = lock
+
+    def _free(self):
+        assert not self._lock._is_owned(), "the engine's lock is held while objects work"
+
+    def filter(self, name, uuids, index):
+        self._free()
+        own = getattr(toys, name)
+        if self._request.is_rebuild and not own.on_rebuild:
+            return uuids
+        return [uuid for uuid in uuids if own.one(self._request, self._hosts[uuid])]
+
+    def weigh(self, name, uuids):
+        self._free()
+        own = getattr(toys, name)
+        pairs = [own.one(self._request, self._hosts[uuid]) for uuid in uuids]
+        return contract.WeighedOnObjects(
+            np.array([raw for raw, _ in pairs], np.float64),
+            np.array([multiplier for _, multiplier in pairs], np.float64),
+            own.minval,
+            own.maxval,
+        )
+
+    def allocation_requests(self, uuid):
+        self._free()
+        return [
+            {
+                "allocations": {uuid: {"resources": dict(query.resources)}},
+                "mappings": {"": [uuid]},
+            }
+            for query in self._hosts[uuid]["candidates"]
+        ]
+
+    def consume(self, uuid, instance_uuid):
+        self._free()
+        consume(self._request, self._hosts[uuid], instance_uuid)

@@ -11,14 +11,16 @@ from nova_nodb_scheduler.scheduling import engine, host_facts, host_frame, optio
 from tests.unit.scheduling import toys
 
 
-def make(settings=None, filters=toys.FILTERS, weighers=toys.WEIGHERS, seed=0, **known):
+def make(
+    settings=None, filters=toys.FILTERS, weighers=toys.WEIGHERS, *, locate=lambda uuid: (), **known
+):
     settings = settings or options.SchedulingOptions()
     made = engine.Engine(
         settings,
         [each if isinstance(each, str) else each(settings) for each in filters],
         [each if isinstance(each, str) else each(settings) for each in weighers],
-        frame=host_frame.HostFrame(),
-        rng=random.Random(seed),
+        frame=host_frame.HostFrame(locate),
+        rng=random.Random(0),
         **known,
     )
     made.tick(1000.0)

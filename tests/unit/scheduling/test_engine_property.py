@@ -117,13 +117,27 @@ class Histories(stateful.RuleBasedStateMachine):
         self.known = {}
         self.instances = collections.defaultdict(set)
         self.metadata = {name: {} for name in AGGREGATES}
-        self.engine = test_engine.make(options.SchedulingOptions())
-        self.engine.frame._locate = self.locate
-        self.engine.set_aggregates(self.aggregates())
+        self.engine = test_engine.make(options.SchedulingOptions(), locate=self.locate)
+        # The same, but some steps run on objects.
+        self.mixed = test_engine.make(
+            options.SchedulingOptions(),
+            ("RamFilter", toys.UpFilter, toys.ZoneFilter, toys.SpreadFilter),
+            (toys.RamWeigher, "IoWeigher", toys.FailuresWeigher),
+            locate=self.locate,
+        )
+        self.engines = (self.engine, self.mixed)
+        self.each_engine(lambda each: each.set_aggregates(self.aggregates()))
         self.seen = []
         # Hosts of no cell that is asked for: the others span two blocks of rows.
         for number in range(1000, 1250):
-            self.engine.put(toys.facts(number, cell="cell-0"))
+            self.put_facts(toys.facts(number, cell="cell-0"))
+
+    def each_engine(self, feed):
+        for each in self.engines:
+            feed(each)
+
+    def put_facts(self, facts):
+        self.each_engine(lambda each: each.put(facts))
 
     def locate(self, uuid):
         return [place for place, held in self.instances.items() if uuid in held]
@@ -161,7 +175,7 @@ class Histories(stateful.RuleBasedStateMachine):
     def put(self, number, host):
         facts = toys.facts(number, **host)
         self.known[facts.uuid] = facts
-        self.engine.put(facts)
+        self.put_facts(facts)
 
     @stateful.rule(number=NUMBERS, beat=st.sampled_from([0.0, 30.0]))
     def beat(self, number, beat):
@@ -169,17 +183,17 @@ class Histories(stateful.RuleBasedStateMachine):
         if facts is not None:
             facts = attrs.evolve(facts, last_seen_seconds=self.now + beat)
             self.known[facts.uuid] = facts
-            self.engine.put(facts)
+            self.put_facts(facts)
 
     @stateful.rule(number=NUMBERS)
     def remove(self, number):
         self.known.pop(f"uuid-{number}", None)
-        self.engine.remove(f"uuid-{number}")
+        self.each_engine(lambda each: each.remove(f"uuid-{number}"))
 
     @stateful.rule(step=st.sampled_from([-40.0, 0.0, 20.0, 61.0]))
     def tick(self, step):
         self.now += step
-        self.engine.tick(self.now)
+        self.each_engine(lambda each: each.tick(self.now))
 
     @stateful.rule(
         name=st.sampled_from(AGGREGATES),
@@ -193,7 +207,7 @@ class Histories(stateful.RuleBasedStateMachine):
     )
     def set_metadata(self, name, metadata):
         self.metadata[name] = metadata
-        self.engine.set_aggregates(self.aggregates())
+        self.each_engine(lambda each: each.set_aggregates(self.aggregates()))
 
     @stateful.rule(number=NUMBERS, instance=st.sampled_from(["i0", "i1", "i2"]))
     def move_instance(self, number, instance):
@@ -222,13 +236,16 @@ class Histories(stateful.RuleBasedStateMachine):
         )
         self.check(request, expected, self.engine.plan(request))
         self.check(request, expected, self.engine.plan(request, explain=True))
+        walked = plain.known(request, self.walked())
+        objects = plain.Objects(request, walked, self.mixed.lock)
+        self.check(request, expected, self.mixed.plan(request, objects))
 
     def check(self, request, expected, plan):
         assert plan.counts[-1].after == len(expected), (plan.counts, expected)
         may = [
             (score, host["uuid"])
             for score, host in expected
-            if request.queries is None or host["candidates"]
+            if host["updated"] and (request.queries is None or host["candidates"])
         ]
         found = plan.best(100)
         # Of equal hosts any may come first.
@@ -240,13 +257,18 @@ class Histories(stateful.RuleBasedStateMachine):
                 own["allocations"][each.uuid]["resources"] for own in each.allocation_requests
             ]
 
-    @stateful.rule(asked=wanted, servers=st.integers(2, 4))
-    def ask_for_several(self, asked, servers):
+    @stateful.rule(asked=wanted, servers=st.integers(2, 4), on_objects=st.booleans())
+    def ask_for_several(self, asked, servers, on_objects):
         if asked["is_rebuild"]:
             return
         request = made_request(**asked)
-        plan = self.engine.plan(request, servers=servers)
         hosts = plain.known(request, self.walked())
+        if on_objects:
+            own = plain.known(request, self.walked())
+            objects = plain.Objects(request, own, self.mixed.lock)
+            plan = self.mixed.plan(request, objects, servers=servers)
+        else:
+            plan = self.engine.plan(request, servers=servers)
         taken = []
         for index in range(servers):
             hosts = plain.filtered(request, hosts, index)
