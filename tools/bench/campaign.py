@@ -131,15 +131,15 @@ class Campaign:
         what = f"{hosts} hosts, limit {limit}, {side}"
         self._console.log(f"{what}: begins")
         started = time.monotonic()
-        allocated = self._allocated(hosts)
         with self._conductor(hosts, side) as conductor:
+            self._delete(conductor, self._left_behind(hosts))
+            allocated = self._allocated(hosts)
             consumers: list[str] = []
             try:
                 found = self._measure(hosts, limit, side, conductor, consumers)
             finally:
-                self._say(f"{what}: deleting {len(consumers)} allocations")
                 conductor.ask("quiet")
-                conductor.ask("delete_allocations", 3600.0, consumers=consumers)
+                self._delete(conductor, consumers)
         if self._allocated(hosts) != allocated:
             raise RuntimeError(
                 f"Placement's allocations are not what they were; remove {self._given.state}"
@@ -149,6 +149,21 @@ class Campaign:
         median = found["one_by_one"]["p50_seconds"]
         seconds = time.monotonic() - started
         self._console.log(f"{what}: p50 {median:.3f} s; took {seconds:.0f} s")
+
+    def _delete(self, conductor: worker.Worker, consumers: list[str]) -> None:
+        self._say(f"deleting {len(consumers)} allocations")
+        conductor.ask("delete_allocations", 3600.0, consumers=consumers)
+
+    def _left_behind(self, hosts: int) -> list[str]:
+        """Return servers that a run left in Placement which could not clean up."""
+        placement = configuration.database("placement", hosts)
+        cell = configuration.database("nova_cell1", hosts)
+        rows = database.query(
+            self._running.settings,
+            f"SELECT uuid FROM {placement}.consumers"  # noqa: S608 - our own names
+            f" WHERE id > (SELECT MAX(id) FROM {cell}.instances)",
+        )
+        return [str(uuid) for (uuid,) in rows]
 
     def _measure(
         self,

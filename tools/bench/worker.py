@@ -40,6 +40,8 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 cwd=checkout,
+                # An interrupt at the terminal is the parent's, which has us clean up.
+                start_new_session=True,
             )
 
     @property
