@@ -204,10 +204,7 @@ class Campaign:
                     consumers += second.ask("begin", _READY_SECONDS).pop("consumers")
                     pair = self._measuring(hosts, side, conductor, [scheduler, second], consumers)
                     found["together"] = pair.together()
-        found["written"] = {
-            name: count - (written[name] if name != "behind_seconds" else 0)
-            for name, count in conductor.ask("written").items()
-        }
+        found["written"] = _rates_between(written, conductor.ask("written"))
         return found
 
     def _measuring(
@@ -304,6 +301,15 @@ class Campaign:
     def _say(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)
+
+
+def _rates_between(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    seconds = after["at"] - before["at"]
+    return {
+        "heartbeats_per_second": (after["heartbeats"] - before["heartbeats"]) / seconds,
+        "reports_per_second": (after["reports"] - before["reports"]) / seconds,
+        "behind_seconds": after["behind_seconds"],
+    }
 
 
 def _commit() -> str:

@@ -95,14 +95,16 @@ def _of_core(core: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _conditions(cases: Iterable[comparison.Case]) -> list[str]:
-    lines = ["Heartbeats and saves of compute nodes went on beside all of it, a second:", ""]
+    lines = ["Written beside it, heartbeats and saves of compute nodes a second:", ""]
     for case in cases:
-        facts = next(iter(case.sides.values()))["facts"]
-        lines.append(
-            f"* {case.hosts:,} hosts: {facts['heartbeats_per_second']:g} and"
-            f" {facts['reports_per_second']:.3g} ({facts['cpus']} CPUs)."
-        )
-    return [*dict.fromkeys(lines), ""]
+        for side, result in case.sides.items():
+            facts, written = result["facts"], result["written"]
+            lines.append(
+                f"* {case.hosts:,} hosts, limit {case.limit:,}, {side}:"
+                f" {written['heartbeats_per_second']:.3g} and"
+                f" {written['reports_per_second']:.3g} ({facts['cpus']} CPUs, {facts['when'][:10]})"
+            )
+    return [*lines, ""]
 
 
 def _list_table(title: str, header: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:

@@ -42,9 +42,9 @@ def conditions(case: comparison.Case) -> list[str]:
     for side, result in case.sides.items():
         facts, written = result["facts"], result["written"]
         text = (
-            f"{side}: {facts['heartbeats_per_second']:g} heartbeats and"
-            f" {facts['reports_per_second']:.3g} saves a second beside it"
-            f" (most delay {written['behind_seconds']:.1f} s)"
+            f"{side}: {written['heartbeats_per_second']:.3g} heartbeats and"
+            f" {written['reports_per_second']:.3g} saves a second beside it, of"
+            f" {facts['heartbeats_per_second']:g} and {facts['reports_per_second']:.3g} asked for"
         )
         if side == options.PLUGIN:
             text += f", {result['one_by_one']['fallbacks']} fallbacks"
