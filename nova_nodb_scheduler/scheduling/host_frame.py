@@ -114,6 +114,8 @@ class HostFrame:
         self.log = change_log.ChangeLog()
         #: Which rows hold a host.
         self.alive: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        #: How many hosts a row had so far.
+        self.tenure: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         #: Whether the service is up; kept by :meth:`put` and :meth:`tick`.
         self.up: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         for name, dtype in PLAIN_COLUMNS.items():
@@ -227,6 +229,7 @@ class HostFrame:
         row = self._row_of.get(facts.uuid)
         if row is None:
             row = self._new_row()
+            self.tenure[row] += 1
             self._row_of[facts.uuid] = row
             old = None
         else:
@@ -434,7 +437,7 @@ class HostFrame:
         self.rows = math.ceil(at_least / BLOCK_ROWS) * BLOCK_ROWS
         if self.rows == before:
             self.rows += BLOCK_ROWS
-        for name in (*PLAIN_COLUMNS, "alive", "up"):
+        for name in (*PLAIN_COLUMNS, "alive", "tenure", "up"):
             setattr(self, name, columns.grown(getattr(self, name), self.rows))
         for name in _CODED:
             getattr(self, name).grow(self.rows)

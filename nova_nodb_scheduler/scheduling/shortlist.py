@@ -64,6 +64,7 @@ class Shortlist:
         self._rng = rng
         self.rows = rows
         self._facts = np.array(frame.facts_of(rows.tolist()) or [None], object)[: len(rows)]
+        self._tenure = frame.tenure[rows]
         self._updated = frame.updated[rows]
         self._offers = np.ones((0, len(rows)), np.bool_)
         if steps.candidates is not None:
@@ -96,7 +97,8 @@ class Shortlist:
         """
         counts = []
         changed = np.isin(self.rows, np.fromiter(consumed, np.intp, len(consumed)))
-        passing = np.ones(len(self.rows), np.bool_)
+        # A row may have changed hands since the plan was made.
+        passing = frame.alive[self.rows] & (frame.tenure[self.rows] == self._tenure)
         for own, key in steps.filters:
             before = int(passing.sum())
             asked = changed if self._filter_keys.get(own.name, self) == key else passing
@@ -164,6 +166,7 @@ class Shortlist:
             return
         self.rows = self.rows[which]
         self._facts = self._facts[which]
+        self._tenure = self._tenure[which]
         self._updated = self._updated[which]
         self._offers = self._offers[:, which]
         self._has_room = self._has_room[which]

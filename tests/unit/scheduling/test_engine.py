@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine answers, and what one answer costs."""
 
+import itertools
 import random
+import threading
 
 import attrs
+import numpy as np
 import testtools
 
 from nova_nodb_scheduler.model import requests
@@ -25,6 +28,29 @@ def make(
     )
     made.tick(1000.0)
     return made
+
+
+def feed(fed, stop, offset):
+    for step in itertools.count():
+        if stop.is_set():
+            return
+        number = (offset + 7 * step) % 600
+        fed.put(toys.facts(number, free_ram_mb=1024 + (step % 5000)))
+        fed.tick(1000.0 + step % 3)
+
+
+def ask(asked, failures, memory_mb):
+    try:
+        for servers in (1, 1, 3) * 20:
+            plan = asked.plan(toys.request(memory_mb=memory_mb), servers=servers)
+            taken = []
+            for number in range(servers):
+                taken.append(plan.best()[0])
+                plan.take(taken[-1], f"{number}")
+            for others in plan.alternates(taken, 2):
+                assert len(others) == 2, others
+    except Exception as error:
+        failures.append(error)
 
 
 class EngineTest(testtools.TestCase):
@@ -211,3 +237,100 @@ class EngineTest(testtools.TestCase):
             self.assertEqual(["Host-5"], self.best(request))
         self.engine.set_aggregates([attrs.evolve(zone, metadata={"zone": "y"})])
         self.assertEqual([], self.best(request))
+
+    def test_nan_never_wins_but_is_better_than_nobody(self):
+        class Odd(toys.RamWeigher):
+            def raw(self, request, frame, rows):
+                ram = super().raw(request, frame, rows)
+                return np.where(ram < 3000, ram, np.nan)
+
+        odd = make(weighers=(Odd,))
+        for number in range(10):
+            odd.put(toys.facts(number, free_ram_mb=2996 + number))
+        hosts = [each.host for each in odd.plan(toys.request()).best(10)]
+        self.assertEqual(["Host-3", "Host-2", "Host-1", "Host-0"], hosts[:4])
+        self.assertEqual(10, len(hosts))
+
+    def test_the_first_is_drawn_from_the_subset_and_the_others_keep_their_order(self):
+        drawing = make(options.SchedulingOptions(host_subset_size=5))
+        for number in range(600):
+            drawing.put(toys.facts(number, free_ram_mb=1024 + 8 * number))
+        top = [f"Host-{number}" for number in range(599, 589, -1)]
+        firsts = set()
+        for _ in range(100):
+            hosts = [each.host for each in drawing.plan(toys.request()).best(10)]
+            firsts.add(hosts[0])
+            self.assertEqual([each for each in top if each != hosts[0]], hosts[1:])
+        self.assertEqual(set(top[:5]), firsts)
+
+    def test_a_subset_larger_than_the_cloud_draws_from_all(self):
+        drawing = make(options.SchedulingOptions(host_subset_size=50))
+        for number in range(3):
+            drawing.put(toys.facts(number))
+        firsts = {drawing.plan(toys.request()).best()[0].host for _ in range(60)}
+        self.assertEqual({"Host-0", "Host-1", "Host-2"}, firsts)
+
+    def test_the_best_of_equal_weight_are_shuffled(self):
+        shuffling = make(options.SchedulingOptions(shuffle_best_same_weighed_hosts=True))
+        for number in range(600):
+            shuffling.put(toys.facts(number, free_ram_mb=2048 if number < 3 else 1024))
+        firsts = {shuffling.plan(toys.request()).best()[0].host for _ in range(60)}
+        self.assertEqual({"Host-0", "Host-1", "Host-2"}, firsts)
+
+    def test_shares_add_up_to_the_score(self):
+        plan = self.engine.plan(toys.request(), explain=True)
+        for choice in plan.best(3):
+            shares = plan.shares(choice)
+            self.assertEqual(
+                ["RamWeigher", "IoWeigher", "FailuresWeigher"], [each.weigher for each in shares]
+            )
+            total = 0.0
+            for each in shares:
+                total += each.multiplier * each.normalised
+            self.assertEqual(choice.score, total)
+
+    def test_a_request_that_needs_objects_says_so(self):
+        mixed = make(filters=("OwnFilter",), weighers=("OwnWeigher",))
+        error = self.assertRaises(RuntimeError, mixed.plan, toys.request())
+        self.assertIn("OwnFilter, OwnWeigher", str(error))
+
+    def test_a_host_replaced_while_a_plan_runs_does_no_harm(self):
+        plan = self.engine.plan(toys.request(), servers=2)
+        (choice,) = plan.best()
+        self.engine.remove(choice.uuid)
+        self.engine.put(toys.facts(900))
+        plan.take(choice, "i")
+        self.assertEqual("Host-598", plan.best()[0].host)
+        self.assertEqual(4096, self.engine.frame.free_ram_mb[self.engine.frame.row_of("uuid-900")])
+
+    def test_growth_of_the_cloud_is_followed(self):
+        for _ in range(3):
+            self.best()
+        for number in range(600, 2000):
+            self.engine.put(toys.facts(number, free_ram_mb=1024 + 8 * number))
+        self.assertEqual(["Host-1999"], self.best())
+
+    def test_plans_and_changes_from_many_threads(self):
+        failures, stop = [], threading.Event()
+        feeders = [
+            threading.Thread(target=feed, args=(self.engine, stop, offset)) for offset in (0, 300)
+        ]
+        askers = [
+            threading.Thread(target=ask, args=(self.engine, failures, memory_mb))
+            for memory_mb in (128, 256)
+        ]
+        for thread in (*feeders, *askers):
+            thread.start()
+        for thread in askers:
+            thread.join()
+        stop.set()
+        for thread in feeders:
+            thread.join()
+        self.assertEqual([], failures)
+        fresh = make()
+        for number in range(600):
+            fresh.put(self.engine.frame.facts(self.engine.frame.row_of(f"uuid-{number}")))
+        self.assertEqual(
+            sorted(each.score for each in fresh.plan(toys.request(memory_mb=128)).best(600)),
+            sorted(each.score for each in self.engine.plan(toys.request(memory_mb=128)).best(600)),
+        )
