@@ -126,22 +126,25 @@ class _Decision:
         self._deadline = deadline
         self._claimed: list[claiming.Claim] = []
         self._placed: dict[str, choice.Choice] = {}
-        enabled = [str(cell.uuid) for cell in decider._host_manager.enabled_cells]
-        self._request = request_conversion.request(asked.spec, asked.queries, enabled)
-        decider._keeper.catch_up(decider._now())
         self._objects = host_objects.HostObjects(
             decider._host_manager, asked.spec, self._make_states, self._candidates_of
         )
-        self._plan = self._make_plan()
+        self._request: requests.Request
+        self._plan: planning.Plan
 
-    def _make_plan(self) -> planning.Plan:
-        engine = self._own._engine
-        with engine.lock:
+    def _make_plan(self) -> None:
+        own = self._own
+        enabled = [str(cell.uuid) for cell in own._host_manager.enabled_cells]
+        self._request = request_conversion.request(self._asked.spec, self._asked.queries, enabled)
+        own._keeper.catch_up(own._now())
+        with own._engine.lock:
             for query in self._asked.queries or ():
-                reason = candidates.outside(query, engine.frame, self._request.cells)
+                reason = candidates.outside(query, own._engine.frame, self._request.cells)
                 if reason is not None:
                     raise NeedsPlacement(reason)
-        return engine.plan(self._request, self._objects, servers=len(self._asked.instance_uuids))
+        self._plan = own._engine.plan(
+            self._request, self._objects, servers=len(self._asked.instance_uuids)
+        )
 
     # -- what Nova's own filters need ---------------------------------------------
 
@@ -178,7 +181,7 @@ class _Decision:
         placed = None
         try:
             placed = self._claim_all()
-        except nova_exception.NovaException:
+        except (nova_exception.NovaException, NeedsPlacement):
             raise
         except Exception as error:
             if error is self._objects.raised:
@@ -191,6 +194,7 @@ class _Decision:
         return placed
 
     def _claim_all(self) -> list[choice.Choice] | None:
+        self._make_plan()
         waiting = list(self._asked.instance_uuids)
         placed = self._placed
         while waiting:
@@ -226,8 +230,9 @@ class _Decision:
             if best is None:
                 self._give_back(chosen)
                 return None
-            self._plan.take(best, consumer)
             chosen[consumer] = best
+            if len(self._asked.instance_uuids) > 1:
+                self._plan.take(best, consumer)
         return chosen
 
     def _best(self, consumer: str) -> choice.Choice | None:

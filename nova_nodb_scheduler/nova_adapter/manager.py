@@ -128,6 +128,9 @@ class SchedulerManager(
             return chosen
         finally:
             self.nodb.served(view.served)
+            if self.nodb.decisions is not None:
+                outside = view.deferred.outside if view.deferred is not None else None
+                self.nodb.decided(view.asked_placement or outside)
             self.nodb.scheduled(time.monotonic() - started, outcome)
 
     def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
@@ -177,13 +180,9 @@ class SchedulerManager(
                     alternates=self._alternates if return_alternates else 0,
                 )
                 try:
-                    chosen = decisions.decider.schedule(asked, view)
-                    self.nodb.decided(None)
-                    return chosen
+                    return decisions.decider.schedule(asked, view)
                 except deciding.NeedsPlacement as error:
-                    self.nodb.decided(error.reason)
-            elif deferred is not None:
-                self.nodb.decided(deferred.outside)
+                    view.asked_placement = error.reason
             view.decides = False
             if deferred is not None and deferred.outside is None:
                 answer = deferred.ask(context)
@@ -219,14 +218,14 @@ class SchedulerManager(
     def _memory_decides(self, view: views.RequestView) -> bool:
         """Tell whether all that a choice looks at is proved, Placement's mirror too."""
         if view.stock or self.nodb.decisions is None:
+            view.asked_placement = "states not proved"
             return False
         scopes = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
         if not all(view.serves(scope) for scope in (*scopes, scopes_module.API)):
+            view.asked_placement = "states not proved"
             return False
-        reason = self.nodb.decisions.refusal()
-        if reason is not None:
-            self.nodb.decided(reason)
-        return reason is None
+        view.asked_placement = self.nodb.decisions.refusal()
+        return view.asked_placement is None
 
     def _in_doubt(self, view: views.RequestView) -> bool:
         if view.unknown_candidates:

@@ -55,6 +55,8 @@ class RequestView:
         self.deferred: deferred_candidates.DeferredCandidates | None = None
         #: True where the choice itself is made over columns.
         self.decides = False
+        #: Why it was not, in the end; None if it was.
+        self.asked_placement: str | None = None
         #: Scopes that were answered from memory.
         self.served: set[str] = set()
         #: Scopes that were not, and why.
