@@ -41,6 +41,8 @@ class Expect(enum.Enum):
     PRESENT = "present"
     #: It has none.
     ABSENT = "absent"
+    #: The provider has a record at all.
+    MIRRORED = "mirrored"
 
 
 @attrs.frozen
@@ -131,7 +133,9 @@ class FeedHints:
 
     def _compute_nodes(self) -> Iterator[Hint]:
         for key, before, after in self._changes(namespaces.COMPUTE_NODES.name):
-            if before is None or after is None or _differ(before, after, _SIZES):
+            if before is None:
+                yield Hint(key, Expect.MIRRORED)
+            elif after is None or _differ(before, after, _SIZES):
                 yield Hint(key)
 
     def _marked(self) -> Iterator[Hint]:

@@ -109,5 +109,7 @@ def _seen(hint: feed_hints.Hint, attempt: int, allocations: Mapping[str, Any] | 
     if hint.expect is feed_hints.Expect.UNKNOWN:
         # It may have come before the change did: looked at twice.
         return attempt >= 1
+    if hint.expect is feed_hints.Expect.MIRRORED:
+        return allocations is not None
     present = allocations is not None and hint.consumer in allocations
     return present is (hint.expect is feed_hints.Expect.PRESENT)

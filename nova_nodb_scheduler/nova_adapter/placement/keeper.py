@@ -208,8 +208,9 @@ class MirrorKeeper:
 
     def _held(self) -> bool:
         now = self._clock()
-        if self.status.keeping and now < self._renew_at:
-            return True
+        if now < self._renew_at:
+            # Those that wait ask no more often than the keeper renews.
+            return self.status.keeping
         held = isinstance(self._lease.acquire(), leases.Lease)
         self._renew_at = now + self._options.lease_seconds / 3
         return held
@@ -260,16 +261,26 @@ class MirrorKeeper:
     def _worth(
         self, snapshot: snapshot_module.Snapshot, hints: Collection[feed_hints.Hint]
     ) -> set[feed_hints.Hint]:
-        """Leave out what the records show already: most servers that came were our own writes."""
+        """Leave out what the records show already, or the sweep under way will.
+
+        Most servers that came were our own writes; and while a back end is
+        filled, every host and server is news.
+        """
         view = snapshot.namespace(namespaces.PROVIDERS.name)
         found = set()
         for hint in hints:
+            if self._sweep is not None and self._sweep.will_read(hint.provider):
+                continue
             record = view.get(hint.provider)
-            if record is not None and hint.expect is not feed_hints.Expect.UNKNOWN:
+            if hint.expect is feed_hints.Expect.MIRRORED:
+                if record is None:
+                    found.add(hint)
+            elif hint.expect is feed_hints.Expect.UNKNOWN:
+                found.add(hint)
+            elif record is not None:
                 present = hint.consumer in record.state["allocations"]
-                if present is (hint.expect is feed_hints.Expect.PRESENT):
-                    continue
-            found.add(hint)
+                if present is not (hint.expect is feed_hints.Expect.PRESENT):
+                    found.add(hint)
         return found
 
     def _look(self, snapshot: snapshot_module.Snapshot) -> bool:

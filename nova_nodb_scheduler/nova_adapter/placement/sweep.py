@@ -49,7 +49,7 @@ class SweepOptions:
 
     interval_seconds: float = 60.0
     step_trees: int = 64
-    again_seconds: float = 6 * 3600.0
+    again_seconds: float = 24 * 3600.0
     fresh_seconds: float = 5.0
 
 
@@ -129,6 +129,7 @@ class Sweep:
         self._began = clock()
         self._requests_before = reader.requests
         self._todo: list[tree_publishing.Tree] = []
+        self._waiting: set[str] = set()
         self._done: dict[str, int] = dict.fromkeys(("differing", "again", "gone", "changed"), 0)
         self._said = clock()
         self._providers = self._roots = 0
@@ -155,7 +156,12 @@ class Sweep:
         self._done["gone"] = len(found.gone)
         self._done["changed"] += self._trees.drop(found.gone, self._listed_from).changed
         self._todo.reverse()
+        self._waiting = {root for root, _members in self._todo}
         return found.fresh
+
+    def will_read(self, root: str) -> bool:
+        """Tell whether a tree still waits to be read by this sweep."""
+        return root in self._waiting
 
     @property
     def left(self) -> int:
@@ -172,6 +178,7 @@ class Sweep:
         batch = self._todo[-self._options.step_trees :]
         written = self._trees.whole(batch)
         del self._todo[-self._options.step_trees :]
+        self._waiting.difference_update(root for root, _members in batch)
         self._done["changed"] += written.changed
         if self._clock() - self._said > 30.0:
             self._said = self._clock()

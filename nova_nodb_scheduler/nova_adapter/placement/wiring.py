@@ -45,11 +45,13 @@ class MirrorOptions:
     """The options of the mirror; the meaning is that of the options of the same names.
 
     :param bound_seconds: age beyond which the mirror is not used
+    :param reread_seconds: within which every provider is read again, for what
+        no generation shows
     """
 
     bound_seconds: float = 180.0
     sweep_interval_seconds: float = 60.0
-    reread_seconds: float = 6 * 3600.0
+    reread_seconds: float = 24 * 3600.0
     readers: int = 4
 
 

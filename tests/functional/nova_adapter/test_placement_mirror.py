@@ -145,7 +145,7 @@ class SweepTest(mirror_cloud.MirrorCase):
         self.assertNotEqual(self.real(), self.mirrored())
         self.calls.clear()
         for _ in range(len(self.roots)):
-            self.turns(self.kept, 6 * 3600)
+            self.turns(self.kept, 24 * 3600)
         self.assert_mirrored()
         self.assertEqual(len(self.roots), self.calls["inventories"])
 

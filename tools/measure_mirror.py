@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what keeping the mirror of Placement costs, in requests and CPU seconds.
+
+A real Placement, called in this process on a SQLite file, and the memory
+driver as the back end. CPU time is each thread's own, so that other load on
+the machine does not count; Placement's contains SQLite's. Time is made: what
+is counted over 10 seconds of load takes as long as it takes.
+
+    python tools/measure_mirror.py --providers 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import pathlib
+import random
+import tempfile
+import time
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+from placement import conf as placement_conf
+from placement import db_api, deploy
+from placement.db.sqlalchemy import models
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.placement import (
+    keeper,
+    own_writes,
+    reading,
+    sweep,
+    tree_publishing,
+)
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import publisher, replication, replicator
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.wire import codec
+
+CELL = str(uuid.uuid4())
+PROJECT = str(uuid.uuid4())
+TRAITS = 40
+CONSUMERS = 10
+HEADERS = {
+    "x-auth-token": "admin",
+    "accept": "application/json",
+    "openstack-api-version": "placement 1.36",
+}
+
+
+class Placement:
+    """Placement's application with its cost by kind of request."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        conf = cfg.ConfigOpts()
+        placement_conf.register_opts(conf)
+        url = f"sqlite:///{directory / 'placement.sqlite'}"
+        conf.set_override("connection", url, group="placement_database")
+        conf.set_override("auth_strategy", "noauth2", group="api")
+        conf([], default_config_files=[])
+        db_api.configure(conf)
+        models.BASE.metadata.create_all(db_api.get_placement_engine())
+        self.app = deploy.loadapp(conf)
+        self.cpu_seconds: dict[str, float] = collections.defaultdict(float)
+        self.requests: collections.Counter[str] = collections.Counter()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        request = webob.Request.blank(path, method=method, headers=HEADERS)
+        if body is not None:
+            request.content_type = "application/json"
+            request.body = json.dumps(body).encode()
+        kind = f"{method} {path.rsplit('/', 1)[-1] if path.count('/') > 2 else 'list'}"
+        began = time.thread_time()
+        response = request.get_response(self.app)
+        self.cpu_seconds[kind] += time.thread_time() - began
+        self.requests[kind] += 1
+        if response.status_int >= 300:
+            raise SystemExit(f"{method} {path}: {response.status} {response.text}")
+        return Answer(response.status_int, response.body)
+
+    def taken(self) -> tuple[int, float]:
+        """Return requests and CPU seconds of GETs since the last call."""
+        gets = [kind for kind in self.requests if kind.startswith("GET")]
+        found = (
+            sum(self.requests[kind] for kind in gets),
+            sum(self.cpu_seconds[kind] for kind in gets),
+        )
+        self.requests.clear()
+        self.cpu_seconds.clear()
+        return found
+
+
+class Answer:
+    def __init__(self, status_code: int, content: bytes) -> None:
+        self.status_code, self.content = status_code, content
+
+
+def populate(count: int) -> list[str]:
+    """Fill Placement's tables with equal hosts; return their uuids."""
+    keys = [str(uuid.UUID(int=random.getrandbits(128))) for _ in range(count)]
+    with db_api.get_placement_engine().begin() as connection:
+
+        def ids(table: str, *names: str) -> list[int]:
+            named = sa.table(table, sa.column("id"), sa.column("name"))
+            query = sa.select(named.c.id).order_by(named.c.id)
+            if names:
+                query = query.where(named.c.name.in_(names))
+            return [row[0] for row in connection.execute(query)]
+
+        classes = ids("resource_classes", "VCPU", "MEMORY_MB", "DISK_GB")
+        traits = ids("traits")[:TRAITS]
+
+        def fill(table: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
+            names = columns.split(",")
+            into = sa.table(table, *map(sa.column, names))
+            values = [dict(zip(names, row, strict=True)) for row in rows]
+            connection.execute(sa.insert(into), values)
+
+        fill("projects", "id,external_id", [(1, PROJECT)])
+        fill("users", "id,external_id", [(1, PROJECT)])
+        fill("placement_aggregates", "id,uuid", [(1, PROJECT)])
+        numbers = range(1, count + 1)
+        fill(
+            "resource_providers",
+            "id,uuid,name,generation,root_provider_id",
+            [(n, keys[n - 1], f"node-{n}", CONSUMERS, n) for n in numbers],
+        )
+        fill(
+            "inventories",
+            "resource_provider_id,resource_class_id,total,reserved,min_unit,max_unit,step_size,"
+            "allocation_ratio",
+            [(n, c, 100_000, 0, 1, 100_000, 1, 1.0) for n in numbers for c in classes],
+        )
+        fill(
+            "resource_provider_traits",
+            "resource_provider_id,trait_id",
+            [(n, trait) for n in numbers for trait in traits],
+        )
+        fill(
+            "resource_provider_aggregates",
+            "resource_provider_id,aggregate_id",
+            [(n, 1) for n in numbers],
+        )
+        consumers = [(n, str(uuid.uuid4())) for n in numbers for _ in range(CONSUMERS)]
+        fill(
+            "consumers",
+            "uuid,project_id,user_id,generation",
+            [(consumer, 1, 1, 1) for _n, consumer in consumers],
+        )
+        fill(
+            "allocations",
+            "resource_provider_id,consumer_id,resource_class_id,used",
+            [(n, consumer, c, 1) for n, consumer in consumers for c in classes],
+        )
+    return keys
+
+
+class World:
+    """A store that follows the hub, and the keeper over both."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.now = 1000.0
+        shared = hub.MemoryHub(clock=lambda: self.now)
+        self.synchronizer = memory.MemorySynchronizer(shared_hub=shared)
+        self.synchronizer.open()
+        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+        self.replicator = replicator.Replicator(
+            self.synchronizer, self.store, namespaces.BUILT_IN, identity="measured"
+        )
+        self.reader = reading.Reader(lambda path: placement.call("GET", path))
+        self.keeper = keeper.MirrorKeeper(
+            self.synchronizer,
+            self.store.snapshot,
+            lambda: self.replicator.status().epoch or None,
+            self.publisher(namespaces.PLACEMENT),
+            self.publisher(namespaces.NODB),
+            self.reader,
+            "measured",
+            keeper.KeeperOptions(readers=1),
+            lambda: self.now,
+        )
+        self.own = own_writes.OwnWrites(
+            self.synchronizer, self.publisher(namespaces.PLACEMENT), lambda names: None
+        )
+
+    def publisher(self, owner: str) -> publisher.Publisher:
+        declared = {namespace.name: namespace for namespace in namespaces.BUILT_IN}
+        return publisher.Publisher(self.synchronizer, declared, owner)
+
+    def follow(self) -> None:
+        outcome = self.replicator.step()
+        while outcome is not replication.StepOutcome.IDLE:
+            outcome = self.replicator.step()
+
+    def turns(self) -> float:
+        """Take turns until nothing is to do; return the keeper's own CPU seconds."""
+        self.follow()
+        spent = 0.0
+        more = True
+        while more:
+            before = sum(self.placement.cpu_seconds.values())
+            began = time.thread_time()
+            more = self.keeper.turn()
+            spent += time.thread_time() - began
+            spent -= sum(self.placement.cpu_seconds.values()) - before
+            self.follow()
+        return spent
+
+    def publish(self, namespace: Any, states: dict[str, Any]) -> None:
+        found = self.publisher(namespace.owner).publish(
+            {
+                records.RecordKey(namespace.name, key): lambda current, state=state: state
+                for key, state in states.items()
+            }
+        )
+        if found.failed or found.rejected:
+            raise SystemExit(f"not published: {found}")
+
+
+def measure_import(world: World, keys: list[str], sample: int) -> dict[str, float]:
+    """Read some trees as the import does; figures for all of them are scaled."""
+    trees = tree_publishing.TreePublisher(
+        world.synchronizer, world.publisher(namespaces.PLACEMENT), world.reader
+    )
+    listing = world.reader.listing()
+    world.placement.taken()
+    began = time.thread_time()
+    step = sweep.SweepOptions().step_trees
+    for first in range(0, sample, step):
+        trees.whole([(key, listing.trees[key]) for key in keys[first : first + step]])
+    own = time.thread_time() - began
+    requests, cpu = world.placement.taken()
+    scale = len(keys) / sample
+    return {
+        "import requests": requests * scale,
+        "import Placement CPU s": cpu * scale,
+        "import keeper CPU s": (own - cpu) * scale,
+    }
+
+
+def copy_records(world: World, keys: list[str], sample: int) -> None:
+    """Give every provider a record, from those read: the populated hosts are alike."""
+    view_keys = keys[:sample]
+    world.follow()
+    view = world.store.snapshot().namespace(namespaces.PROVIDERS.name)
+    made = {}
+    for number, key in enumerate(keys):
+        if key in view:
+            continue
+        record = view.get(view_keys[number % sample])
+        assert record is not None
+        state = dict(record.state)
+        made[key] = {
+            **state,
+            "name": f"node-{number + 1}",
+            # Consumers of its own.
+            "allocations": {
+                str(uuid.uuid4()): amounts for amounts in state["allocations"].values()
+            },
+        }
+        if len(made) == 2000:
+            world.publish(namespaces.PROVIDERS, made)
+            made = {}
+    world.publish(namespaces.PROVIDERS, made)
+    world.follow()
+
+
+def measure_idle(world: World) -> dict[str, float]:
+    """Sweep a mirror that is current."""
+    world.turns()
+    world.placement.taken()
+    world.now += 60
+    began = time.monotonic()
+    own = world.turns()
+    wall = time.monotonic() - began
+    requests, cpu = world.placement.taken()
+    return {
+        "idle sweep requests": requests,
+        "idle sweep Placement CPU s": cpu,
+        "idle sweep keeper CPU s": own,
+        "idle sweep wall s": wall,
+    }
+
+
+def measure_load(world: World, keys: list[str], seconds: int, rate: int) -> dict[str, float]:
+    """Boot and delete servers for some made seconds; the sweeps between are not in it."""
+    hosts = {
+        key: {"cell": CELL, "row": {"uuid": key, "host": f"h{n}", "hypervisor_hostname": f"n{n}"}}
+        for n, key in enumerate(keys)
+    }
+    for first in range(0, len(keys), 2000):
+        chunk = keys[first : first + 2000]
+        world.publish(namespaces.COMPUTE_NODES, {key: hosts[key] for key in chunk})
+    world.turns()
+    # What the new compute nodes hinted at is not what is measured.
+    world.keeper._queue = type(world.keeper._queue)(lambda: world.now)
+    live: collections.deque[tuple[str, str]] = collections.deque()
+    world.placement.taken()
+    own = 0.0
+    for second in range(seconds + 30):
+        world.now += 1
+        if second < seconds:
+            _boot(world, hosts, keys, live, rate)
+        # Servers live for ten seconds, then go at the rate at which they came.
+        if second >= 10:
+            _delete(world, live, rate)
+        own += world.turns()
+    requests, cpu = world.placement.taken()
+    return {
+        "load requests/s": requests / seconds,
+        "load Placement CPU s/s": cpu / seconds,
+        "load keeper CPU s/s": own / seconds,
+    }
+
+
+def _boot(world: World, hosts: dict[str, Any], keys: list[str], live: Any, rate: int) -> None:
+    rows = {}
+    for _ in range(rate):
+        key, consumer = random.choice(keys), str(uuid.uuid4())
+        body = {
+            "allocations": {key: {"resources": {"VCPU": 1}}},
+            "project_id": PROJECT,
+            "user_id": PROJECT,
+            "consumer_generation": None,
+        }
+        world.placement.call("PUT", f"/allocations/{consumer}", body)
+        world.own.wrote({key: {consumer: {"VCPU": 1}}})
+        row = hosts[key]["row"]
+        rows[f"{consumer}@{CELL}"] = {
+            "cell": CELL,
+            "row": {"uuid": consumer, "host": row["host"], "node": row["hypervisor_hostname"]},
+        }
+        live.append((consumer, key))
+    world.own.flush()
+    world.publish(namespaces.INSTANCES, rows)
+
+
+def _delete(world: World, live: Any, rate: int) -> None:
+    gone = [live.popleft() for _ in range(min(rate, len(live)))]
+    world.publisher(namespaces.NOVA).publish(
+        {
+            records.RecordKey("instances", f"{consumer}@{CELL}"): lambda current: publisher.DELETE
+            for consumer, _key in gone
+        }
+    )
+    for consumer, _key in gone:
+        world.placement.call("DELETE", f"/allocations/{consumer}")
+
+
+def main() -> None:
+    """Measure and print a line for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--providers", type=int, default=10_000)
+    parser.add_argument("--sample", type=int, default=256, help="trees read as the import does")
+    parser.add_argument("--seconds", type=int, default=20, help="of load; 0 for none")
+    parser.add_argument("--rate", type=int, default=100, help="boots, and deletes, a second")
+    given = parser.parse_args()
+    random.seed(3)
+    with tempfile.TemporaryDirectory(prefix="nodb-mirror-") as directory:
+        placement = Placement(pathlib.Path(directory))
+        keys = populate(given.providers)
+        world = World(placement)
+        sample = min(given.sample, len(keys))
+        figures = measure_import(world, keys, sample)
+        copy_records(world, keys, sample)
+        figures |= measure_idle(world)
+        if given.seconds:
+            figures |= measure_load(world, keys, given.seconds, given.rate)
+    for name, figure in figures.items():
+        print(f"{given.providers:>7} providers  {name:<28} {figure:>12.3f}")
+
+
+if __name__ == "__main__":
+    main()
