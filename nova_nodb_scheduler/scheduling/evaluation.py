@@ -90,9 +90,9 @@ class Evaluation:
         if not len(rows):
             return
         new = stages(steps, frame, rows)
-        for before, after in zip(self.stage[rows].tolist(), new.tolist(), strict=True):
-            self.histogram[before] -= 1
-            self.histogram[after] += 1
+        left = np.bincount(self.stage[rows], minlength=self.last + 1)
+        came = np.bincount(new, minlength=self.last + 1)
+        self.histogram = (self.histogram + came - left).tolist()
         self.stage[rows] = new
         passing = new == self.last
         self.choosable[rows] = passing & frame.updated[rows]

@@ -342,17 +342,23 @@ class HostFrame:
         disk_gb: int,
         resources: Mapping[str, int],
         instance_uuid: str | None = None,
+        servers: int = 1,
     ) -> None:
-        """Take a server's share of a host, as Nova's HostState and Placement would."""
-        self.free_ram_mb[row] -= memory_mb
-        self.free_disk_mb[row] -= disk_gb * 1024
-        self.vcpus_used[row] += vcpus
-        self.num_instances[row] += 1
-        self.num_io_ops[row] += 1
-        self.use(row, resources)
-        if instance_uuid is not None:
+        """Take servers' share of a host, as Nova's HostState and Placement would.
+
+        :param servers: -1 gives one back
+        """
+        self.free_ram_mb[row] -= memory_mb * servers
+        self.free_disk_mb[row] -= disk_gb * 1024 * servers
+        self.vcpus_used[row] += vcpus * servers
+        self.num_instances[row] += servers
+        self.num_io_ops[row] += servers
+        self.use(row, {name: amount * servers for name, amount in resources.items()})
+        if instance_uuid is not None and servers > 0:
             facts = self.facts(row)
             self._placed[instance_uuid] = (facts.cell, facts.host)
+        elif instance_uuid is not None:
+            self._placed.pop(instance_uuid, None)
 
     def use(self, row: int, resources: Mapping[str, int]) -> None:
         """Add to what a host's provider has in use; negative amounts give back."""

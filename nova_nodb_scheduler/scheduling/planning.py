@@ -76,7 +76,8 @@ class Plan:
         self._objects = objects
         self._explained = explained
         self._index = 0
-        self._taken: list[choice.Choice] = []
+        self._group_hosts = request.group.hosts if request.group is not None else frozenset()
+        self._taken: list[tuple[choice.Choice, str | None]] = []
         self._consumed: set[int] = set()
         self._behind = False
         self._refused: set[str] = set()
@@ -98,11 +99,31 @@ class Plan:
 
     def take(self, chosen: choice.Choice, instance_uuid: str | None = None) -> None:
         """Say that a server goes to a host; the next one sees its share gone."""
-        self._taken.append(chosen)
+        self._taken.append((chosen, instance_uuid))
         self._behind = True
-        following = self._next
-        if following is None:
-            return
+        if self._next is not None:
+            self._consume(self._next, chosen, instance_uuid, servers=1)
+        if self._objects is not None:
+            self._objects.consume(chosen.uuid, instance_uuid)
+
+    def refuse(self, chosen: choice.Choice) -> None:
+        """Say that a claim failed: this plan does not propose the host again.
+
+        If a server took the host already, it gives its share back, but for
+        what only Nova's objects know of.
+        """
+        self._refused.add(chosen.uuid)
+        # By identity: another server may have the host, from a choice of its own.
+        taken = [each for each in self._taken if each[0] is chosen]
+        self._taken = [each for each in self._taken if each[0] is not chosen]
+        for each, instance_uuid in taken:
+            self._behind = True
+            if self._next is not None:
+                self._consume(self._next, each, instance_uuid, servers=-1)
+
+    def _consume(
+        self, following: Next, chosen: choice.Choice, instance_uuid: str | None, *, servers: int
+    ) -> None:
         flavor = self._request.flavor
         resources = {}
         if chosen.allocation_requests:
@@ -110,8 +131,7 @@ class Plan:
             resources = allocations.get(chosen.uuid, {}).get("resources", {})
         with following.lock:
             frame = following.frame
-            facts = frame.facts_of([chosen.row])[0]
-            if facts is not None and facts.uuid == chosen.uuid:
+            if frame.row_of(chosen.uuid) == chosen.row:
                 frame.consume(
                     chosen.row,
                     vcpus=flavor.vcpus,
@@ -119,19 +139,14 @@ class Plan:
                     disk_gb=flavor.root_gb + flavor.ephemeral_gb,
                     resources=resources,
                     instance_uuid=instance_uuid,
+                    servers=servers,
                 )
-                # A host's instances are those of all its nodes.
-                self._consumed.update(frame.rows_of_host(chosen.cell, chosen.host))
+            # A host's instances are those of all its nodes.
+            self._consumed.update(frame.rows_of_host(chosen.cell, chosen.host))
         group = self._request.group
         if group is not None:
-            group = attrs.evolve(group, hosts=group.hosts | {chosen.host})
-        self._request = attrs.evolve(self._request, group=group)
-        if self._objects is not None:
-            self._objects.consume(chosen.uuid, instance_uuid)
-
-    def refuse(self, chosen: choice.Choice) -> None:
-        """Say that a claim failed: this plan does not propose the host again."""
-        self._refused.add(chosen.uuid)
+            hosts = self._group_hosts.union(each.host for each, _ in self._taken)
+            self._request = attrs.evolve(self._request, group=attrs.evolve(group, hosts=hosts))
 
     def alternates(self, taken: Sequence[choice.Choice], count: int) -> list[list[choice.Choice]]:
         """Return for each host taken up to ``count`` others of its cell to go to instead.

@@ -12,6 +12,8 @@ from collections.abc import Hashable
 
 from nova_nodb_scheduler.scheduling import evaluation
 
+#: Evaluations kept at most; in a small cloud the signatures weigh more than they.
+_KEPT = 1024
 #: Signatures remembered as having come once.
 _ONCE = 1024
 
@@ -62,7 +64,7 @@ class Signatures:
             return
         self._kept[signature] = (made, size)
         self._bytes += size
-        while self._bytes > self._limit_bytes:
+        while self._bytes > self._limit_bytes or len(self._kept) > _KEPT:
             _, (_, freed) = self._kept.popitem(last=False)
             self._bytes -= freed
             self._counters.evictions += 1

@@ -188,6 +188,22 @@ class EngineTest(testtools.TestCase):
             plan.take(choice, f"i{number}")
         self.assertGreater(len(set(hosts)), 100)
 
+    def test_a_server_whose_claim_failed_gives_its_share_back(self):
+        members = frozenset({"i0", "i1", "i2"})
+        group = requests.Group("g", "anti-affinity", members=members)
+        plan = self.engine.plan(toys.request(vcpus=16, group=group), servers=3)
+        first = plan.best()[0]
+        plan.take(first, "i0")
+        second = plan.best()[0]
+        plan.take(second, "i1")
+        plan.refuse(first)
+        frame = plan._next.frame
+        self.assertEqual(0, frame.resource("VCPU").used[first.row])
+        self.assertEqual(16, frame.resource("VCPU").used[second.row])
+        self.assertEqual({second.row: 1}, frame.instance_counts(members))
+        self.assertEqual(frozenset({second.host}), plan._request.group.hosts)
+        self.assertNotIn(plan.best()[0].host, {first.host, second.host})
+
     def test_members_of_a_group_spread(self):
         members = frozenset(f"i{number}" for number in range(5))
         group = requests.Group("g", "anti-affinity", members=members)
