@@ -13,7 +13,7 @@ from typing import Any
 
 from keystoneauth1 import exceptions as keystone
 
-from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+from nova_nodb_scheduler.nova_adapter.placement import allocations, conflicts, outcomes
 from tests.functional.nova_adapter import placement_cloud as cloud
 
 LONG = 30.0
@@ -209,11 +209,14 @@ class SeveralServersTest(WriterCase):
 class LostAnswersTest(WriterCase):
     def test_lost_before_it_was_written_is_written_the_second_time(self) -> None:
         for fault in cloud.BEFORE:
+            self.client.calls.clear()
             host = self.provider(VCPU=2)
             servers = [cloud.server(host), cloud.server(host)]
             self.client.faults["post"] = [fault]
             found = self.write(*servers)
             self.assertEqual([outcomes.Written] * 2, cloud.kinds(servers, found))
+            # One that is absent says it of all.
+            self.assertEqual({"post": 2, "get": 1}, dict(self.client.calls))
             self.assertEqual({"VCPU": 2}, self.usages(host))
 
     def test_lost_after_it_was_written_is_found_and_not_sent_again(self) -> None:
@@ -299,6 +302,31 @@ class RacesTest(WriterCase):
         self.assertGreaterEqual(self.now, LONG)
         self.assertLess(self.client.calls["post"], 4 * LONG)
         self.assertEqual({}, self.usages(host))
+
+
+class AnswersWithoutCodesTest(cloud.PlacementCase):
+    """What Placement answers below microversion 1.23: the text must do."""
+
+    def answer(self, provider: str, **amounts: int) -> conflicts.Reply:
+        one = cloud.server(provider, **amounts)
+        allocation = {"allocations": one.request["allocations"]}
+        data = {one.consumer: {**allocation, "project_id": "p", "user_id": "u"}}
+        response = self.admin.post("/allocations", data, version="1.22")
+        if response.status_code != 204:
+            self.assertNotIn("code", response.json()["errors"][0])
+        return conflicts.read(response)
+
+    def test_the_causes_are_told_apart_by_text(self) -> None:
+        host, gone = self.provider(VCPU=2), str(uuid.uuid4())
+        self.assertEqual(conflicts.Done(), self.answer(host))
+        full = self.answer(host, VCPU=2)
+        self.assertIsInstance(full, conflicts.Refused)
+        self.assertEqual(
+            (host, "VCPU", True), (full.provider, full.resource_class, full.by_capacity)
+        )
+        self.assertIsInstance(self.answer(gone), conflicts.NoProvider)
+        self.useFixture(cloud.ProvidersChange(1))
+        self.assertIsInstance(self.answer(host), conflicts.Contended)
 
 
 class UndoTest(WriterCase):
