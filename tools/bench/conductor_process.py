@@ -95,6 +95,7 @@ class Computes:
         node.free_ram_mb -= 512 * more
         node.local_gb_used += more
         node.free_disk_gb -= more
+        node.disk_available_least -= more
         node.running_vms += more
         running = int(node.stats["num_instances"]) + more
         node.stats = {**node.stats, "num_instances": str(running)}

@@ -104,3 +104,25 @@ def _clone(settings: stack_settings.Settings, source: str, destination: str) -> 
         )
     if dump.returncode:
         raise database.CommandFailedError(["mariadb-dump", source], settings.log)
+
+
+def allocated(settings: stack_settings.Settings, hosts: int) -> tuple[int, ...]:
+    """Return rows and sum of Placement's allocations: what a side must leave as it was."""
+    name = configuration.database("placement", hosts)
+    (row,) = database.query(
+        settings,
+        f"SELECT COUNT(*), SUM(used) FROM {name}.allocations",  # noqa: S608 - our own name
+    )
+    return tuple(int(value) for value in row)
+
+
+def left_behind(settings: stack_settings.Settings, hosts: int) -> list[str]:
+    """Return servers that a run left in Placement which could not clean up."""
+    placement = configuration.database("placement", hosts)
+    cell = configuration.database("nova_cell1", hosts)
+    rows = database.query(
+        settings,
+        f"SELECT uuid FROM {placement}.consumers"  # noqa: S608 - our own names
+        f" WHERE id > (SELECT MAX(id) FROM {cell}.instances)",
+    )
+    return [str(uuid) for (uuid,) in rows]

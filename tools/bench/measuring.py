@@ -32,43 +32,38 @@ class Rates:
     reports: float
 
 
-class Measuring:
-    """One side at one size.
+@attrs.frozen
+class Scene:
+    """What all measurements of one side at one size have in common.
 
     :param requests: most requests of one measurement
-    :param schedulers: workers that are ready; the first does all that one can do
     :param consumers: whatever gets allocations is added here
     :param say: told what happens, for the progress display
     """
 
-    def __init__(
-        self,
-        durations: options.Durations,
-        requests: int,
-        running: servers.Servers,
-        side: str,
-        conductor: worker.Worker,
-        schedulers: Sequence[worker.Worker],
-        consumers: list[str],
-        say: Callable[[str], None],
-    ) -> None:
-        self._durations = durations
-        self._requests = requests
-        self._running = running
-        self._side = side
+    durations: options.Durations
+    requests: int
+    running: servers.Servers
+    conductor: worker.Worker
+    say: Callable[[str], None]
+    consumers: list[str] = attrs.field(factory=list)
+
+
+class Measuring:
+    """Measurements with some schedulers that are ready; the first does all that one can do."""
+
+    def __init__(self, scene: Scene, schedulers: Sequence[worker.Worker]) -> None:
+        self._scene = scene
         self._schedulers = list(schedulers)
-        self._consumers = consumers
-        self._say = say
-        self._conductor = conductor
         self._meters = self._meters_of(self._schedulers[:1])
         self._idle: meters.Usage | None = None
 
     def _meters_of(self, schedulers: Sequence[worker.Worker]) -> meters.Meters:
         return meters.Meters(
-            self._running,
+            self._scene.running,
             {
                 meters.SCHEDULER: [each.pid for each in schedulers],
-                meters.CONDUCTOR: [self._conductor.pid],
+                meters.CONDUCTOR: [self._scene.conductor.pid],
             },
         )
 
@@ -76,14 +71,14 @@ class Measuring:
 
     def warm_up(self, requests: int) -> None:
         """Make requests that are not counted."""
-        self._say("warming up")
-        self._run(requests, self._durations.seconds / 2, _WARM_UP_SEED)
+        self._scene.say("warming up")
+        self._run(requests, self._scene.durations.seconds / 2, _WARM_UP_SEED)
 
     def idle(self) -> dict[str, Any]:
         """Measure what goes on without requests."""
-        self._say("without requests")
+        self._scene.say("without requests")
         before = self._meters.read()
-        self._schedulers[0].ask("rest", seconds=self._durations.idle_seconds)
+        self._schedulers[0].ask("rest", seconds=self._scene.durations.idle_seconds)
         usage = self._meters.since(before)
         self._idle = usage
         return {
@@ -101,8 +96,8 @@ class Measuring:
 
     def one_by_one(self) -> dict[str, Any]:
         """Measure requests for one server, each after the answer to the last."""
-        self._say("one request after the other")
-        ran, usage = self._metered(self._requests, self._durations.seconds, _SEED)
+        self._scene.say("one request after the other")
+        ran, usage = self._metered(self._scene.requests, self._scene.durations.seconds, _SEED)
         return self._figures(ran, usage)
 
     def paced(self, p50_seconds: float) -> list[dict[str, Any]]:
@@ -112,8 +107,8 @@ class Measuring:
             if p50_seconds * rate > 1:
                 found.append({"rate": rate, "skipped": "one scheduler is slower than that"})
                 continue
-            self._say(f"{rate:g} requests a second")
-            seconds = self._durations.paced_seconds
+            self._scene.say(f"{rate:g} requests a second")
+            seconds = self._scene.durations.paced_seconds
             ran, usage = self._metered(
                 int(rate * seconds), seconds, _SEED, rate=rate, threads=_THREADS
             )
@@ -124,9 +119,13 @@ class Measuring:
 
     def crowd(self) -> dict[str, Any]:
         """Measure requests for many servers at once, and Placement's part of it alone."""
-        self._say(f"{SERVERS_OF_A_CROWD} servers in one request")
+        self._scene.say(f"{SERVERS_OF_A_CROWD} servers in one request")
         ran, usage = self._metered(
-            3, self._durations.seconds / 2, _CROWD_SEED, instances=SERVERS_OF_A_CROWD, repeated=True
+            3,
+            self._scene.durations.seconds / 2,
+            _CROWD_SEED,
+            instances=SERVERS_OF_A_CROWD,
+            repeated=True,
         )
         found = {"servers": SERVERS_OF_A_CROWD, **self._figures(ran, usage)}
         alone = self._meters_of([])
@@ -134,15 +133,15 @@ class Measuring:
             ("placement_alone", SERVERS_OF_A_CROWD),
             ("placement_alone_for_one", 1),
         ):
-            found[name] = floor.measure(self._running, alone, count, self._consumers)
+            found[name] = floor.measure(self._scene.running, alone, count, self._scene.consumers)
         return found
 
     def together(self) -> dict[str, Any]:
         """Measure how much all schedulers decide at once, four requests at a time each."""
-        self._say(f"{len(self._schedulers)} schedulers x {_THREADS} threads")
+        self._scene.say(f"{len(self._schedulers)} schedulers x {_THREADS} threads")
         both = self._meters_of(self._schedulers)
         before = both.read()
-        seconds = self._durations.seconds / 2
+        seconds = self._scene.durations.seconds / 2
         for number, each in enumerate(self._schedulers):
             each.send("run", requests=10**6, seconds=seconds, seed=100 + number, threads=_THREADS)
         ran = [each.receive(seconds + _GRACE_SECONDS) for each in self._schedulers]
@@ -182,7 +181,7 @@ class Measuring:
         return self._check(ran)
 
     def _check(self, ran: dict[str, Any]) -> dict[str, Any]:
-        self._consumers += ran["consumers"]
+        self._scene.consumers += ran["consumers"]
         if ran["fallbacks"]:
             raise RefusedError(f"the plugin took Nova's own path: {ran['fallbacks']}")
         if ran["candidates_asked"] and not ran["may_ask"]:

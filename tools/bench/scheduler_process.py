@@ -20,7 +20,10 @@ _BINARY = "nova-scheduler"
 _READY_SECONDS = 3600.0
 _POLL_SECONDS = 0.2
 #: How long a plugin that is proved may take until it asks Placement for no more candidates.
-_MIRROR_SECONDS = 120.0
+_MIRROR_SECONDS = 600.0
+#: Pause between two tries, in times of the last one's length: a try that asks is dear.
+_PAUSES = 5
+_MOST_PAUSE_SECONDS = 60.0
 
 
 class Scheduler:
@@ -41,11 +44,12 @@ class Scheduler:
 
     # -- becoming ready ------------------------------------------------------
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self, mirror_seconds: float = _MIRROR_SECONDS) -> dict[str, Any]:
         """Make the manager and wait until it decides as it does from then on.
 
         For stock, as if all computes had told it of their instances (of none, in its favour):
-        hours after its start. For the plugin, until a request is decided without a fallback.
+        hours after its start. For the plugin, until a request is decided without a fallback, and
+        for at most ``mirror_seconds`` more without asking for candidates.
         """
         gc.collect()
         memory_before = memory.resident_mb()
@@ -57,7 +61,7 @@ class Scheduler:
         ready, cpu_ready = time.perf_counter(), time.process_time()
         if self._is_plugin:
             self._wait_proved()
-            ready, cpu_ready = self._decide_from_memory(made)
+            ready, cpu_ready = self._decide_from_memory(made, mirror_seconds)
         gc.collect()
         return {
             "ready_seconds": ready - started,
@@ -84,7 +88,7 @@ class Scheduler:
                 raise TimeoutError(f"not proved: {unproved}")
             time.sleep(_POLL_SECONDS)
 
-    def _decide_from_memory(self, made: list[str]) -> tuple[float, float]:
+    def _decide_from_memory(self, made: list[str], mirror_seconds: float) -> tuple[float, float]:
         """Decide until nothing falls back, and if possible, no candidates are asked for.
 
         Returns the clocks (wall, process) after the first such decision.
@@ -94,6 +98,7 @@ class Scheduler:
         without_fallback: tuple[float, float] | None = None
         while True:
             fallbacks, asked = self.fallbacks(), self._candidates["asked"]
+            tried = time.perf_counter()
             made += self._one(next(requests), 1).consumers
             clocks = time.perf_counter(), time.process_time()
             if self.fallbacks() == fallbacks:
@@ -101,11 +106,12 @@ class Scheduler:
                     self._asks_for_candidates = False
                     return clocks
                 without_fallback = without_fallback or clocks
-            if without_fallback and clocks[0] > began + _MIRROR_SECONDS:
+            if without_fallback and clocks[0] > began + mirror_seconds:
                 return without_fallback
             if clocks[0] > began + _READY_SECONDS:
                 raise TimeoutError(f"still falling back: {self.fallbacks()}")
-            time.sleep(_POLL_SECONDS)
+            pause = _PAUSES * (clocks[0] - tried)
+            time.sleep(min(_MOST_PAUSE_SECONDS, max(_POLL_SECONDS, pause)))
 
     def fallbacks(self) -> dict[str, int]:
         """Return the plugin's own count of requests that left memory, by reason."""
