@@ -40,7 +40,7 @@ def _aggregate(rolled: dice.Dice, at: int, hosts: Sequence[str]) -> cases.Aggreg
         words.AGGREGATES[at],
         at + 1,
         tuple(rolled.some((*hosts, "gone"), 6)),
-        {key: rolled.one(values) for key, values in rolled.some(METADATA, 5)},
+        {key: rolled.one(values) for key, values in rolled.some(METADATA, 10)},
     )
 
 

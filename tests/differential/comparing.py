@@ -160,7 +160,8 @@ class Case:
             made.take(chosen[0], instance)
             taken.append(chosen[0])
             self._use(chosen[0])
-            own.consume((chosen[0].host, chosen[0].node), instance)
+            if not own.consume((chosen[0].host, chosen[0].node), instance):
+                return "nova could not consume"
         return "placed"
 
     def _nova_raised(self, mine: Any, error: Exception) -> str:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 from oslo_serialization import jsonutils
 
-from tests.differential import words
+from tests.differential import dice, words
 
 
 @attrs.frozen
@@ -40,6 +40,8 @@ class Asked:
     volume: bool = False
     servers: int = 1
 
+
+POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 _A = "aggregate_instance_extra_specs:"
 
@@ -132,68 +134,67 @@ _QUERIES: tuple[Any, ...] = (
 )
 
 
-def hints(draw: st.DrawFn) -> Mapping[str, list[str]]:
-    """Draw scheduler hints."""
-    made: dict[str, list[str]] = {}
-    known = st.sampled_from((*words.INSTANCES, "not-an-instance"))
-    kind = draw(st.integers(0, 4))
-    if kind == 0:
-        made["same_host"] = draw(st.lists(known, min_size=1, max_size=4, unique=True))
-    elif kind == 1:
-        made["different_host"] = draw(st.lists(known, min_size=1, max_size=4, unique=True))
-    elif kind == 2:
-        made["build_near_host_ip"] = [draw(st.sampled_from(("192.0.2.1", "192.0.3.70")))]
-        cidr = draw(st.sampled_from((None, "/24", "/30", "/32")))
-        if cidr:
-            made["cidr"] = [cidr]
-    elif kind == 3:
-        made["query"] = [jsonutils.dumps(draw(st.sampled_from(_QUERIES)))]
-    else:
-        made["something"] = ["else"]
-    return made
+def _instances(rolled: dice.Dice) -> list[str]:
+    found = rolled.some((*words.INSTANCES, "not-an-instance"), 4)
+    return found or [words.INSTANCES[0]]
 
 
-def group(draw: st.DrawFn) -> Mapping[str, Any]:
-    """Draw a server group as the conductor hands it over."""
-    policy = draw(
-        st.sampled_from(("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"))
-    )
-    members = draw(st.lists(st.sampled_from(words.INSTANCES), max_size=5, unique=True))
+def _near(rolled: dice.Dice) -> Mapping[str, list[str]]:
+    cidr = rolled.one((None, "/24", "/30", "/32"))
+    made = {"build_near_host_ip": [rolled.one(("192.0.2.1", "192.0.3.70"))]}
+    return {**made, "cidr": [cidr]} if cidr else made
+
+
+HINTS: Mapping[str, Callable[[dice.Dice], Mapping[str, list[str]]]] = {
+    "SameHostFilter": lambda rolled: {"same_host": _instances(rolled)},
+    "DifferentHostFilter": lambda rolled: {"different_host": _instances(rolled)},
+    "SimpleCIDRAffinityFilter": _near,
+    "JsonFilter": lambda rolled: {"query": [jsonutils.dumps(rolled.one(_QUERIES))]},
+    "AllHostsFilter": lambda rolled: {"something": ["else"]},
+}
+
+
+def group(rolled: dice.Dice, policies: Sequence[str] = POLICIES) -> Mapping[str, Any]:
+    """Return a server group as the conductor hands it over."""
+    policy = rolled.one(policies)
     rules: dict[str, str] = {}
-    if policy == "anti-affinity" and draw(st.booleans()):
-        rules["max_server_per_host"] = str(draw(st.integers(1, 3)))
+    if policy == "anti-affinity" and rolled.once_in(2):
+        rules["max_server_per_host"] = rolled.one(("1", "2", "3"))
     return {
         "policy": policy,
-        "members": [*members, *words.NEW_INSTANCES],
-        "hosts": draw(st.one_of(st.just("of members"), st.just([]))),
+        "members": [*rolled.some(words.INSTANCES, 6), *words.NEW_INSTANCES],
+        "hosts": rolled.one(("of members", "of members", [])),
         "rules": rules,
     }
 
 
-def destination(draw: st.DrawFn) -> Mapping[str, Any]:
-    """Draw a requested destination."""
-    kind = draw(st.integers(0, 5))
-    host = draw(st.sampled_from(words.HOSTS[:6]))
-    if kind == 0:
-        return {"host": host, "node": None}
-    if kind == 1:
-        return {"host": host, "node": f"node-{host}"}
-    if kind == 2:
-        return {"cell": draw(st.sampled_from(words.CELLS))}
-    if kind in (3, 4):
-        return {"cell": draw(st.sampled_from(words.CELLS)), "allow_cross_cell_move": True}
-    sets = st.lists(
-        st.sampled_from((*words.AGGREGATES, words.FOREIGN_AGGREGATE)), min_size=1, max_size=2
-    ).map(",".join)
-    return {"aggregates": draw(st.lists(sets, min_size=1, max_size=2))}
+def destination(rolled: dice.Dice) -> Mapping[str, Any]:
+    """Return a requested destination."""
+    host = rolled.one(words.HOSTS[:6])
+    cell = rolled.one(words.CELLS)
+    others = (*words.AGGREGATES[:3], words.FOREIGN_AGGREGATE)
+    sets = [",".join(rolled.some(others, 2) or others[:1]) for _ in range(rolled.one((1, 2)))]
+    return rolled.one(
+        (
+            {"host": host, "node": None},
+            {"host": host, "node": f"node-{host}"},
+            {"cell": cell},
+            {"cell": cell, "allow_cross_cell_move": True},
+            {"cell": cell, "allow_cross_cell_move": True},
+            {"aggregates": sets},
+        )
+    )
 
 
 _NAMES = (*words.HOSTS[:6], "h1", "H2", "nowhere")
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Asked:
-    """Draw a request: mostly plain, with a few wishes of any kind."""
+def requests(draw: st.DrawFn, enabled: Sequence[str] = ()) -> Asked:
+    """Draw a request: mostly plain, with a few wishes of any kind.
+
+    :param enabled: filters, each of which gets something to look at half the time
+    """
     extra: dict[str, str] = {}
     for each in draw(st.lists(st.sampled_from(EXTRA_SPECS), max_size=2)):
         extra.update(each)
@@ -201,70 +202,92 @@ def requests(draw: st.DrawFn) -> Asked:
     for properties in draw(st.lists(st.sampled_from(IMAGE_PROPERTIES), max_size=2)):
         image.update(properties)
     more: dict[str, Any] = {}
-    # What a request may carry besides; each draws its own.
-    for wish in draw(st.lists(st.sampled_from(tuple(_WISHES)), max_size=3, unique=True)):
-        more.update(_WISHES[wish](draw))
+    for rolled in draw(st.lists(dice.dice(), max_size=2)):
+        more.update(rolled.one(WISHES)(rolled))
+    rolled = draw(dice.dice())
+    hints = dict(more.pop("hints", {}))
+    for name in enabled:
+        if not rolled.once_in(2):
+            continue
+        if name in HINTS:
+            hints.update(HINTS[name](rolled))
+        elif name in _POLICY_OF:
+            more["group"] = group(rolled, _POLICY_OF[name])
+        elif name == "PciPassthroughFilter":
+            more.update(_pci(rolled))
+        elif name == "NUMATopologyFilter":
+            extra.update(rolled.one(_NUMA))
     return Asked(
         flavor={
-            "name": draw(st.sampled_from(words.FLAVORS)),
-            "vcpus": draw(st.sampled_from((1, 1, 2, 4, 16))),
-            "memory_mb": draw(st.sampled_from((512, 512, 2048, 8192, 1000))),
-            "root_gb": draw(st.sampled_from((1, 0, 10, 60))),
-            "ephemeral_gb": draw(st.sampled_from((0, 0, 5))),
-            "swap": draw(st.sampled_from((0, 0, 512, 1500))),
+            "name": rolled.one(words.FLAVORS),
+            "vcpus": rolled.one((1, 1, 2, 4, 16)),
+            "memory_mb": rolled.one((512, 512, 2048, 8192, 1000)),
+            "root_gb": rolled.one((1, 0, 10, 60)),
+            "ephemeral_gb": rolled.one((0, 0, 5)),
+            "swap": rolled.one((0, 0, 512, 1500)),
         },
         extra_specs=extra,
         image=image,
-        image_id=draw(st.sampled_from((None, *words.IMAGES))),
-        project=draw(st.sampled_from(words.PROJECTS)),
+        image_id=rolled.one((None, *words.IMAGES)),
+        project=rolled.one(words.PROJECTS),
         servers=draw(st.sampled_from((1, 1, 2, 3, 4))),
+        hints=hints,
         **more,
     )
 
 
-def _rebuild(draw: st.DrawFn) -> Mapping[str, Any]:
-    host = draw(st.sampled_from(words.HOSTS[:4]))
+_POLICY_OF = {
+    "ServerGroupAffinityFilter": ("affinity",),
+    "ServerGroupAntiAffinityFilter": ("anti-affinity",),
+}
+
+_NUMA: tuple[Mapping[str, str], ...] = (
+    {"hw:numa_nodes": "1"},
+    {"hw:numa_nodes": "2"},
+    {"hw:cpu_policy": "dedicated"},
+    {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "require"},
+    {"hw:mem_page_size": "large"},
+)
+
+
+def _rebuild(rolled: dice.Dice) -> Mapping[str, Any]:
+    host = rolled.one(words.HOSTS[:4])
     return {
         "hints": {"_nova_check_type": ["rebuild"]},
         "destination": {"host": host, "node": f"node-{host}"},
     }
 
 
-def _forced(draw: st.DrawFn) -> Mapping[str, Any]:
+def _forced(rolled: dice.Dice) -> Mapping[str, Any]:
     made: dict[str, Any] = {}
-    if draw(st.booleans()):
-        made["force_hosts"] = [draw(st.sampled_from(_NAMES))]
+    if rolled.once_in(2):
+        made["force_hosts"] = [rolled.one(_NAMES)]
     else:
-        made["force_nodes"] = [f"node-{draw(st.sampled_from(_NAMES))}"]
-    if draw(st.integers(0, 3)) == 3:
-        made["hints"] = {"_nova_check_type": [draw(st.sampled_from(("evacuate", "live_migrate")))]}
+        made["force_nodes"] = [f"node-{rolled.one(_NAMES)}"]
+    if rolled.once_in(4):
+        made["hints"] = {"_nova_check_type": [rolled.one(("evacuate", "live_migrate"))]}
     return made
 
 
-def _pci(draw: st.DrawFn) -> Mapping[str, Any]:
-    one = st.tuples(
-        st.sampled_from((1, 2, 4)),
-        st.sampled_from(("1520", "1520", "9999")),
-        st.sampled_from((None, "legacy", "required", "preferred")),
-    )
-    return {"pci": tuple(draw(st.lists(one, min_size=1, max_size=2)))}
+def _pci(rolled: dice.Dice) -> Mapping[str, Any]:
+    one = (1, 1, 2, 4), ("1520", "1520", "1520", "9999"), (None, "legacy", "required", "preferred")
+    wanted = [tuple(rolled.one(choices) for choices in one) for _ in range(rolled.one((1, 1, 2)))]
+    return {"pci": tuple(wanted)}
 
 
-_WISHES = {
-    "hints": lambda draw: {"hints": hints(draw)},
-    "more hints": lambda draw: {"hints": hints(draw)},
-    "group": lambda draw: {"group": group(draw)},
-    "another group": lambda draw: {"group": group(draw)},
-    "third group": lambda draw: {"group": group(draw)},
-    "third hints": lambda draw: {"hints": hints(draw)},
-    "destination": lambda draw: {"destination": destination(draw)},
-    "zone": lambda draw: {"zone": draw(st.sampled_from((*words.ZONES, "nova")))},
-    "ignored": lambda draw: {
-        "ignore_hosts": draw(st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3))
-    },
-    "forced": _forced,
-    "pci": _pci,
-    "rebuild": _rebuild,
-    "volume": lambda draw: {"volume": True},
-    "iso": lambda draw: {"disk_format": draw(st.sampled_from(("iso", "raw", "odd")))},
-}
+WISHES: Sequence[Callable[[dice.Dice], Mapping[str, Any]]] = (
+    lambda rolled: {"group": group(rolled)},
+    lambda rolled: {"group": group(rolled, ("soft-affinity", "soft-anti-affinity"))},
+    lambda rolled: {"group": group(rolled, ("soft-affinity", "soft-anti-affinity"))},
+    lambda rolled: {"destination": destination(rolled)},
+    lambda rolled: {"destination": destination(rolled)},
+    lambda rolled: {"zone": rolled.one((*words.ZONES, "nova"))},
+    lambda rolled: {"ignore_hosts": rolled.some(_NAMES, 3)},
+    _forced,
+    _pci,
+    _rebuild,
+    lambda rolled: {"volume": True},
+    lambda rolled: {"disk_format": rolled.one(("iso", "raw", "odd"))},
+    lambda rolled: {"hints": rolled.one(tuple(HINTS.values()))(rolled)},
+    lambda rolled: {},
+)

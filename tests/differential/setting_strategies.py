@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 
-from tests.differential import words
+from tests.differential import dice, words
 
 _MULTIPLIERS = (1.0, 0.0, -1.0, 2.5, -3.0, 1e6, -1e6, 0.001)
 _POSITIVE = (1.0, 0.0, 2.5, 1e6)
@@ -62,13 +62,17 @@ class Settings:
 
 
 @st.composite
-def settings(draw: st.DrawFn) -> Settings:
-    """Draw a configuration: any filters in any order, and a few options not as shipped."""
+def settings(draw: st.DrawFn, always: Sequence[str] = ()) -> Settings:
+    """Draw a configuration: any filters in any order, and a few options not as shipped.
+
+    :param always: the only filters; none given: any
+    """
     values: dict[tuple[str, str], Any] = {}
     few = draw(st.booleans())
     chosen = draw(
         st.lists(st.sampled_from(words.FILTERS), unique=True, min_size=1, max_size=3 if few else 12)
     )
+    chosen = list(always) or chosen
     values["filter_scheduler", "enabled_filters"] = chosen
     own_weighers = draw(st.integers(0, 14))
     if own_weighers == 14:
@@ -83,11 +87,14 @@ def settings(draw: st.DrawFn) -> Settings:
         values["filter_scheduler", name] = draw(
             st.sampled_from(_POSITIVE if positive else _MULTIPLIERS)
         )
-    if draw(st.integers(0, 3)) == 3:
-        multiplier = draw(st.sampled_from(_MULTIPLIERS))
-        values["filter_scheduler", "image_props_weight_multiplier"] = multiplier
-    if draw(st.integers(0, 2)) == 2:
-        values["metrics", "weight_setting"] = draw(st.sampled_from(_METRIC_SETTINGS))
+    rolled = draw(dice.dice())
+    if rolled.once_in(3):
+        values["filter_scheduler", "image_props_weight_multiplier"] = rolled.one(_MULTIPLIERS)
+    if "IsolatedHostsFilter" in chosen:
+        values["filter_scheduler", "isolated_hosts"] = list(rolled.some(words.HOSTS[:6], 3))
+        values["filter_scheduler", "isolated_images"] = list(rolled.some(words.IMAGES, 2))
+    if rolled.once_in(2):
+        values["metrics", "weight_setting"] = rolled.one(_METRIC_SETTINGS)
         values["metrics", "required"] = False
         for name, choices in draw(st.lists(st.sampled_from(_METRICS), max_size=2)):
             values["metrics", name] = draw(st.sampled_from(choices))

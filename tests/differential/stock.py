@@ -291,12 +291,18 @@ class Decision:
         weighed = self.manager.get_weighed_hosts(self.hosts, self.spec) if self.hosts else []
         self.weights = {name_of(each.obj): each.weight for each in weighed}
 
-    def consume(self, name: tuple[str, str], instance_uuid: str) -> None:
-        """Take what the instance needs from the host that the plugin chose."""
+    def consume(self, name: tuple[str, str], instance_uuid: str) -> bool:
+        """Take what the instance needs from the host that the plugin chose.
+
+        :returns: False where Nova gives up half-way, and only says so in its
+            log: the devices or NUMA cells of a host that no filter looked at
+        """
         state = next(each for each in self.hosts if name_of(each) == name)
+        before = state.num_io_ops
         nova_manager.SchedulerManager._consume_selected_host(
             state, self.spec, instance_uuid=instance_uuid
         )
+        return bool(state.num_io_ops > before)
 
 
 def name_of(state: Any) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import collections
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
@@ -27,8 +28,24 @@ from tests.differential import (
     stock,
 )
 
-#: Requests to one worker, each after something happened.
-REQUESTS = st.lists(st.tuples(dice.dice(), request_strategies.requests()), min_size=1, max_size=4)
+
+@st.composite
+def scenes(
+    draw: st.DrawFn, *always: str
+) -> tuple[
+    cases.Cluster,
+    setting_strategies.Settings,
+    list[tuple[dice.Dice, request_strategies.Asked]],
+]:
+    """Draw a cluster, settings, and requests to one worker, each after something happened.
+
+    :param always: the only filters; none given: any
+    """
+    cluster = draw(cluster_strategies.clusters())
+    settings = draw(setting_strategies.settings(always))
+    enabled = settings.get("filter_scheduler", "enabled_filters")
+    one = st.tuples(dice.dice(), request_strategies.requests(enabled))
+    return cluster, settings, draw(st.lists(one, min_size=1, max_size=4))
 
 
 class DecisionsCase(base.BaseTestCase):
@@ -87,13 +104,9 @@ class DecisionsCase(base.BaseTestCase):
 class DecisionsTest(DecisionsCase):
     def test_the_plugin_decides_as_nova_does(self) -> None:
         @running.settings(share=running.CLUSTER_SHARE)
-        @hypothesis.given(cluster_strategies.clusters(), setting_strategies.settings(), REQUESTS)
-        def decide(
-            cluster: cases.Cluster,
-            settings: setting_strategies.Settings,
-            asked: list[tuple[dice.Dice, request_strategies.Asked]],
-        ) -> None:
-            self.follow(cluster, settings, asked)
+        @hypothesis.given(scenes())
+        def decide(scene: Any) -> None:
+            self.follow(*scene)
 
         decide()
         sys.stderr.write(f"{self.report()}\n")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is broken on purpose is found: the comparison is not blind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import hypothesis
+import testtools
+from testtools import matchers
+
+from nova_nodb_scheduler.scheduling import candidates, filters, weighers
+from tests.differential import comparing, test_decisions, words
+
+#: Cases in which a fault must show.
+_CASES = 400
+
+
+class SensitivityTest(test_decisions.DecisionsCase):
+    def assert_found(self, *enabled: str) -> None:
+        """Fail unless some case differs while these are the enabled filters."""
+
+        @hypothesis.settings(
+            max_examples=_CASES,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+            report_multiple_bugs=False,
+        )
+        @hypothesis.given(test_decisions.scenes(*enabled))
+        def decide(scene: Any) -> None:
+            self.follow(*scene)
+
+        with testtools.ExpectedException(comparing.Divergence):
+            decide()
+
+    def break_mask(self, name: str) -> None:
+        """Let a filter pass everybody."""
+        own = filters.BUILT_IN[name]
+        inner = own.mask
+
+        def passes_all(self: Any, request: Any, frame: Any, rows: Any) -> Any:
+            return inner(self, request, frame, rows) | True
+
+        self.patch(own, "mask", passes_all)
+
+    def break_raw(self, name: str, change: Callable[[Any], Any]) -> None:
+        own = weighers.BUILT_IN[name]
+        inner = own.raw
+        self.patch(own, "raw", lambda self, *args: change(inner(self, *args)))
+
+    def test_a_filter_that_passes_silent_hosts_is_found(self) -> None:
+        self.break_mask("ComputeFilter")
+        self.assert_found("ComputeFilter")
+
+    def test_a_filter_that_forgets_aggregates_is_found(self) -> None:
+        self.break_mask("AggregateMultiTenancyIsolation")
+        self.assert_found("AggregateMultiTenancyIsolation")
+
+    def test_a_filter_that_ignores_a_group_is_found(self) -> None:
+        self.break_mask("ServerGroupAntiAffinityFilter")
+        self.assert_found("ServerGroupAntiAffinityFilter")
+
+    def test_a_weight_that_is_one_unit_off_is_found(self) -> None:
+        self.break_raw("RAMWeigher", lambda raw: raw + (raw > 15_000))
+        self.assert_found("AllHostsFilter")
+
+    def test_a_weight_with_the_wrong_sign_is_found(self) -> None:
+        self.break_raw("NumInstancesWeigher", lambda raw: -raw)
+        self.assert_found("AllHostsFilter")
+
+    def test_a_candidate_without_a_required_trait_is_found(self) -> None:
+        inner = candidates.Candidates._passes
+
+        def without_traits(own: Any, query: Any, frame: Any, rows: Any) -> Any:
+            return inner(own, _forgetting_traits(query), frame, rows)
+
+        self.patch(candidates.Candidates, "_passes", without_traits)
+        self.assert_found("AllHostsFilter")
+
+    def test_every_filter_and_weigher_of_nova_has_its_columns(self) -> None:
+        """Else the test compares Nova with Nova."""
+        self.assertThat(set(filters.BUILT_IN), matchers.Equals(set(words.FILTERS)))
+        self.assertThat(set(weighers.BUILT_IN), matchers.Equals(set(words.WEIGHERS)))
+
+
+def _forgetting_traits(query: Any) -> Any:
+    return attrs.evolve(query, required_traits=frozenset(), root_required=frozenset())
