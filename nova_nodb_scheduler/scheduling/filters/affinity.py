@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
+import socket
 from typing import Any
-
-import numpy as np
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import contract, host_frame
@@ -74,13 +72,20 @@ class SimpleCIDRAffinityFilter(contract.Filter):
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
     ) -> contract.BoolArray:
         network = _network(request)
-        return host_values.judge(frame, [_HOST_IP], rows, lambda text: _inside(text, network))
+        assert network is not None
+        first, last = network[0].packed, network[-1].packed
+
+        def inside(text: Any) -> bool:
+            address = _address(text)
+            return len(address) == len(first) and first <= address <= last
+
+        return frame.attribute(*_HOST_IP).where(rows, inside) & frame.updated[rows]
 
 
-_HOST_IP = host_values.Recorded(("host_ip",))
+_HOST_IP = ("host_ip",)
 
 
-def _network(request: requests.Request) -> Any:
+def _network(request: requests.Request) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """Return the network asked for, or None where Nova might not make one of it."""
     address, prefix = request.hint("build_near_host_ip"), request.hint("cidr", "/24")
     # Nova joins the two texts; a zone it does not know.
@@ -92,25 +97,16 @@ def _network(request: requests.Request) -> Any:
         return None
 
 
-# Hosts keep their addresses, and reading one takes a microsecond.
-@functools.lru_cache(maxsize=2**17)
-def _address(text: Any) -> Any:
+def _address(text: Any) -> bytes:
+    """Return an address in network order; nothing for what is none."""
     try:
-        return ipaddress.ip_address(str(text))
-    except ValueError:
-        return None
-
-
-def _inside(text: Any, network: Any) -> bool:
-    address = _address(text)
-    return address is not None and address in network
+        return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+    except (OSError, TypeError):
+        return b""
 
 
 def _some_host_has_no_address(frame: host_frame.HostFrame) -> bool:
     """Tell whether Nova would raise at a host: it reads None as an address."""
-    column = frame.attribute(*_HOST_IP.path)
-    known = np.fromiter(
-        (_address(value) is not None for value in column.values), np.bool_, len(column.values)
-    )
-    lacking = frame.alive & frame.updated & ~known[column.codes]
+    # Code 0 is None.
+    lacking = frame.alive & frame.updated & (frame.attribute(*_HOST_IP).codes == 0)
     return bool(lacking.any()) or host_values.some_unreported(frame)

@@ -8,44 +8,40 @@ set of aggregates that some of the rows are in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from nova_nodb_scheduler.scheduling import contract, host_frame
+from nova_nodb_scheduler.scheduling import contract, host_facts, host_frame
 
 #: Values by key: split at commas, stripped, of all aggregates together.
 Metadata: TypeAlias = Mapping[str, frozenset[str]]
 
-_T = TypeVar("_T")
+_NO_LIMIT = 2**53
 
 
 def judge(
     frame: host_frame.HostFrame, rows: contract.Rows, passes: Callable[[tuple[str, ...]], bool]
 ) -> contract.BoolArray:
     """Return what a predicate of aggregates' uuids says of each of the rows."""
-    codes, answers = _answers(frame, rows, passes)
-    return np.array(answers, np.bool_)[codes]
+    return frame.aggregate_sets.where(rows, passes)
 
 
 def limits(
     frame: host_frame.HostFrame, rows: contract.Rows, key: str, default: int
-) -> npt.NDArray[np.int64]:
+) -> contract.FloatArray:
     """Return the least number that the rows' aggregates set, else a default.
 
     As in Nova one value that is no number makes the default count.
     """
 
-    def limit(uuids: tuple[str, ...]) -> int:
+    def limit(uuids: tuple[str, ...]) -> float:
         try:
             least = min(map(int, raw_values(frame, uuids, key)), default=default)
         except ValueError:
             return default
-        return min(max(least, -(2**62)), 2**62)
+        # Counts of instances are exact in floats, and such a limit is none.
+        return max(min(least, _NO_LIMIT), -_NO_LIMIT)
 
-    codes, answers = _answers(frame, rows, limit)
-    return np.array(answers, np.int64)[codes]
+    return frame.aggregate_sets.map(rows, limit)
 
 
 def raw_values(frame: host_frame.HostFrame, uuids: tuple[str, ...], key: str) -> frozenset[str]:
@@ -67,18 +63,24 @@ def merged(frame: host_frame.HostFrame, uuids: tuple[str, ...]) -> Metadata:
     return {key: frozenset(values) for key, values in found.items()}
 
 
-def live_sets(frame: host_frame.HostFrame) -> list[tuple[str, ...]]:
-    """Return each set of aggregates that some host is in."""
-    column = frame.aggregate_sets
-    used = np.zeros(len(column.values), np.bool_)
-    used[column.codes[frame.alive]] = True
-    return [column.values[code] for code in np.flatnonzero(used)]
+def vocabulary(frame: host_frame.HostFrame) -> Metadata:
+    """Return all metadata of all aggregates together."""
+    # Each request asks, and aggregates change rarely.
+    global _latest
+    aggregates, found = _latest
+    if aggregates is not frame.aggregates:
+        found = merged(frame, tuple(frame.aggregates))
+        _latest = frame.aggregates, found
+    return found
 
 
-def _answers(
-    frame: host_frame.HostFrame, rows: contract.Rows, function: Callable[[tuple[str, ...]], _T]
-) -> tuple[npt.NDArray[np.intp], list[_T]]:
-    """Return a number for each of the rows, and the answer that has the number."""
-    column = frame.aggregate_sets
-    distinct, numbers = np.unique(column.codes[rows], return_inverse=True)
-    return numbers, [function(column.values[code]) for code in distinct.tolist()]
+#: The aggregates of some frame, which are replaced whole, and their vocabulary.
+_latest: tuple[Mapping[str, host_facts.Aggregate], Metadata] = ({}, {})
+
+
+def some_host_in(frame: host_frame.HostFrame, uuids: frozenset[str]) -> bool:
+    """Tell whether a host is in one of some aggregates."""
+    if not uuids:
+        return False
+    inside = frame.aggregate_sets.where(slice(None), lambda sets: not uuids.isdisjoint(sets))
+    return bool((inside & frame.alive).any())

@@ -50,7 +50,7 @@ class AggregateImagePropertiesIsolation(contract.Filter):
         namespace = self._settings.aggregate_image_properties_isolation_namespace
         separator = self._settings.aggregate_image_properties_isolation_separator
         prefix = f"{namespace}{separator}" if namespace else ""
-        named = {key for aggregate in frame.aggregates.values() for key in aggregate.metadata}
+        named = aggregate_metadata.vocabulary(frame)
         return {
             name: str(value)
             for name, value in request.image.properties.items()
@@ -106,12 +106,17 @@ def _raises(frame: host_frame.HostFrame, name: str, text: str) -> bool:
     requirement = extra_specs.requirement(text)
     if not (requirement.broken or requirement.numeric):
         return False
-    values = {
-        value
-        for uuids in aggregate_metadata.live_sets(frame)
-        for value in aggregate_metadata.merged(frame, uuids).get(name, ())
-    }
-    return any(requirement.broken or not extra_specs.is_number(value) for value in values)
+    if name not in aggregate_metadata.vocabulary(frame):
+        return False
+    unreadable = frozenset(
+        uuid
+        for uuid in frame.aggregates
+        if any(
+            requirement.broken or not extra_specs.is_number(value)
+            for value in aggregate_metadata.merged(frame, (uuid,)).get(name, ())
+        )
+    )
+    return aggregate_metadata.some_host_in(frame, unreadable)
 
 
 class AggregateMultiTenancyIsolation(contract.Filter):
@@ -120,13 +125,14 @@ class AggregateMultiTenancyIsolation(contract.Filter):
     once_per_request = True
 
     def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
-        if not any(
-            key.startswith(_TENANTS)
-            for aggregate in frame.aggregates.values()
-            for key in aggregate.metadata
-        ):
+        named: frozenset[str] | None = None
+        for key, projects in aggregate_metadata.vocabulary(frame).items():
+            if key.startswith(_TENANTS):
+                named = projects if named is None else named | projects
+        if named is None:
             return None
-        return self.name, request.project_id
+        # Projects that are named nowhere are all alike.
+        return self.name, request.project_id if request.project_id in named else None
 
     def mask(
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
@@ -145,7 +151,7 @@ class AggregateTypeAffinityFilter(contract.Filter):
     once_per_request = True
 
     def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
-        if not any("instance_type" in each.metadata for each in frame.aggregates.values()):
+        if "instance_type" not in aggregate_metadata.vocabulary(frame):
             return None
         return self.name, request.flavor.name
 

@@ -44,6 +44,15 @@ class _Capability:
         found = _look_up(value, self.path)
         return found is not None and extra_specs.requirement(self.required).accepts(found)
 
+    def compared(
+        self, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray | None:
+        """Compare whole columns, where the first source is a column of numbers."""
+        comparison = extra_specs.requirement(self.required).comparison()
+        if comparison is None:
+            return None
+        return host_values.compare(frame, self.sources[0], rows, *comparison)
+
     def unreadable(self, frame: host_frame.HostFrame) -> bool:
         """Tell whether some host has a value that makes Nova raise."""
         if not extra_specs.requirement(self.required).numeric:
@@ -79,7 +88,10 @@ class ComputeCapabilitiesFilter(contract.Filter):
     ) -> contract.BoolArray:
         passes = np.ones(len(frame.alive[rows]), np.bool_)
         for capability in _capabilities(request.flavor):
-            passes &= host_values.judge(frame, capability.sources, rows, capability.met)
+            met = capability.compared(frame, rows)
+            if met is None:
+                met = host_values.judge(frame, capability.sources, rows, capability.met)
+            passes &= met
         return passes
 
 

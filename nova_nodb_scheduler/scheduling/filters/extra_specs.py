@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from typing import Any
 
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     "=": operator.ge,
@@ -45,6 +46,12 @@ class Requirement:
         self.broken = (self._operator == "<or>" and not self._operands) or (
             self.numeric and not is_number(self._operands[0])
         )
+
+    def comparison(self) -> tuple[Callable[[Any, Any], Any], float] | None:
+        """Return how numbers are compared, and with what; None if they are not."""
+        if not self.numeric or self.broken:
+            return None
+        return _NUMBERS[self._operator], float(self._operands[0])
 
     def accepts(self, value: str) -> bool:
         """Tell whether a value meets it; what makes Nova raise does not."""

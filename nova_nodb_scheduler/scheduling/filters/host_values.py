@@ -24,6 +24,9 @@ Coded: TypeAlias = tuple[npt.NDArray[np.intp], Sequence[Any]]
 #: Up to so many rows, a loop costs less than arrays do.
 _FEW_ROWS = 16
 
+#: Below this whole numbers are exact as floats.
+_EXACT = 2**53
+
 
 class Source(abc.ABC):
     """Where a value of a host is read."""
@@ -162,6 +165,27 @@ def rows_of_names(frame: host_frame.HostFrame, names: Collection[str]) -> frozen
         for name in names
         for row in frame.rows_of_host(cell, name)
     )
+
+
+def compare(
+    frame: host_frame.HostFrame,
+    source: Source,
+    rows: contract.Rows,
+    operation: Callable[[Any, Any], Any],
+    number: float,
+) -> contract.BoolArray | None:
+    """Compare a number of each of the rows with one number, or return None.
+
+    None means that some values are no numbers, or are too large for arrays to
+    compare them exactly: judge them one by one.
+    """
+    if not isinstance(source, Number) or source.unknown is None or not abs(number) < _EXACT:
+        return None
+    values = getattr(frame, source.column)[rows]
+    if len(values) <= _FEW_ROWS:
+        return None  # a loop costs less
+    result: contract.BoolArray = operation(np.where(frame.updated[rows], values, 0), number)
+    return result
 
 
 def some_unreported(frame: host_frame.HostFrame) -> bool:

@@ -56,6 +56,7 @@ class _Query:
     """One compiled query.
 
     :ivar names: of host values that it reads, in order
+    :ivar comparison: source, operator and number, where the query is no more than that
     """
 
     def __init__(self, text: Any) -> None:
@@ -65,6 +66,7 @@ class _Query:
             query = jsonutils.loads(text)
             self.names: list[str] = []
             self._condition = self._compile(query).value
+            self.comparison = _comparison(query)
         except (ValueError, RecursionError) as error:
             raise _OnlyNovaCanTell from error
 
@@ -128,6 +130,14 @@ def _source(name: str) -> Any:
     return source
 
 
+def _comparison(query: Any) -> tuple[host_values.Source, Callable[[Any, Any], Any], float] | None:
+    match query:
+        case [("=" | "<" | ">" | "<=" | ">=") as command, str() as name, int() | float() as number]:
+            source = _source(name[1:]) if name.startswith("$") else None
+            return (source, _ORDERS.get(command, operator.eq), number) if source else None
+    return None
+
+
 def _apply(command: str, values: Sequence[Any]) -> Any:
     match command:
         case "not":
@@ -162,5 +172,10 @@ class JsonFilter(contract.Filter):
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
     ) -> contract.BoolArray:
         query = _Query(request.hint("query"))
+        if query.comparison is not None:
+            source, compare, number = query.comparison
+            compared = host_values.compare(frame, source, rows, compare, number)
+            if compared is not None:
+                return compared
         sources = query.sources() or [host_values.NUMBERS["vcpus_total"]]
         return host_values.judge(frame, sources, rows, query.passes)

@@ -7,7 +7,6 @@ import abc
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import contract, host_frame
@@ -30,27 +29,22 @@ class _Below(contract.Filter):
     def mask(
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
     ) -> contract.BoolArray:
-        counts: npt.NDArray[np.int64] = getattr(frame, self.column)[rows]
-        return counts < self.bound(frame, rows)
+        counts = getattr(frame, self.column)[rows]
+        passes: contract.BoolArray = np.less(counts, self.bound(frame, rows))
+        return passes
 
     @abc.abstractmethod
-    def bound(
-        self, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> int | npt.NDArray[np.int64]:
+    def bound(self, frame: host_frame.HostFrame, rows: contract.Rows) -> int | contract.FloatArray:
         """Return the bound of the rows."""
 
 
 class _BelowOption(_Below):
-    def bound(
-        self, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> int | npt.NDArray[np.int64]:
+    def bound(self, frame: host_frame.HostFrame, rows: contract.Rows) -> int | contract.FloatArray:
         return int(getattr(self._settings, self.option))
 
 
 class _BelowAggregates(_Below):
-    def bound(
-        self, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> int | npt.NDArray[np.int64]:
+    def bound(self, frame: host_frame.HostFrame, rows: contract.Rows) -> int | contract.FloatArray:
         default = int(getattr(self._settings, self.option))
         return aggregate_metadata.limits(frame, rows, self.option, default)
 

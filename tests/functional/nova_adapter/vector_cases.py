@@ -174,13 +174,30 @@ def _record(node: Node) -> Mapping[str, Any]:
 
 
 def _facts(node: Node) -> host_facts.HostFacts:
-    return attrs.evolve(
-        node_facts.read(node.uuid, _record(node), node_facts.DefaultRatios()),
-        has_service=True,
+    row, stats = node.row, node.stats
+    facts = host_facts.HostFacts(
+        uuid=node.uuid,
+        cell=node.cell,
+        host=node.host,
+        node=row["hypervisor_hostname"],
+        updated=row["free_disk_gb"] is not None,
         disabled=node.disabled,
         forced_down=node.forced_down,
         last_seen_seconds=NOW.timestamp() - node.silence,
         aggregates=tuple(_aggregate_uuid(number) for number in sorted(node.aggregates)),
+    )
+    if not facts.updated:
+        return facts
+    same = ("memory_mb", "free_ram_mb", "local_gb", "vcpus", "vcpus_used", "hypervisor_version")
+    ratios = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
+    return attrs.evolve(
+        facts,
+        **{name: row[name] for name in (*same, *ratios)},
+        free_disk_mb=row["free_disk_gb"] * 1024,
+        disk_mb_used=row["local_gb_used"] * 1024,
+        num_instances=int(stats.get("num_instances") or 0),
+        num_io_ops=int(stats.get("io_workload") or 0),
+        failed_builds=int(stats.get("failed_builds") or 0),
     )
 
 
