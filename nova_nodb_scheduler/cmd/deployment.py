@@ -18,7 +18,15 @@ from nova_nodb_scheduler.wire import codec, objects
 #: Asks a worker of a host (None: of any host) for its status.
 Ask = Callable[[str | None], objects.SchedulerStatus]
 
-_READ = (namespaces.SCHEDULERS.name, namespaces.REPORTERS.name, namespaces.CELLS.name)
+_READ = (
+    namespaces.SCHEDULERS.name,
+    namespaces.REPORTERS.name,
+    namespaces.CELLS.name,
+    namespaces.MIRRORS.name,
+)
+
+#: Key of the mirror of Placement in namespace ``mirrors``.
+PLACEMENT_MIRROR = "placement"
 
 #: A feed in any other state serves nothing that is proved.
 FOLLOWING = "following"
@@ -40,6 +48,7 @@ class Backend:
     schedulers: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     reporters: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     cells: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    mirrors: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     unreadable: tuple[str, ...] = ()
 
     def age_seconds(self, beat: Mapping[str, Any]) -> float:
@@ -79,6 +88,7 @@ def read_backend(synchronizer: contract.Synchronizer) -> Backend:
             found[namespaces.SCHEDULERS.name],
             found[namespaces.REPORTERS.name],
             found[namespaces.CELLS.name],
+            found[namespaces.MIRRORS.name],
             tuple(unreadable),
         )
     except (errors.NodbError, contract.SnapshotInterrupted) as error:
@@ -145,6 +155,7 @@ class Deployment:
     schedulers: tuple[Mapping[str, Any], ...]
     reporters: tuple[Mapping[str, Any], ...]
     cells: tuple[Mapping[str, Any], ...]
+    mirror: Mapping[str, Any]
     problems: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -154,6 +165,7 @@ class Deployment:
             "schedulers": list(self.schedulers),
             "reporters": list(self.reporters),
             "cells": list(self.cells),
+            "mirror": dict(self.mirror),
             "problems": list(self.problems),
             "healthy": not self.problems,
         }
@@ -195,6 +207,7 @@ def gather(
         tuple(schedulers),
         tuple(reporters),
         tuple(cells),
+        _mirror(backend),
         tuple(_problems(backend, schedulers, reporters, cells)),
     )
 
@@ -229,6 +242,8 @@ def _scheduler(
         "hosts": beat.get("hosts"),
         "fallbacks": beat.get("fallbacks"),
         "outcomes": beat.get("outcomes"),
+        "candidates": beat.get("candidates"),
+        "left_out": beat.get("left_out"),
         "schedule_seconds_p50": beat.get("schedule_seconds_p50"),
         "schedule_seconds_p99": beat.get("schedule_seconds_p99"),
         "feed_lag_seconds": beat.get("lag_seconds"),
@@ -278,6 +293,18 @@ def _reporter(
         "failed_flushes": beat.get("failed_flushes"),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),
+    }
+
+
+def _mirror(backend: Backend) -> dict[str, Any]:
+    """Say how old the mirror of Placement is; empty where none was kept in this epoch."""
+    swept = backend.mirrors.get(PLACEMENT_MIRROR)
+    if swept is None or swept.get("epoch") != backend.epoch:
+        return {}
+    return {
+        "age_seconds": max(0.0, backend.now_seconds - float(swept["swept_from"])),
+        **{name: swept.get(name) for name in ("providers", "broken", "differing", "keeper")},
+        **{name: swept.get(name) for name in ("requests", "seconds")},
     }
 
 
@@ -331,21 +358,30 @@ def _problems(
     found += [f"Record {name} cannot be read." for name in backend.unreadable]
     if not any(each["alive"] for each in schedulers):
         found.append("No scheduler with the plugin runs.")
-    for each in schedulers:
-        name = f"Scheduler {each['host']} (process {each['pid']})"
-        if not each["alive"]:
-            found.append(f"{name} is silent for {each['age_seconds']:.0f} s.")
-            continue
-        if not each["answered"]:
-            found.append(f"{name} does not answer: {each['error']}")
-        if each["state"] != FOLLOWING:
-            found.append(f"{name}: its feed is {each['state']}.")
-        if each["quarantined"]:
-            found.append(f"{name} cannot read {each['quarantined']} records.")
+    found += [problem for each in schedulers for problem in _problems_of(each)]
     for each in reporters:
         if not each["alive"]:
             found.append(f"Reporter {each['id']} is silent for {each['age_seconds']:.0f} s.")
     for each in cells:
         for worker, reason in each["reasons"].items():
             found.append(f"Cell {each['cell']} is not proved for {worker}: {reason}.")
+    return found
+
+
+def _problems_of(each: Mapping[str, Any]) -> list[str]:
+    """Say what is not as it should be with one scheduler."""
+    name = f"Scheduler {each['host']} (process {each['pid']})"
+    if not each["alive"]:
+        return [f"{name} is silent for {each['age_seconds']:.0f} s."]
+    found = []
+    if not each["answered"]:
+        found.append(f"{name} does not answer: {each['error']}")
+    if each["state"] != FOLLOWING:
+        found.append(f"{name}: its feed is {each['state']}.")
+    if each["quarantined"]:
+        found.append(f"{name} cannot read {each['quarantined']} records.")
+    if each["left_out"]:
+        found.append(
+            f"{name} leaves {each['left_out']} hosts out whose records it does not understand."
+        )
     return found

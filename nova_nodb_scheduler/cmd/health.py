@@ -44,21 +44,21 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
         "Back end",
         {name: value for name, value in backend.items() if "." not in name and value != []},
     )
+    _show_schedulers(printer, found)
+    _show_mirror(printer, found)
+    _show_reporters(printer, found)
+    _show_cells(printer, found)
+    if found.problems:
+        printer.print_table("Problems", ("",), ([problem] for problem in found.problems))
+    else:
+        printer.console.print("Everything is healthy.")
+
+
+def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> None:
+    columns = ("host", "process", "feed", "lag s", "hosts", "decisions", "candidates")
     printer.print_table(
         "Schedulers",
-        (
-            "host",
-            "process",
-            "feed",
-            "lag s",
-            "hosts",
-            "decisions",
-            "p50 s",
-            "p99 s",
-            "fallbacks",
-            "plugin",
-            "answers",
-        ),
+        (*columns, "p50 s", "p99 s", "fallbacks", "plugin", "answers"),
         (
             (
                 each["host"],
@@ -67,6 +67,7 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
                 _seconds(each["feed_lag_seconds"]),
                 each["hosts"],
                 _counts(each["outcomes"]),
+                _counts(each["candidates"]),
                 _seconds(each["schedule_seconds_p50"]),
                 _seconds(each["schedule_seconds_p99"]),
                 _counts(each["fallbacks"]),
@@ -76,19 +77,34 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
             for each in found.schedulers
         ),
     )
+
+
+def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None:
+    mirror = found.mirror
+    if not mirror:
+        printer.console.print(
+            "No mirror of Placement is kept: candidates are asked of Placement itself."
+        )
+        return
+    printer.print_facts(
+        "Mirror of Placement",
+        {
+            "compared s ago": _seconds(mirror["age_seconds"]),
+            "providers": mirror["providers"],
+            "of them broken": mirror["broken"],
+            "differed": mirror["differing"],
+            "requests": mirror["requests"],
+            "took s": mirror["seconds"],
+            "keeper": mirror["keeper"],
+        },
+    )
+
+
+def _show_reporters(printer: command.Command, found: deployment.Deployment) -> None:
+    columns = ("role", "host", "process", "cell", "last beat s", "queued", "published", "failed")
     printer.print_table(
         "Reporters",
-        (
-            "role",
-            "host",
-            "process",
-            "cell",
-            "last beat s",
-            "queued",
-            "published",
-            "failed",
-            "plugin",
-        ),
+        (*columns, "plugin"),
         (
             (
                 each["role"],
@@ -104,6 +120,9 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
             for each in found.reporters
         ),
     )
+
+
+def _show_cells(printer: command.Command, found: deployment.Deployment) -> None:
     printer.print_table(
         "Cells",
         ("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved", "fallbacks"),
@@ -121,10 +140,6 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
             for each in found.cells
         ),
     )
-    if found.problems:
-        printer.print_table("Problems", ("",), ([problem] for problem in found.problems))
-    else:
-        printer.console.print("Everything is healthy.")
 
 
 def _seconds(value: float | None) -> str | None:

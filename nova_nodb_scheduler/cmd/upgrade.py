@@ -189,6 +189,20 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ]
         return upgrade_checks.result(findings)
 
+    @_stopped_by_errors
+    def check_mirror(self) -> upgradecheck.Result:
+        """Is Placement mirrored?"""
+        if self.found.backend.error is not None:
+            return self._unknown()
+        options = self.plugin.options
+        return upgrade_checks.result(
+            upgrade_checks.judge_mirror(
+                self.found,
+                float(options.mirror_bound_seconds),
+                wanted=self.plugin.replaces_scheduler() and options.candidates == "memory",
+            )
+        )
+
     def _unknown(self) -> upgradecheck.Result:
         return upgradecheck.Result(Code.FAILURE, "Not known while the back end cannot be read.")
 
@@ -200,6 +214,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Services with the plugin", check_services),
         ("Reporters and feeds", check_feed),
         ("Cells", check_cells),
+        ("Mirror of Placement", check_mirror),
     )
 
 

@@ -234,6 +234,46 @@ def _disagreeing(
     return findings
 
 
+def judge_mirror(
+    found: deployment.Deployment, bound_seconds: float, *, wanted: bool
+) -> list[Finding]:
+    """Say whether candidates can come from memory, and what that does not cover.
+
+    :param bound_seconds: age beyond which the mirror is not used
+    :param wanted: whether the configuration takes candidates from memory
+    """
+    if not wanted:
+        return [Finding(Code.SUCCESS, "Candidates are asked of Placement, as the options say.")]
+    mirror = found.mirror
+    if not mirror or mirror["age_seconds"] > bound_seconds:
+        return [
+            Finding(
+                Code.WARNING,
+                "No scheduler keeps a current mirror of Placement: candidates are asked of "
+                "Placement itself. Look at the log of nova-scheduler and at [placement] in its "
+                "nova.conf.",
+            )
+        ]
+    findings = [Finding(Code.SUCCESS, f"{mirror['providers']} providers are mirrored.")]
+    if mirror["broken"]:
+        findings.append(
+            Finding(
+                Code.WARNING,
+                f"{mirror['broken']} provider trees cannot be mirrored; requests that may go "
+                "there are asked of Placement. Run 'nova-nodb-manage host list' to find them.",
+            )
+        )
+    findings.append(
+        Finding(
+            Code.SUCCESS,
+            "Placement's option [placement] allocation_conflict_retry_count cannot be seen from "
+            "here: unless it is 1, allocations of other services (neutron, cyborg, blazar, "
+            "operators) that race with Nova's may over-commit a provider, as in stock Nova.",
+        )
+    )
+    return findings
+
+
 def judge_versions(found: deployment.Deployment) -> list[Finding]:
     """Say whether all processes run the same release of the plugin."""
     versions = sorted(

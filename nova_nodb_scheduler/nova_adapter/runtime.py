@@ -17,7 +17,7 @@ import prometheus_client
 from nova import objects
 
 from nova_nodb_scheduler.model import namespaces as namespaces_model
-from nova_nodb_scheduler.nova_adapter import decision_parts
+from nova_nodb_scheduler.nova_adapter import decision_log, decision_parts
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -31,9 +31,6 @@ from nova_nodb_scheduler.synchronizer import replicator as replicator_module
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
-
-#: How candidates that came from memory are counted; the others by their reason.
-MEMORY = "memory"
 
 
 class BackendClock:
@@ -100,6 +97,8 @@ class SchedulerRuntime:
         self._latencies: collections.deque[float] = collections.deque(maxlen=1000)
         self._candidates: collections.Counter[str] = collections.Counter()
         self._explained: dict[str, str] = {}
+        #: The last decisions, whoever made them.
+        self.log = decision_log.DecisionLog()
         #: What decides from memory; None where only host states come from there.
         self.decisions: decision_parts.DecisionParts | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
@@ -152,6 +151,7 @@ class SchedulerRuntime:
             "fallbacks": self.fallbacks(),
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
+            "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
             "state": self.replicator.status().state.value,
             "schedule_seconds_p50": p50,
@@ -204,7 +204,7 @@ class SchedulerRuntime:
 
     def decided(self, asked_placement: str | None) -> None:
         """Count where a request's candidates came from: None for memory, else the reason."""
-        self._candidates[asked_placement or MEMORY] += 1
+        self._candidates[asked_placement or decision_log.MEMORY] += 1
         self.metrics.took_candidates(asked_placement)
 
     def candidates(self) -> dict[str, int]:

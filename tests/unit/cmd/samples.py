@@ -21,7 +21,7 @@ class BackendFixture(fixtures.Fixture):
         declared = {each.name: each for each in namespaces.BUILT_IN}
         self._publishers = {
             owner: publisher.Publisher(self._writer, declared, owner)
-            for owner in (namespaces.NODB, namespaces.NOVA)
+            for owner in (namespaces.NODB, namespaces.NOVA, namespaces.PLACEMENT)
         }
 
     def client(self):
@@ -53,6 +53,21 @@ class BackendFixture(fixtures.Fixture):
                 "epoch": self._writer.head().epoch,
             },
         )
+
+    def mirror(self, age_seconds=0.0, **more):
+        """What the keeper of Placement's mirror says when it has compared it."""
+        state = {
+            "epoch": self._writer.head().epoch,
+            "swept_from": self._writer.now_seconds() - age_seconds,
+            "providers": 7,
+            "broken": 0,
+            "differing": 0,
+            "requests": 1,
+            "seconds": 0.1,
+            "keeper": "sched1:1:1",
+            **more,
+        }
+        self.write(namespaces.MIRRORS.name, "placement", state, namespaces.PLACEMENT)
 
     def reporter(self, role, host, cell, age_seconds=0.0, guards=None, **more):
         """A reporter's beat."""

@@ -163,6 +163,15 @@ class GatherTest(testtools.TestCase):
         self.assertEqual((True, 2), (cells["cell1"]["imported"], cells["cell1"]["reporters"]))
         self.assertEqual((False, 1), (cells["cell2"]["imported"], cells["cell2"]["reporters"]))
 
+    def test_the_mirror_of_placement_is_shown_with_its_age(self):
+        self.assertEqual({}, self.gather().mirror)
+
+        self.cloud.mirror(age_seconds=40)
+
+        mirror = self.gather().mirror
+        self.assertEqual(7, mirror["providers"])
+        self.assertAlmostEqual(40, mirror["age_seconds"], delta=5)
+
     def test_no_scheduler_at_all_is_a_problem(self):
         self.assertEqual(("No scheduler with the plugin runs.",), self.gather().problems)
 

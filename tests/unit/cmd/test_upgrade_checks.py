@@ -201,6 +201,42 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual(Code.WARNING, result.code)
         self.assertIn("2 compute nodes of cell gone", result.details)
 
+    # -- the mirror of Placement ---------------------------------------------------------
+
+    def mirror(self, wanted=True):
+        return upgrade_checks.result(
+            upgrade_checks.judge_mirror(self.found(), 300.0, wanted=wanted)
+        )
+
+    def test_a_mirror_tells_what_it_does_not_cover(self):
+        self.cloud.mirror()
+
+        result = self.mirror()
+
+        self.assertEqual(Code.SUCCESS, result.code)
+        self.assertIn("7 providers", result.details)
+        self.assertIn("allocation_conflict_retry_count", result.details)
+
+    def test_no_mirror_or_an_old_one_is_a_warning(self):
+        self.assertEqual(Code.WARNING, self.mirror().code)
+        self.cloud.mirror(age_seconds=301)
+        self.assertEqual(Code.WARNING, self.mirror().code)
+
+    def test_a_mirror_of_another_epoch_does_not_count(self):
+        self.cloud.mirror(epoch="former")
+        self.assertEqual(Code.WARNING, self.mirror().code)
+
+    def test_providers_that_cannot_be_mirrored_are_a_warning(self):
+        self.cloud.mirror(broken=2)
+
+        result = self.mirror()
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("2 provider trees", result.details)
+
+    def test_without_candidates_from_memory_no_mirror_is_missed(self):
+        self.assertEqual(Code.SUCCESS, self.mirror(wanted=False).code)
+
     # -- releases ----------------------------------------------------------------------
 
     def test_several_releases_of_the_plugin_are_a_warning(self):
