@@ -224,6 +224,21 @@ class InvalidPredicate(NodbError):
         return f"Condition {self.condition} on namespace {self.namespace}: {self.reason}."
 
 
+class InvalidRequest(NodbError):
+    """A request that is to be explained cannot be understood.
+
+    :param argument: what is wrong
+    :param reason: in which way, and what would be right
+    """
+
+    def __init__(self, argument: str, reason: str) -> None:
+        super().__init__(argument, reason)
+        self.argument, self.reason = argument, reason
+
+    def __str__(self) -> str:
+        return f"The request cannot be explained, for its {self.argument}: {self.reason}."
+
+
 class NoAnswer(NodbError):
     """No scheduler answered over RPC.
 

@@ -60,11 +60,17 @@ class Claimer:
         self._look_at = look_at
 
     def claim(
-        self, context: Any, spec: Any, claims: Sequence[Claim], deadline: float
+        self,
+        context: Any,
+        spec: Any,
+        claims: Sequence[Claim],
+        deadline: float,
+        why: dict[str, str],
     ) -> dict[str, Result]:
         """Claim for each server; return what became of it, by consumer.
 
         :param deadline: on the writer's clock
+        :param why: filled with the reason, by consumer, where it was not claimed
         :raises AllocationUpdateFailed: Nova's own, of a server that moves
         """
         user_id = _user_id(context, spec)
@@ -81,9 +87,11 @@ class Claimer:
                 found[claim.consumer] = self._judge(
                     context, spec, claim, written[claim.consumer], deadline, user_id
                 )
+                why[claim.consumer] = _reason(written[claim.consumer])
         for claim in claims:
             if not claim.is_new:
                 found[claim.consumer] = self._as_nova_does(context, spec, claim)
+                why[claim.consumer] = "refused by Placement"
         behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
         if behind:
             self._look_at(behind)
@@ -146,6 +154,22 @@ class Claimer:
     @staticmethod
     def _server(claim: Claim, spec: Any, user_id: str) -> outcomes.Server:
         return outcomes.Server(claim.consumer, claim.request, spec.project_id, user_id)
+
+
+def _reason(outcome: outcomes.Outcome) -> str:
+    """Say in a few words why a host was not claimed."""
+    if isinstance(outcome, outcomes.Full):
+        what = f" of {outcome.resource_class}" if outcome.resource_class else ""
+        return f"full{what}" if outcome.by_capacity else f"{outcome.text[:200]}{what}"
+    if isinstance(outcome, outcomes.Conflict):
+        return "conflict: others kept writing to it"
+    if isinstance(outcome, outcomes.Withdrawn):
+        return "withdrawn with another server of the request"
+    if isinstance(outcome, outcomes.Unknown):
+        return "no answer from Placement"
+    if isinstance(outcome, outcomes.Rejected):
+        return f"rejected by Placement: {outcome.text[:200]}"
+    return "refused by Placement"
 
 
 def _user_id(context: Any, spec: Any) -> str:

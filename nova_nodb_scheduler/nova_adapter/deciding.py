@@ -105,6 +105,7 @@ class Decider:
             decided_at = self._clock()
             decision = _Decision(self, asked, view, started + self._deadline_seconds)
             chosen = decision.claim_all()
+            decision.note(chosen)
             if chosen is not None:
                 return decision.selections(chosen)
             if asked.queries is None or self._proved_full(asked, decided_at):
@@ -112,6 +113,13 @@ class Decider:
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > started + self._deadline_seconds:
                 raise NeedsPlacement("mirror behind")
+
+    def explain(self, asked: Asked, view: views_module.RequestView) -> planning.Plan:
+        """Plan a request, and do no more: nothing is held or allocated.
+
+        :raises NeedsPlacement: see there
+        """
+        return _Decision(self, asked, view, self._clock()).explained()
 
 
 class _Decision:
@@ -126,13 +134,14 @@ class _Decision:
         self._deadline = deadline
         self._claimed: list[claiming.Claim] = []
         self._placed: dict[str, choice.Choice] = {}
+        self._why: dict[str, str] = {}
         self._objects = host_objects.HostObjects(
             decider._host_manager, asked.spec, self._make_states, self._candidates_of
         )
         self._request: requests.Request
         self._plan: planning.Plan
 
-    def _make_plan(self) -> None:
+    def _make_plan(self, *, explain: bool = False) -> None:
         own = self._own
         enabled = [str(cell.uuid) for cell in own._host_manager.enabled_cells]
         self._request = request_conversion.request(self._asked.spec, self._asked.queries, enabled)
@@ -143,7 +152,10 @@ class _Decision:
                 if reason is not None:
                     raise NeedsPlacement(reason)
         self._plan = own._engine.plan(
-            self._request, self._objects, servers=len(self._asked.instance_uuids)
+            self._request,
+            self._objects,
+            servers=len(self._asked.instance_uuids),
+            explain=explain,
         )
 
     # -- what Nova's own filters need ---------------------------------------------
@@ -208,10 +220,11 @@ class _Decision:
             for consumer, result in results.items():
                 if result is claiming.Result.CLAIMED:
                     placed[consumer] = chosen[consumer]
-                elif result is claiming.Result.GIVEN_UP or self._too_late():
+                    continue
+                self._view.trace.refuse(consumer, chosen[consumer], self._why[consumer])
+                if result is claiming.Result.GIVEN_UP or self._too_late():
                     return None
-                else:
-                    self._plan.refuse(chosen[consumer])
+                self._plan.refuse(chosen[consumer])
             waiting = [consumer for consumer in waiting if consumer not in placed]
         return [placed[consumer] for consumer in self._asked.instance_uuids]
 
@@ -241,7 +254,7 @@ class _Decision:
                 best[0].allocation_requests and self._room.take(consumer, self._request, best[0])
             ):
                 return best[0]
-            # Another request took the room since the plan was made.
+            self._view.trace.refuse(consumer, best[0], "room taken by another request")
             self._plan.refuse(best[0])
         return None
 
@@ -259,7 +272,7 @@ class _Decision:
         results: dict[str, claiming.Result] = {}
         try:
             results = self._own._claimer.claim(
-                asked.context.elevated(), asked.spec, claims, self._deadline
+                asked.context.elevated(), asked.spec, claims, self._deadline, self._why
             )
         finally:
             for claim in claims:
@@ -308,14 +321,26 @@ class _Decision:
             self._view.reads.aggregates_of_host,
         )
 
+    def explained(self) -> planning.Plan:
+        """Return the plan with each weigher's share."""
+        self._make_plan(explain=True)
+        return self._plan
+
+    def note(self, chosen: Sequence[choice.Choice] | None) -> None:
+        """Tell the request's trace how the plan went."""
+        self._view.trace.counts = self._plan.counts
+        if chosen is not None:
+            servers = self._asked.instance_uuids
+            self._view.trace.chosen = dict(zip(servers, chosen, strict=True))
+
     def log_refusal(self) -> None:
-        """Say in one line which filter left how many hosts."""
+        """Say in one line which step left how many hosts, and which were refused."""
+        servers = self._asked.instance_uuids
         LOG.info(
-            "No valid host for server %(server)s: %(counts)s.",
+            "No valid host for server %(server)s, one of %(servers)d in the request: %(trace)s.",
             {
-                "server": self._asked.instance_uuids[0] if self._asked.instance_uuids else "?",
-                "counts": ", ".join(
-                    f"{count.name} {count.before} -> {count.after}" for count in self._plan.counts
-                ),
+                "server": self._asked.spec.instance_uuid,
+                "servers": len(servers),
+                "trace": self._view.trace.text(),
             },
         )

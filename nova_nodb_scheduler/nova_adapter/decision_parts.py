@@ -61,6 +61,8 @@ class DecisionParts:
 
     def __init__(self, around: Surroundings, options: DecisionOptions) -> None:
         self._around = around
+        self.host_manager = around.host_manager
+        self.placement_client = around.placement_client
         self._options = options
         self.reservations = reservations.Reservations(time.monotonic)
         self.engine, self.frame_keeper = self._make_engine()

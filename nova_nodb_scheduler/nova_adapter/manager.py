@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import nova.conf
@@ -109,6 +109,8 @@ class SchedulerManager(
         untouched_args = tuple(map(_copy, args))
         untouched = {name: _copy(value) for name, value in kwargs.items()}
         outcome = "error"
+        chosen = None
+        view.trace.servers = _servers(args, kwargs)
         try:
             try:
                 with views.working_on(view):
@@ -118,6 +120,7 @@ class SchedulerManager(
                     outcome = "no_valid_host"
                     raise
                 retry = self.nodb.views.stock()
+                view.asked_placement = "not proved any more"
                 try:
                     with views.working_on(retry):
                         chosen = self._select(context, untouched_args, untouched)
@@ -128,10 +131,21 @@ class SchedulerManager(
             return chosen
         finally:
             self.nodb.served(view.served)
+            why: str | None = "candidates = placement"
             if self.nodb.decisions is not None:
                 outside = view.deferred.outside if view.deferred is not None else None
-                self.nodb.decided(view.asked_placement or outside)
-            self.nodb.scheduled(time.monotonic() - started, outcome)
+                why = view.asked_placement or outside
+                self.nodb.decided(why)
+            seconds = time.monotonic() - started
+            self.nodb.scheduled(seconds, outcome)
+            self.nodb.log.record(
+                view.trace,
+                chosen,
+                at=time.time(),
+                seconds=seconds,
+                outcome=outcome,
+                asked_placement=why,
+            )
 
     def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
         # Nova's own method is wrapped for its RPC server; what it wraps
@@ -245,6 +259,14 @@ def _is_host(uuid: str, summary: Any) -> bool:
     return summary.get("root_provider_uuid", uuid) == uuid and any(
         name in ("VCPU", "PCPU", "MEMORY_MB") or name.startswith("CUSTOM_") for name in resources
     )
+
+
+def _servers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
+    """Return the servers that Nova's select_destinations is asked about."""
+    names = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    spec = given.get("spec_obj")
+    return given.get("instance_uuids") or ([spec.instance_uuid] if spec is not None else [])
 
 
 def _copy(value: Any) -> Any:

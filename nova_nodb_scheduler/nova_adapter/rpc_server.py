@@ -13,10 +13,11 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import assembly, scheduler_status
+from nova_nodb_scheduler.nova_adapter import assembly, explaining, scheduler_status
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.rpc import admission as admission_module
 from nova_nodb_scheduler.rpc import api, client, endpoint
+from nova_nodb_scheduler.rpc import explaining as rpc_explaining
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
@@ -103,13 +104,17 @@ class RpcServer:
             lambda: scheduler_status.build(runtime),
             freshness,
         )
+        explainer = explaining.Explainer(runtime)
+        self._explaining = rpc_explaining.ExplainingEndpoint(explainer.explain, explainer.past)
         self._target = oslo_messaging.Target(topic=options.rpc_topic, server=str(plugin.conf.host))
         self._server: Any = None
 
     def start(self) -> None:
         """Listen; the transport must be there (Nova's service made it)."""
         self._server = nova.rpc.get_server(
-            self._target, [self._endpoint], serializer=objects.Serializer()
+            self._target,
+            [self._endpoint, self._explaining],
+            serializer=objects.Serializer(),
         )
         self._server.start()
         LOG.debug("The nodb RPC API listens on %(target)s.", {"target": self._target})

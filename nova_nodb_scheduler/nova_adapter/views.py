@@ -12,7 +12,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
-from nova_nodb_scheduler.nova_adapter import deferred_candidates
+from nova_nodb_scheduler.nova_adapter import decision_log, deferred_candidates
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -57,6 +57,8 @@ class RequestView:
         self.decides = False
         #: Why it was not, in the end; None if it was.
         self.asked_placement: str | None = None
+        #: What the decision came to, for those who ask later.
+        self.trace = decision_log.Trace()
         #: Scopes that were answered from memory.
         self.served: set[str] = set()
         #: Scopes that were not, and why.

@@ -5,6 +5,7 @@
 version methods
 ======= ===================================================================
 1.0     update_host_states, get_host_states, list_namespaces, get_status
+1.1     explain, get_decisions
 ======= ===================================================================
 """
 
@@ -13,7 +14,11 @@ from __future__ import annotations
 from nova_nodb_scheduler import errors
 
 NAMESPACE = "nodb"
-VERSION = "1.0"
+VERSION = "1.1"
+
+#: What a call asks for unless its method came later: servers that are not
+#: upgraded yet answer it, too.
+FIRST_VERSION = "1.0"
 
 #: Modules whose exceptions a client's transport must be allowed to build
 #: (``allowed_remote_exmods``); without it each is a RemoteError.

@@ -10,7 +10,7 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.rpc import api
-from nova_nodb_scheduler.wire import objects
+from nova_nodb_scheduler.wire import explanations, objects
 
 
 class Client:
@@ -26,7 +26,9 @@ class Client:
     """
 
     def __init__(self, transport: Any, topic: str, serializer: Any, timeout_seconds: float) -> None:
-        target = oslo_messaging.Target(topic=topic, namespace=api.NAMESPACE, version=api.VERSION)
+        target = oslo_messaging.Target(
+            topic=topic, namespace=api.NAMESPACE, version=api.FIRST_VERSION
+        )
         self._client = oslo_messaging.get_rpc_client(
             transport, target, serializer=serializer, timeout=timeout_seconds
         )
@@ -104,8 +106,46 @@ class Client:
         status: objects.SchedulerStatus = self._call(context, server, "get_status")
         return status
 
-    def _call(self, context: Any, server: str | None, method: str, **arguments: Any) -> Any:
-        to = self._client if server is None else self._client.prepare(server=server)
+    def explain(
+        self,
+        context: Any,
+        request: Mapping[str, Any],
+        servers: int = 1,
+        limit: int = 10,
+        server: str | None = None,
+    ) -> explanations.Explanation:
+        """Ask any scheduler, or one, what it would decide; see the endpoint."""
+        found: explanations.Explanation = self._call(
+            context,
+            server,
+            "explain",
+            version="1.1",
+            request=dict(request),
+            servers=servers,
+            limit=limit,
+        )
+        return found
+
+    def get_decisions(
+        self, context: Any, instance_uuid: str, server: str | None = None
+    ) -> explanations.PastDecisions:
+        """Ask a worker of a scheduler host what it remembers of a server."""
+        found: explanations.PastDecisions = self._call(
+            context, server, "get_decisions", version="1.1", instance_uuid=instance_uuid
+        )
+        return found
+
+    def _call(
+        self,
+        context: Any,
+        server: str | None,
+        method: str,
+        version: str = api.FIRST_VERSION,
+        **arguments: Any,
+    ) -> Any:
+        to = self._client.prepare(version=version)
+        if server is not None:
+            to = to.prepare(server=server)
         try:
             return to.call(context, method, **arguments)
         except errors.NodbError as error:

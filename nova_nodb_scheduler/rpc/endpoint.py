@@ -54,7 +54,7 @@ _expected = oslo_messaging.expected_exceptions(
 
 
 class Endpoint:
-    """Version 1.0 of the RPC API.
+    """The methods of version 1.0; :mod:`.explaining` has those that came later.
 
     :param status: builds the answer of :meth:`get_status`; must not block
     """

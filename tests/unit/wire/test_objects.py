@@ -8,27 +8,36 @@ import testtools
 from oslo_versionedobjects import base, exception, fixture
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.wire import objects
+from nova_nodb_scheduler.wire import explanations, objects
 
 #: When a line here must change, the object's VERSION must, too (unless the
 #: object was never released).
 FINGERPRINTS = {
     "NodbColumnInfo": "1.0-0b1eb1b44ab16152d36160d796559e3f",
+    "NodbExplainedHost": "1.0-e60039dabc77020d1d09a23cc6545fe3",
+    "NodbExplanation": "1.0-4af6f88e49c288e6eb41ca539dad5989",
     "NodbFeedStatus": "1.0-48f7b3b4ab1426c99a0a5a8210432562",
     "NodbHostState": "1.0-100c440b6949c001851543c3ac9f3353",
     "NodbHostStatePage": "1.0-a47836eca3e0f14720048ec4aae94f74",
     "NodbHostStateUpdate": "1.0-f58bdbfa5b9cd5c1b84db66da0b12ecb",
     "NodbNamespaceInfo": "1.0-257d8ef96f95aa082a80baf614c26291",
+    "NodbPastDecision": "1.0-5500984a9149240232ccd0c8c4f14d64",
+    "NodbPastDecisions": "1.0-3924485f4d1eb95ac6cb20ca6a8ba9be",
+    "NodbPlacedServer": "1.0-4fa6f8cbf057beb90e5a3beddf95e192",
     "NodbQuarantineEntry": "1.0-74e838287ca0461fed583a12e61e0a5d",
+    "NodbRefusedHost": "1.0-598894ce26e3a243800ce0330ac99038",
     "NodbReporterStatus": "1.0-148f14f15dfbd6eed2eccd018b3b7674",
     "NodbSchedulerStatus": "1.0-6b9b6b99ce4acea774c349524c8b39a4",
     "NodbScopeStatus": "1.0-18dd70cd9e912192e7f694514ef9f2f2",
+    "NodbStepCount": "1.0-ed88abf8c4b8fe253fe10161ec7c073d",
     "NodbUpdateError": "1.0-2b86a490b778f7591084c42ed9189c60",
     "NodbUpdateResult": "1.0-09bae58d82e3192e194c7af131426e4c",
+    "NodbWeigherShare": "1.0-63308cbdb5c4589b7a27b09f54fe59ef",
 }
 
 
 def own_classes():
+    assert explanations.Explanation.obj_name() == "NodbExplanation"  # registered by its import
     return {
         name: classes
         for name, classes in base.VersionedObjectRegistry.obj_classes().items()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last requests that a worker decided: what was chosen, refused, and why.
+
+Written once per request, read when somebody asks about a server; nothing of it
+outlives the process.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.scheduling import choice, pipeline
+
+#: Requests that are remembered.
+KEPT = 1000
+
+#: Refused hosts that are remembered of one request; of a storm of conflicts the
+#: first ones tell as much as all.
+_MAX_REFUSED = 100
+
+#: How candidates that came from memory are named; the others by the reason.
+MEMORY = "memory"
+
+
+@attrs.frozen
+class Placed:
+    """The host that a server was sent to.
+
+    :param score: None where Nova chose among Placement's candidates
+    """
+
+    server: str
+    uuid: str
+    host: str
+    node: str
+    score: float | None
+
+
+@attrs.frozen
+class Refused:
+    """A host that was chosen for a server and could not be claimed."""
+
+    server: str
+    uuid: str
+    host: str
+    reason: str
+
+
+class Trace:
+    """What a request has come to so far. One thread; see :class:`DecisionLog`.
+
+    :ivar counts: of the last plan
+    :ivar chosen: by server, once all were claimed
+    """
+
+    __slots__ = ("chosen", "counts", "refused", "servers")
+
+    def __init__(self) -> None:
+        self.servers: Sequence[str] = ()
+        self.counts: tuple[pipeline.FilterCount, ...] = ()
+        self.chosen: dict[str, choice.Choice] = {}
+        self.refused: list[Refused] = []
+
+    def refuse(self, server: str, chosen: choice.Choice, reason: str) -> None:
+        """Note that a host could not be claimed."""
+        if len(self.refused) < _MAX_REFUSED:
+            self.refused.append(Refused(server, chosen.uuid, chosen.host, reason))
+
+    def text(self) -> str:
+        """Say in one line which step left how many hosts, and which were refused then."""
+        steps = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in self.counts)
+        refused = ", ".join(f"{each.host} ({each.reason})" for each in self.refused[:10])
+        more = f" and {len(self.refused) - 10} more" if len(self.refused) > 10 else ""
+        return f"{steps}; refused: {refused}{more}" if refused else steps
+
+
+@attrs.frozen
+class Decision:
+    """A request that was decided.
+
+    :param at: when it ended, seconds since 1970
+    :param candidates: :data:`MEMORY`, or why Placement was asked
+    :param outcome: as the metrics name it
+    """
+
+    at: float
+    seconds: float
+    outcome: str
+    candidates: str
+    servers: tuple[str, ...]
+    counts: tuple[pipeline.FilterCount, ...]
+    placed: tuple[Placed, ...]
+    refused: tuple[Refused, ...]
+
+
+class DecisionLog:
+    """A worker's last decisions. Any thread; never blocks for long.
+
+    :param kept: how many are remembered
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._lock = threading.Lock()
+        self._kept: collections.deque[Decision] = collections.deque(maxlen=kept)
+
+    def record(
+        self,
+        trace: Trace,
+        selections: Any,
+        *,
+        at: float,
+        seconds: float,
+        outcome: str,
+        asked_placement: str | None,
+    ) -> None:
+        """Remember a request.
+
+        :param selections: what was answered: for each server a list, the
+            chosen Selection first; None where nobody was chosen
+        :param asked_placement: None where memory decided
+        """
+        decision = Decision(
+            at=at,
+            seconds=seconds,
+            outcome=outcome,
+            candidates=asked_placement or MEMORY,
+            servers=tuple(trace.servers),
+            counts=trace.counts,
+            placed=_placed(trace, selections),
+            refused=tuple(trace.refused),
+        )
+        with self._lock:
+            self._kept.append(decision)
+
+    def about(self, server: str) -> list[Decision]:
+        """Return the decisions about a server, the oldest first."""
+        return [each for each in self._copy() if server in each.servers]
+
+    def reach(self) -> tuple[int, float | None]:
+        """Return how many are remembered, and when the oldest of them ended."""
+        kept = self._copy()
+        return len(kept), kept[0].at if kept else None
+
+    def _copy(self) -> list[Decision]:
+        with self._lock:
+            return list(self._kept)
+
+
+def _placed(trace: Trace, selections: Any) -> tuple[Placed, ...]:
+    if selections is None:
+        return ()
+    if trace.chosen:
+        return tuple(
+            Placed(server, each.uuid, each.host, each.node, each.score)
+            for server, each in trace.chosen.items()
+        )
+    return tuple(
+        _selected(server, chosen) for server, chosen in zip(trace.servers, selections, strict=False)
+    )
+
+
+def _selected(server: str, chosen: Any) -> Placed:
+    """Read Nova's answer: Selections, or for old callers a mapping per server."""
+    if isinstance(chosen, dict):
+        return Placed(server, "", str(chosen["host"]), str(chosen["nodename"]), None)
+    first = chosen[0]
+    uuid = first.compute_node_uuid if "compute_node_uuid" in first else None
+    return Placed(server, uuid or "", first.service_host, first.nodename, None)
