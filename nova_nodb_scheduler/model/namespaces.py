@@ -9,7 +9,7 @@ A namespace reaches the store through the entry point group
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -66,10 +66,20 @@ class Column:
 
 @attrs.frozen
 class Index:
-    """Records by the values at some paths, as text: exact match only."""
+    """Records by the values at some paths, as text: exact match only.
+
+    :param few_values: there are few values with many records each. No map is
+        kept: a look-up passes over the CATEGORY columns of the same paths,
+        and a record that lacks a value counts by its column's default
+    """
 
     name: str
     paths: tuple[Path, ...]
+    few_values: bool = False
+
+
+#: (key, state) -> what readers want of each record of a namespace.
+Digest = Callable[[str, Mapping[str, Any]], Any]
 
 
 @attrs.frozen
@@ -78,6 +88,9 @@ class Namespace:
 
     :param owner: who may write it; writes by others are refused
     :param schema: version this release writes
+    :param digest: made of each state as it enters a store and kept beside the
+        record, so that its readers need not decode it. It must not fail: what
+        it cannot understand it returns as an error
     """
 
     name: str
@@ -85,6 +98,7 @@ class Namespace:
     schema: SchemaVersion
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] = ()
+    digest: Digest | None = None
 
 
 def value_at(state: Mapping[str, Any], path: Path) -> Any:

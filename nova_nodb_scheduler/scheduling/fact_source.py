@@ -21,14 +21,14 @@ from nova_nodb_scheduler.scheduling import (
     memberships,
     namespaces,
     node_facts,
-    provider_facts,
+    service_facts,
 )
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 #: Of all services that may run on a host, the one a compute node belongs to.
 COMPUTE_BINARY = "nova-compute"
 
-#: Major version of Nova's Service and Aggregate objects that is understood.
+#: Major version of Nova's Aggregate object that is understood.
 _OBJECT_MAJOR = "1"
 
 NAMESPACES = (
@@ -67,24 +67,15 @@ class NoReservations:
         return ()
 
 
-@attrs.frozen
-class ServiceFacts:
-    """A host's nova-compute service; names as in HostFacts."""
-
-    has_service: bool = False
-    disabled: bool = False
-    forced_down: bool = False
-    last_seen_seconds: float = host_facts.NEVER
-
-
 class _Consumers:
     """The consumers a provider's record shows; decoded when somebody asks."""
 
-    def __init__(self, record: snapshot_module.StoredRecord) -> None:
-        self._record = record
+    def __init__(self, providers: snapshot_module.NamespaceView, uuid: str) -> None:
+        self._providers, self._uuid = providers, uuid
 
     def __contains__(self, consumer: object) -> bool:
-        return consumer in self._record.state["allocations"]
+        record = self._providers.get(self._uuid)
+        return record is not None and consumer in (record.state.get("allocations") or ())
 
 
 class FactSource:
@@ -124,17 +115,18 @@ class FactSource:
 
         :param aggregates: uuids of aggregates by host name
         :raises InvalidRecord: a record is not as Nova writes it
-        :raises UndecodableRecord: a record is damaged
         """
-        record = self._nodes.get(uuid)
-        if record is None:
+        node: host_facts.HostFacts | errors.InvalidRecord | None = self._nodes.digest(uuid)
+        if node is None:
             return None
-        node = node_facts.read(
-            _name(namespaces.COMPUTE_NODES.name, uuid), record.state, self._ratios
-        )
+        if isinstance(node, errors.InvalidRecord):
+            raise node
         service = self.service(node.cell, node.host)
         return attrs.evolve(
             node,
+            cpu_allocation_ratio=node.cpu_allocation_ratio or self._ratios.cpu,
+            ram_allocation_ratio=node.ram_allocation_ratio or self._ratios.ram,
+            disk_allocation_ratio=node.disk_allocation_ratio or self._ratios.disk,
             has_service=service.has_service,
             disabled=service.disabled,
             forced_down=service.forced_down,
@@ -145,7 +137,7 @@ class FactSource:
 
     # -- services -----------------------------------------------------------------
 
-    def service(self, cell: str, host: str) -> ServiceFacts:
+    def service(self, cell: str, host: str) -> service_facts.ServiceFacts:
         """Return a host's nova-compute service.
 
         :raises InvalidRecord: its record is not as Nova writes it
@@ -153,7 +145,7 @@ class FactSource:
         for key in reversed(self._services.lookup("cell_host", cell, host) if host else ()):
             if self._is_compute(key):
                 return self._service(key)
-        return ServiceFacts()
+        return service_facts.ServiceFacts()
 
     def host_of_service(self, key: str) -> tuple[str, str] | None:
         """Return (cell, host) of a nova-compute service; None for any other."""
@@ -171,42 +163,31 @@ class FactSource:
 
         :raises InvalidRecord: the record is not as the reporters write it
         """
-        record = self._liveness.get(key)
-        if record is None:
-            return None
-        whole = fields.Fields(_name(namespaces.SERVICE_LIVENESS.name, key), record.state)
-        return whole.seconds("last_seen_up")
+        seen: float | errors.InvalidRecord | None = self._liveness.digest(key)
+        if isinstance(seen, errors.InvalidRecord):
+            raise seen
+        return seen
 
     def _is_compute(self, key: str) -> bool:
         found = self._services.indexed(key, "binary")
         return found is not None and found[0] == COMPUTE_BINARY
 
-    def _service(self, key: str) -> ServiceFacts:
-        record = self._services.get(key)
-        assert record is not None
-        whole = fields.Fields(_name(namespaces.SERVICES.name, key), record.state)
-        whole.check_major(_OBJECT_MAJOR)
-        row = whole.mapping("row")
+    def _service(self, key: str) -> service_facts.ServiceFacts:
+        facts: service_facts.ServiceFacts | errors.InvalidRecord = self._services.digest(key)
+        if isinstance(facts, errors.InvalidRecord):
+            raise facts
         seen = self.last_seen_seconds(key)
-        if seen is None:
-            # As Nova's servicegroup driver: from its creation it had some time.
-            seen = row.seconds("created_at")
-        return ServiceFacts(
-            has_service=True,
-            disabled=bool(row.get("disabled")),
-            forced_down=bool(row.get("forced_down")),
-            last_seen_seconds=host_facts.NEVER if seen is None else seen,
-        )
+        return facts if seen is None else attrs.evolve(facts, last_seen_seconds=seen)
 
     # -- providers ----------------------------------------------------------------
 
     def provider(self, uuid: str) -> host_facts.ProviderFacts | None:
         """Return a provider tree, with what is promised of it counted as used."""
-        record = self._providers.get(uuid)
-        if record is None:
+        read: host_facts.ProviderFacts | None = self._providers.digest(uuid)
+        if read is None:
             return None
-        read = provider_facts.read(_name(namespaces.PROVIDERS.name, uuid), uuid, record.state)
-        unseen = self._reservations.unseen(uuid, _Consumers(record), read.generation)
+        consumers = _Consumers(self._providers, uuid)
+        unseen = self._reservations.unseen(uuid, consumers, read.generation)
         if not unseen or read.broken:
             return read
         used = dict(read.used)

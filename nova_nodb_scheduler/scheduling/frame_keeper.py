@@ -36,9 +36,6 @@ _LIVENESS = namespaces.SERVICE_LIVENESS.name
 _AGGREGATES = namespaces.AGGREGATES.name
 _PROVIDERS = namespaces.PROVIDERS.name
 
-#: What a record can be refused for.
-_REFUSED = (errors.InvalidRecord, errors.UndecodableRecord)
-
 
 #: What hosts are made of. Of instances nothing is kept here.
 _WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS)
@@ -207,7 +204,7 @@ class FrameKeeper:
             return False
         try:
             seen = source.last_seen_seconds(key)
-        except _REFUSED:
+        except errors.InvalidRecord:
             return False
         frame = self._engine.frame
         rows = frame.rows_of_host(*place)
@@ -237,7 +234,7 @@ class FrameKeeper:
         """Make a host anew from all its records."""
         try:
             facts = source.facts(uuid, self._memberships.of)
-        except _REFUSED as error:
+        except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return
         fault = facts and self._memberships.fault(facts.host)
@@ -269,7 +266,7 @@ class FrameKeeper:
         if with_service:
             try:
                 service = source.service(facts.cell, facts.host)
-            except _REFUSED as error:
+            except errors.InvalidRecord as error:
                 self._leave_out(uuid, str(error))
                 return
             changes.update(attrs.asdict(service))

@@ -10,6 +10,7 @@ Namespaces of the API database have no cell.
 from __future__ import annotations
 
 from nova_nodb_scheduler.model import namespaces as model
+from nova_nodb_scheduler.scheduling import node_facts, provider_facts, service_facts
 
 #: Owner of what mirrors Nova's tables: the reporters.
 NOVA = "nova"
@@ -35,7 +36,7 @@ _TEXT = model.Kind.CATEGORY
 
 _CELL_HOST = model.Index("cell_host", (("cell",), ("row", "host")))
 _HOST = model.Index("host", (("row", "host"),))
-_BY_CELL = model.Index("cell", (("cell",),))
+_BY_CELL = model.Index("cell", (("cell",),), few_values=True)
 
 #: key: node uuid; row: ``compute_nodes``
 COMPUTE_NODES = model.Namespace(
@@ -68,6 +69,7 @@ COMPUTE_NODES = model.Namespace(
         model.Index("node", (("row", "hypervisor_hostname"),)),
         _BY_CELL,
     ),
+    digest=node_facts.digest,
 )
 
 #: key: service uuid; row: ``services`` without the fields a heartbeat changes
@@ -85,11 +87,12 @@ SERVICES = model.Namespace(
         _row("forced_down", _BOOL, False),
     ),
     indexes=(
-        model.Index("cell_binary", (("cell",), ("row", "binary"))),
-        model.Index("binary", (("row", "binary"),)),
+        model.Index("cell_binary", (("cell",), ("row", "binary")), few_values=True),
+        model.Index("binary", (("row", "binary"),), few_values=True),
         _CELL_HOST,
         _BY_CELL,
     ),
+    digest=service_facts.digest,
 )
 
 #: key: service uuid; what heartbeats change: ``report_count`` and
@@ -105,6 +108,7 @@ SERVICE_LIVENESS = model.Namespace(
         model.Column("unreported", _INT, ("unreported",)),
     ),
     indexes=(_BY_CELL,),
+    digest=service_facts.heartbeat,
 )
 
 #: key: instance uuid; row: the fields of ``instances`` that place it
@@ -209,6 +213,7 @@ PROVIDERS = model.Namespace(
         model.Column("whole_at", _FLOAT, ("whole_at",), 0.0),
         model.Column("broken", _TEXT, ("broken",), ""),
     ),
+    digest=provider_facts.digest,
 )
 
 #: key: ``placement``; when the mirror was last compared with Placement, in

@@ -8,7 +8,6 @@ What is said of Nova is ``HostState._update_from_compute_node`` and
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import attrs
 import immutables
 import orjson
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling import fields, host_facts
 
 #: Major version of Nova's ComputeNode object that is understood.
@@ -65,19 +65,25 @@ class DefaultRatios:
     disk: float = 1.0
 
 
-def read(record: str, state: Mapping[str, Any], ratios: DefaultRatios) -> host_facts.HostFacts:
-    """Return the facts of a compute node: no service, aggregates or provider yet.
+def digest(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts | errors.InvalidRecord:
+    """Return a compute node's facts, or what is wrong with its record.
 
-    :param record: ``namespace/key``, for errors
-    :raises InvalidRecord: naming the field that is not as Nova writes it
+    Service, aggregates and provider are other records' to tell. A ratio that
+    the record lacks is 0: :class:`DefaultRatios` stands for it.
     """
+    try:
+        return _read(f"compute_nodes/{key}", state)
+    except errors.InvalidRecord as error:
+        return error
+
+
+def _read(record: str, state: Mapping[str, Any]) -> host_facts.HostFacts:
     whole = fields.Fields(record, state)
     whole.check_major(_OBJECT_MAJOR)
     row = whole.mapping("row")
     uuid, cell, node = row.text("uuid"), whole.text("cell"), row.text("hypervisor_hostname")
     # A row without a host belongs to no service, and Nova passes over it.
     host = "" if row.get("host") is None else row.text("host")
-    cell, host = sys.intern(cell), sys.intern(host)
     # What Nova's objects refuse they refuse of any row.
     numbers = {name: row.integer(name) for name in _NUMBERS}
     updated = row.get("free_disk_gb") is not None
@@ -105,9 +111,9 @@ def read(record: str, state: Mapping[str, Any], ratios: DefaultRatios) -> host_f
         disk_mb_used=numbers["local_gb_used"] * 1024,
         vcpus=numbers["vcpus"],
         vcpus_used=numbers["vcpus_used"],
-        cpu_allocation_ratio=_ratio(row, "cpu_allocation_ratio", ratios.cpu),
-        ram_allocation_ratio=_ratio(row, "ram_allocation_ratio", ratios.ram),
-        disk_allocation_ratio=_ratio(row, "disk_allocation_ratio", ratios.disk),
+        cpu_allocation_ratio=_ratio(row, "cpu_allocation_ratio"),
+        ram_allocation_ratio=_ratio(row, "ram_allocation_ratio"),
+        disk_allocation_ratio=_ratio(row, "disk_allocation_ratio"),
         num_instances=_count(row, stats, "num_instances"),
         num_io_ops=_count(row, stats, "io_workload"),
         failed_builds=_count(row, stats, "failed_builds"),
@@ -157,9 +163,9 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
     return found
 
 
-def _ratio(row: fields.Fields, name: str, default: float) -> float:
-    # Both mean that the compute service said nothing.
-    return default if row.get(name) in (None, 0.0) else row.number(name)
+def _ratio(row: fields.Fields, name: str) -> float:
+    # None and 0 both mean that the compute service said nothing.
+    return 0.0 if row.get(name) is None else row.number(name)
 
 
 def _stats(row: fields.Fields) -> immutables.Map[str, str | None]:

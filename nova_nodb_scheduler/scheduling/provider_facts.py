@@ -22,19 +22,18 @@ _CLASS = re.compile(r"[A-Z0-9_]+")
 _NONE: frozenset[str] = frozenset()
 
 
-def read(record: str, uuid: str, state: Mapping[str, Any]) -> host_facts.ProviderFacts:
+def digest(key: str, state: Mapping[str, Any]) -> host_facts.ProviderFacts:
     """Return the facts of a provider tree.
 
-    :param record: ``namespace/key``, for errors
-    :param uuid: of the root
+    :param key: uuid of the root
     """
     broken = state.get("broken")
     if not broken:
         try:
-            return _read(fields.Fields(record, state), uuid)
+            return _read(fields.Fields(f"providers/{key}", state), key)
         except errors.InvalidRecord as error:
             broken = str(error)
-    return host_facts.ProviderFacts(generation=-1, tree=frozenset([uuid]), broken=str(broken))
+    return host_facts.ProviderFacts(generation=-1, tree=frozenset([key]), broken=str(broken))
 
 
 def _read(whole: fields.Fields, uuid: str) -> host_facts.ProviderFacts:

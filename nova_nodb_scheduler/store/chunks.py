@@ -41,6 +41,7 @@ class Chunk:
 
     __slots__ = (
         "arrays",
+        "digests",
         "generation",
         "index_values",
         "keys",
@@ -51,7 +52,13 @@ class Chunk:
         "versions",
     )
 
-    def __init__(self, columns: tuple[namespaces.Column, ...], generation: int) -> None:
+    def __init__(
+        self,
+        columns: tuple[namespaces.Column, ...],
+        generation: int,
+        *,
+        with_digests: bool = False,
+    ) -> None:
         self.generation = generation
         self.live_count = 0
         self.live: npt.NDArray[np.bool_] = np.zeros(CHUNK_ROWS, np.bool_)
@@ -60,6 +67,7 @@ class Chunk:
         self.keys: list[str | None] = [None] * CHUNK_ROWS
         self.payloads: list[bytes] = [b""] * CHUNK_ROWS
         self.index_values: list[tuple[layout.IndexValues, ...]] = [()] * CHUNK_ROWS
+        self.digests: list[Any] = [None] * CHUNK_ROWS if with_digests else []
         self.arrays: list[npt.NDArray[Any]] = [
             np.zeros(
                 (CHUNK_ROWS, 1) if column.kind is namespaces.Kind.BITS else CHUNK_ROWS,
@@ -79,6 +87,7 @@ class Chunk:
         twin.keys = self.keys.copy()
         twin.payloads = self.payloads.copy()
         twin.index_values = self.index_values.copy()
+        twin.digests = self.digests.copy()
         twin.arrays = [array.copy() for array in self.arrays]
         return twin
 
@@ -89,7 +98,7 @@ class Chunk:
             self.live.nbytes
             + self.revisions.nbytes
             + self.versions.nbytes
-            + 3 * CHUNK_ROWS * _POINTER_BYTES
+            + (3 * CHUNK_ROWS + len(self.digests)) * _POINTER_BYTES
             + sum(array.nbytes for array in self.arrays)
         )
 

@@ -18,7 +18,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import snapshot, subscription, table
+from nova_nodb_scheduler.store import keeping, snapshot, subscription, table
 
 #: How many changes are applied before readers get a turn: some 10 ms.
 _CHANGES_PER_TURN = 256
@@ -32,6 +32,7 @@ class HostStateStore:
     :param decoded_states: how many decoded states are kept for readers that
         ask again. One takes about four times its JSON text. They are found by
         payload, so a changed record, or a new epoch, never meets an old state.
+    :param packing: makes what packs one namespace's payloads, see :meth:`pack`
     """
 
     def __init__(
@@ -40,15 +41,20 @@ class HostStateStore:
         decode: Callable[[bytes], Mapping[str, Any]],
         *,
         decoded_states: int = 1024,
+        packing: Callable[[], keeping.Packing] = keeping.AsTheyAre,
     ) -> None:
-        cached_decode = functools.lru_cache(maxsize=decoded_states)(decode)
+        @functools.lru_cache(maxsize=decoded_states)
+        def cached_decode(packed_by: keeping.Packing, kept: bytes) -> Mapping[str, Any]:
+            return decode(packed_by.readable(kept))
+
+        decode_kept: table.Decoder = cached_decode  # type: ignore[assignment]
         self._tables: dict[str, table.Table] = {}
         for namespace in namespaces:
             if namespace.name in self._tables:
                 raise errors.ConfigurationError(
                     "namespaces", namespace.name, "declared twice; give each its own name"
                 )
-            self._tables[namespace.name] = table.Table(namespace, cached_decode)
+            self._tables[namespace.name] = table.Table(namespace, decode_kept, packing)
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
         self._latest: snapshot.Snapshot | None = None
@@ -173,6 +179,23 @@ class HostStateStore:
         """
         with self._lock:
             return sum(each.forget_tombstones(below_version) for each in self._tables.values())
+
+    def pack(self, most_records: int) -> bool:
+        """Pack payloads that came since the last call; readers see no difference.
+
+        Called by the thread that applies changes, when nothing waits for it.
+
+        :param most_records: looked at, some 20 us each, with the lock held;
+            a chunk of rows is not divided
+        :returns: True if there is more to pack
+        """
+        with self._lock:
+            left = most_records
+            for each in self._tables.values():
+                left -= each.pack(left)
+                if left <= 0:
+                    return True
+        return False
 
     def begin_epoch(self) -> None:
         """Drop everything, remembered tombstones included: revisions begin anew."""

@@ -2,9 +2,9 @@
 """Secondary indexes as persistent maps from values to keys.
 
 Most values of most indexes have one record (a host has one node), which is
-kept as the bare key; several are a persistent map of their own, so that one
-more key among 100,000 (all services of a cell) copies a path of the map and
-not the whole set.
+kept as the bare key; some have a few, kept as a tuple; many are a persistent
+map of their own, so that one more key copies a path of the map and not the
+whole set.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import immutables
 
 from nova_nodb_scheduler.store import layout
 
+#: More keys than these stand in a map.
+_FEW = 16
+
 Values = tuple[str, ...]
-Postings = str | immutables.Map[str, None]
+Postings = str | tuple[str, ...] | immutables.Map[str, None]
 Entries = immutables.Map[Values, Postings]
 EntriesMutation = immutables.MapMutation[Values, Postings]
 
@@ -27,7 +30,10 @@ def add(entries: EntriesMutation, values: layout.IndexValues, key: str) -> None:
     if postings is None:
         entries[values] = key
     elif isinstance(postings, str):
-        entries[values] = immutables.Map({postings: None, key: None})
+        entries[values] = (postings, key)
+    elif isinstance(postings, tuple):
+        more = (*postings, key)
+        entries[values] = more if len(more) <= _FEW else immutables.Map(dict.fromkeys(more))
     else:
         entries[values] = postings.set(key, None)
 
@@ -39,9 +45,12 @@ def discard(entries: EntriesMutation, values: layout.IndexValues, key: str) -> N
     postings = entries[values]
     if isinstance(postings, str):
         del entries[values]
-        return
-    rest = postings.delete(key)
-    entries[values] = next(iter(rest)) if len(rest) == 1 else rest
+    elif isinstance(postings, tuple):
+        rest = tuple(each for each in postings if each != key)
+        entries[values] = rest[0] if len(rest) == 1 else rest
+    else:
+        left = postings.delete(key)
+        entries[values] = tuple(left) if len(left) <= _FEW // 2 else left
 
 
 def lookup(entries: Entries, values: Values) -> tuple[str, ...]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import attrs
-
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 
@@ -25,17 +23,9 @@ IndexValues = tuple[str, ...] | None
 _Field = tuple[int, str, namespaces.Path]
 
 
-@attrs.frozen
-class Row:
-    """The values of one record.
-
-    :param cells: in the order of the declared columns; int, float, bool, text
-        (CATEGORY) or a tuple of texts (BITS)
-    :param index_values: in the order of the declared indexes
-    """
-
-    cells: tuple[Any, ...]
-    index_values: tuple[IndexValues, ...]
+#: Values of a record in the order of the declared columns: int, float, bool,
+#: text (CATEGORY) or a tuple of texts (BITS); and in that of the indexes.
+Row = tuple[list[Any], tuple[IndexValues, ...]]
 
 
 class Layout:
@@ -66,8 +56,25 @@ class Layout:
             for column in namespace.columns
         )
         self._indexes = tuple(
-            tuple(self._field(path) for path in index.paths) for index in namespace.indexes
+            None if index.few_values else tuple(self._field(path) for path in index.paths)
+            for index in namespace.indexes
         )
+        category = {
+            column.path: position
+            for position, column in enumerate(namespace.columns)
+            if column.kind is namespaces.Kind.CATEGORY
+        }
+        #: By index and path: the CATEGORY column that holds the same text, if any.
+        self.index_columns = tuple(
+            tuple(category.get(path) for path in index.paths) for index in namespace.indexes
+        )
+        for index, found in zip(namespace.indexes, self.index_columns, strict=True):
+            if index.few_values and None in found:
+                raise errors.ConfigurationError(
+                    f"namespace {namespace.name}, index",
+                    index.name,
+                    "an index of few values needs a CATEGORY column for each of its paths",
+                )
 
     def _field(self, path: namespaces.Path) -> _Field:
         return self._parents.index(path[:-1]), path[-1], path
@@ -77,8 +84,7 @@ class Layout:
 
         :raises InvalidRecord: a value cannot be what its column holds
         """
-        found = [namespaces.value_at(state, path) for path in self._parents]
-        parents = [each if isinstance(each, Mapping) else {} for each in found]
+        parents = [_parent(state, path) for path in self._parents]
         cells = []
         for (parent, name, path), convert, default in self._columns:
             value = parents[parent].get(name)
@@ -89,10 +95,17 @@ class Layout:
                 cells.append(convert(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
-        return Row(
-            tuple(cells),
-            tuple(_index_values(key, parents, fields) for fields in self._indexes),
+        return cells, tuple(
+            [
+                None if fields is None else _index_values(key, parents, fields)
+                for fields in self._indexes
+            ]
         )
+
+
+def _parent(state: Mapping[str, Any], path: namespaces.Path) -> Mapping[str, Any]:
+    found = state if not path else namespaces.value_at(state, path)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _index_values(
@@ -101,6 +114,9 @@ def _index_values(
     texts = []
     for parent, name, path in fields:
         value = parents[parent].get(name)
+        if type(value) is str:
+            texts.append(value)  # nearly always
+            continue
         if value is None:
             continue  # the other values are looked at all the same
         try:
@@ -128,6 +144,8 @@ def to_int64(value: object) -> int:
     :raises ValueError: anything else
     """
     if type(value) is int:
+        if _INT64_LEAST <= value <= _INT64_GREATEST:
+            return value  # nearly always
         number = value
     elif isinstance(value, float):
         if not value.is_integer():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import chunks, indexes, layout, vocabulary
+from nova_nodb_scheduler.store import chunks, indexes, keeping, layout, vocabulary
 
 
 @attrs.frozen
@@ -28,8 +28,16 @@ class StoredRecord:
     key: str
     revision: int
     version: int
-    payload: bytes
-    _decode: Callable[[bytes], Mapping[str, Any]] = attrs.field(eq=False, repr=False)
+    _kept: bytes = attrs.field(eq=False, repr=False)
+    _packing: keeping.Packing = attrs.field(eq=False, repr=False)
+    _decode: Callable[[keeping.Packing, bytes], Mapping[str, Any]] = attrs.field(
+        eq=False, repr=False
+    )
+
+    @property
+    def payload(self) -> bytes:
+        """The payload as it came."""
+        return self._packing.unpack(self._kept)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -37,7 +45,7 @@ class StoredRecord:
 
         :raises UndecodableRecord: the payload is damaged
         """
-        return self._decode(self.payload)
+        return self._decode(self._packing, self._kept)
 
 
 class NamespaceView:
@@ -57,8 +65,10 @@ class NamespaceView:
         row_chunks: immutables.Map[int, chunks.Chunk],
         entries: list[indexes.Entries],
         vocabularies: Mapping[int, vocabulary.VocabularyView],
-        decode: Callable[[bytes], Mapping[str, Any]],
+        decode: Callable[[keeping.Packing, bytes], Mapping[str, Any]],
+        packing: keeping.Packing,
     ) -> None:
+        self._packing = packing
         self._layout = row_layout
         self._version = version
         self._epoch = epoch
@@ -70,6 +80,7 @@ class NamespaceView:
         # Filled by whoever asks first. Two threads may compute the same at
         # once; setdefault lets both return the same array.
         self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._looked_up: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
         self._row_keys: tuple[str, ...] | None = None
         self._ordered: tuple[chunks.Chunk, ...] | None = None
 
@@ -104,6 +115,7 @@ class NamespaceView:
             int(chunk.revisions[offset]),
             int(chunk.versions[offset]),
             chunk.payloads[offset],
+            self._packing,
             self._decode,
         )
 
@@ -120,7 +132,30 @@ class NamespaceView:
         needed = len(self.namespace.indexes[position].paths)
         if len(values) != needed:
             raise ValueError(f"index {index} takes {needed} values, not {len(values)}")
-        return indexes.lookup(self._entries[position], tuple(map(layout.to_text, values)))
+        texts = tuple(map(layout.to_text, values))
+        if self.namespace.indexes[position].few_values:
+            return self._pass_over(position, texts)
+        return indexes.lookup(self._entries[position], texts)
+
+    def _pass_over(self, position: int, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Look up in an index of few values: the answers are kept with the view."""
+        kept = self._looked_up.get((position, texts))
+        if kept is not None:
+            return kept
+        codes: list[tuple[int, int]] = []
+        for column, text in zip(self._layout.index_columns[position], texts, strict=True):
+            assert column is not None
+            code = self._vocabularies[column].code(text)
+            if code is None:
+                return ()
+            codes.append((column, code))
+        found: list[str] = []
+        for chunk in self._chunks_in_order():
+            here = chunk.live.copy()
+            for column, code in codes:
+                here &= chunk.arrays[column] == code
+            found.extend(chunk.keys[offset] or "" for offset in here.nonzero()[0])
+        return self._looked_up.setdefault((position, texts), tuple(sorted(found)))
 
     def indexed(self, key: str, index: str) -> tuple[str, ...] | None:
         """Return the values an index holds of a record, without decoding it.
@@ -134,7 +169,22 @@ class NamespaceView:
         if row is None:
             return None
         number, offset = divmod(row, chunks.CHUNK_ROWS)
-        return self._chunks[number].index_values[offset][position]
+        chunk = self._chunks[number]
+        if self.namespace.indexes[position].few_values:
+            return tuple(
+                self._vocabularies[column].text(int(chunk.arrays[column][offset]))
+                for column in self._layout.index_columns[position]
+                if column is not None
+            )
+        return chunk.index_values[offset][position]
+
+    def digest(self, key: str) -> Any:
+        """Return what the namespace's digest made of a record; None where there is none."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, chunks.CHUNK_ROWS)
+        return self._chunks[number].digests[offset]
 
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""

@@ -13,18 +13,36 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import chunks, indexes, layout, snapshot, transient, vocabulary
+from nova_nodb_scheduler.store import (
+    chunks,
+    indexes,
+    keeping,
+    layout,
+    snapshot,
+    transient,
+    vocabulary,
+)
 
-Decoder = Callable[[bytes], Mapping[str, Any]]
+Decoder = Callable[[keeping.Packing, bytes], Mapping[str, Any]]
 
 
 class Table:
     """All records of one namespace."""
 
-    def __init__(self, namespace: namespaces.Namespace, decode: Decoder) -> None:
+    def __init__(
+        self,
+        namespace: namespaces.Namespace,
+        decode: Decoder,
+        make_packing: Callable[[], keeping.Packing] = keeping.AsTheyAre,
+    ) -> None:
+        self._make_packing = make_packing
         self._layout = layout.Layout(namespace)
         self._namespace = namespace
         self._decode = decode
+        self._kinds = tuple(column.kind for column in namespace.columns)
+        self._bits = [
+            position for position, kind in enumerate(self._kinds) if kind is namespaces.Kind.BITS
+        ]
         self._epoch = 0
         #: Grows with every change a snapshot can see, across epochs too.
         self._version = 0
@@ -44,6 +62,12 @@ class Table:
             for position, column in enumerate(self._namespace.columns)
             if column.kind in (namespaces.Kind.CATEGORY, namespaces.Kind.BITS)
         }
+        self._words: list[Any] = [
+            self._vocabularies.get(position) for position in range(len(self._kinds))
+        ]
+        self._packing = self._make_packing()
+        #: Numbers of chunks that hold payloads as they came.
+        self._unpacked: set[int] = set()
         self._row_count = 0
         #: A heap: the lowest free row is taken first, so that rows stay dense.
         self._free_rows: list[int] = []
@@ -82,8 +106,10 @@ class Table:
         if not isinstance(change.state, Mapping):
             raise errors.InvalidRecord(str(record.key), "(state)", "it is not an object")
         values = self._layout.row(record.key, change.state)
+        make_digest = self._namespace.digest
+        digest = None if make_digest is None else make_digest(key, change.state)
         self._tombstones.pop(key, None)
-        self._put(row, record, values)
+        self._put(row, record, values, digest)
         return True
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:
@@ -104,6 +130,20 @@ class Table:
         for key, row in doomed:
             self._remove(key, row)
         return [key for key, _row in doomed]
+
+    def pack(self, most_records: int) -> int:
+        """Pack chunks until so many records were looked at; return how many were."""
+        looked_at = 0
+        while self._unpacked and looked_at < most_records:
+            chunk = self._chunks.open().get(self._unpacked.pop())
+            if chunk is None:
+                continue
+            # Not copied before, though snapshots may see it: to them the
+            # payload is the same before and after.
+            for offset in chunk.live.nonzero()[0]:
+                chunk.payloads[offset] = self._packing.pack(chunk.payloads[offset])
+            looked_at += chunk.live_count
+        return looked_at
 
     def forget_tombstones(self, below_version: int) -> int:
         """Forget removed records whose last change is older than that."""
@@ -133,10 +173,13 @@ class Table:
                     position: words.view() for position, words in self._vocabularies.items()
                 },
                 decode=self._decode,
+                packing=self._packing,
             )
         return self._view
 
-    def _put(self, row: int | None, record: records.Record, values: layout.Row) -> None:
+    def _put(
+        self, row: int | None, record: records.Record, values: layout.Row, digest: Any
+    ) -> None:
         key = record.key.key
         if row is None:
             row = self._take_row()
@@ -147,18 +190,23 @@ class Table:
             chunk.live[offset] = True
             chunk.live_count += 1
             chunk.keys[offset] = key
-        self._index(chunk, offset, key, values.index_values)
+        cells, index_values = values
+        for array, kind, value, words in zip(
+            chunk.arrays, self._kinds, cells, self._words, strict=True
+        ):
+            if kind is namespaces.Kind.CATEGORY:
+                array[offset] = words.code(value)
+            elif kind is not namespaces.Kind.BITS:
+                array[offset] = value
+        for position in self._bits:
+            self._put_bits(chunk, offset, position, cells[position])
+        self._index(chunk, offset, key, index_values)
         chunk.revisions[offset] = record.revision
         chunk.versions[offset] = record.version
         chunk.payloads[offset] = record.payload
-        for position, column in enumerate(self._namespace.columns):
-            value = values.cells[position]
-            if column.kind is namespaces.Kind.CATEGORY:
-                value = self._vocabularies[position].code(value)
-            elif column.kind is namespaces.Kind.BITS:
-                self._put_bits(chunk, offset, position, value)
-                continue
-            chunk.arrays[position][offset] = value
+        self._unpacked.add(row // chunks.CHUNK_ROWS)
+        if chunk.digests:
+            chunk.digests[offset] = digest
         self._changed()
 
     def _put_bits(
@@ -181,6 +229,7 @@ class Table:
         former = chunk.index_values[offset]
         if former == values:
             return  # and keep the former texts: the maps already hold those
+        values = tuple(map(self._shared, values, self._layout.index_columns))
         for position, index in enumerate(self._indexes):
             old = former[position] if former else None
             new = values[position] if values else None
@@ -188,6 +237,19 @@ class Table:
                 indexes.discard(index.open(), old, key)
                 indexes.add(index.open(), new, key)
         chunk.index_values[offset] = values
+
+    def _shared(
+        self, values: layout.IndexValues, columns: tuple[int | None, ...]
+    ) -> layout.IndexValues:
+        """Return equal values made of the columns' own texts: few, where records are many."""
+        if values is None:
+            return None
+        return tuple(
+            [
+                text if column is None else self._vocabularies[column].same(text)
+                for text, column in zip(values, columns, strict=True)
+            ]
+        )
 
     def _remove(self, key: str, row: int) -> None:
         number, offset = divmod(row, chunks.CHUNK_ROWS)
@@ -197,6 +259,8 @@ class Table:
         chunk.live_count -= 1
         chunk.keys[offset] = None
         chunk.payloads[offset] = b""
+        if chunk.digests:
+            chunk.digests[offset] = None
         if not chunk.live_count:
             del self._chunks.open()[number]
         del self._rows.open()[key]
@@ -216,7 +280,11 @@ class Table:
         """Return a chunk that no snapshot sees: new, own, or copied now."""
         chunk = self._chunks.open().get(number)
         if chunk is None:
-            chunk = chunks.Chunk(self._namespace.columns, self._generation)
+            chunk = chunks.Chunk(
+                self._namespace.columns,
+                self._generation,
+                with_digests=self._namespace.digest is not None,
+            )
         elif chunk.generation == self._generation:
             return chunk
         else:

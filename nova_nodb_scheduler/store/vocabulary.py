@@ -65,5 +65,10 @@ class Vocabulary:
             self._codes[text] = code
         return code
 
+    def same(self, text: str) -> str:
+        """Return the equal text that is kept already, so that records share it."""
+        code = self._codes.get(text)
+        return text if code is None else self._texts[code]
+
     def view(self) -> VocabularyView:
         return VocabularyView(self._texts, self._codes, len(self._texts))

@@ -19,8 +19,9 @@ import orjson
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 
-_PLAIN = 0x01
-_ZLIB = 0x02
+#: First byte of a payload: its format.
+PLAIN = 0x01
+ZLIB = 0x02
 
 #: JSON text longer than this is compressed.
 COMPRESS_ABOVE_BYTES = 2048
@@ -33,6 +34,9 @@ MAX_DEPTH = 64
 _LEAST_INTEGER = -(2**63)
 _GREATEST_INTEGER = 2**64 - 1
 _SCHEMA = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+#: Schema versions by text: there are a handful, and each payload has one.
+_PARSED: dict[str, namespaces.SchemaVersion] = {}
+_MOST_PARSED = 64
 
 
 @attrs.frozen
@@ -73,8 +77,13 @@ def encode(
             record, "(state)", f"{len(text)} bytes of JSON, at most {MAX_STATE_BYTES} are taken"
         )
     if len(text) > COMPRESS_ABOVE_BYTES:
-        return bytes((_ZLIB,)) + zlib.compress(text, 1)
-    return bytes((_PLAIN,)) + text
+        return bytes((ZLIB,)) + compress(text)
+    return bytes((PLAIN,)) + text
+
+
+def compress(text: bytes) -> bytes:
+    """Return JSON text as it stands behind the format byte of a compressed payload."""
+    return zlib.compress(text, 1)
 
 
 def decode(payload: bytes) -> Decoded:
@@ -84,9 +93,9 @@ def decode(payload: bytes) -> Decoded:
     """
     if not payload:
         raise errors.UndecodableRecord("it is empty")
-    if payload[0] == _PLAIN:
+    if payload[0] == PLAIN:
         text = payload[1:]
-    elif payload[0] == _ZLIB:
+    elif payload[0] == ZLIB:
         text = _decompress(payload[1:])
     else:
         raise errors.UndecodableRecord(
@@ -143,9 +152,15 @@ def _decompress(data: bytes) -> bytes:
 
 
 def _parse_schema(text: object) -> namespaces.SchemaVersion:
+    known = _PARSED.get(text) if type(text) is str else None
+    if known is not None:
+        return known
     if not isinstance(text, str) or not _SCHEMA.fullmatch(text):
         raise errors.UndecodableRecord("its schema version ('s') is not of the form '1.0'")
-    return namespaces.SchemaVersion.parse(text)
+    parsed = namespaces.SchemaVersion.parse(text)
+    if len(_PARSED) < _MOST_PARSED:
+        _PARSED[text] = parsed
+    return parsed
 
 
 def _check_value(value: object, path: tuple[str, ...], record: str) -> None:

@@ -27,6 +27,22 @@ POOLS = namespaces.Namespace(
 
 SHELVES = namespaces.Namespace("shelves", "cinder", V1)
 
+#: With an index that passes over its columns, and a digest of each state.
+DRIVES = namespaces.Namespace(
+    name="drives",
+    owner="cinder",
+    schema=V1,
+    columns=(
+        namespaces.Column("backend", Kind.CATEGORY, ("backend",), ""),
+        namespaces.Column("zone", Kind.CATEGORY, ("zone",), "none"),
+    ),
+    indexes=(
+        namespaces.Index("zone", (("zone",),), few_values=True),
+        namespaces.Index("zone_backend", (("zone",), ("backend",)), few_values=True),
+    ),
+    digest=lambda key, state: (key, state.get("size")),
+)
+
 
 def store(*declared):
     return host_state_store.HostStateStore(declared or (POOLS, SHELVES), codec.decode_state)

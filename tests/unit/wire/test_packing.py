@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was packed comes back byte for byte, and smaller where records are alike."""
+
+import os
+import zlib
+
+import testtools
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.wire import codec, packing
+
+V1 = namespaces.SchemaVersion(1, 0)
+
+
+def record(number, size):
+    return {"number": number, "flags": [f"flag-{n}" for n in range(size)]}
+
+
+class TestPacking(testtools.TestCase):
+    @given(st.lists(st.tuples(st.integers(), st.sampled_from([0, 20, 60, 400])), max_size=12))
+    def test_any_payload_comes_back_as_it_was(self, drawn):
+        packer = packing.Packing()
+        payloads = [codec.encode(record(number % 2**60, size), V1) for number, size in drawn]
+        kept = [packer.pack(payload) for payload in payloads]
+
+        self.assertEqual(payloads, [packer.unpack(each) for each in kept])
+        self.assertEqual(
+            [codec.decode(payload) for payload in payloads],
+            [codec.decode(packer.readable(each)) for each in kept],
+        )
+        self.assertEqual(kept, [packer.pack(each) for each in kept])
+
+    def test_records_that_are_alike_take_a_quarter(self):
+        packer = packing.Packing()
+        packer.pack(codec.encode(record(1, 400), V1))
+        payload = codec.encode(record(2, 400), V1)
+
+        self.assertEqual(codec.ZLIB, payload[0])
+        self.assertLess(len(packer.pack(payload)) * 4, len(payload))
+
+    def test_what_is_small_or_foreign_or_of_another_zlib_stays_as_it_is(self):
+        packer = packing.Packing()
+        text = codec.encode(record(1, 60), V1)[1:]
+        for payload in (
+            b"",
+            codec.encode({"a": 1}, V1),
+            b"\x07" + os.urandom(500),
+            bytes((codec.ZLIB,)) + zlib.compress(text, 9),
+        ):
+            self.assertEqual(payload, packer.pack(payload))
+            self.assertEqual(payload, packer.unpack(payload))
+            self.assertEqual(payload, packer.readable(payload))
