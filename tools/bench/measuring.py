@@ -189,6 +189,9 @@ class Measuring:
                 f"the plugin asked Placement for candidates {ran['candidates_asked']} times,"
                 " after it had done without"
             )
+        unexpected = ran["errors"].keys() - {"NoValidHost"}
+        if unexpected:
+            raise RefusedError(f"requests failed: {'; '.join(sorted(unexpected))}")
         if not ran["decided"]:
             raise RefusedError(f"no request was decided: {ran['errors']}")
         return ran

@@ -2,18 +2,15 @@
 """A scheduler worker that calls its own manager's select_destinations, and times the calls."""
 
 import collections
-import concurrent.futures
 import functools
 import gc
-import itertools
 import resource
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
+from tools.bench import load as load_module
 from tools.bench import memory, nova_process, serving, workload
 
 _BINARY = "nova-scheduler"
@@ -99,7 +96,7 @@ class Scheduler:
         while True:
             fallbacks, asked = self.fallbacks(), self._candidates["asked"]
             tried = time.perf_counter()
-            made += self._one(next(requests), 1).consumers
+            made += self.decide(next(requests), 1).consumers
             clocks = time.perf_counter(), time.process_time()
             if self.fallbacks() == fallbacks:
                 if self._candidates["asked"] == asked:
@@ -145,7 +142,7 @@ class Scheduler:
         if repeated:
             stream = (each for each in stream if each.zone is None and each.flavor.name != "rare")
         fallbacks, asked = self.fallbacks(), self._candidates["asked"]
-        load = _Load(self, stream, requests, seconds, instances, rate)
+        load = load_module.Load(self.decide, stream, requests, seconds, instances, rate)
         cpu = time.process_time()
         load.run(threads)
         cpu = time.process_time() - cpu
@@ -167,7 +164,8 @@ class Scheduler:
             },
         }
 
-    def _one(self, request: workload.Request, instances: int) -> "_Answer":
+    def decide(self, request: workload.Request, instances: int) -> load_module.Answer:
+        """Have the manager choose; errors are part of the answer."""
         uuids = [str(uuid.uuid4()) for _ in range(instances)]
         context, spec = self._requests.make(request, uuids)
         try:
@@ -184,8 +182,8 @@ class Scheduler:
             text = type(inner).__name__
             if text != "NoValidHost":
                 text += f": {str(inner)[:200]}"
-            return _Answer(uuids, [], text)
-        return _Answer(uuids, [each[0].nodename for each in chosen], None)
+            return load_module.Answer(uuids, [], text)
+        return load_module.Answer(uuids, [each[0].nodename for each in chosen], None)
 
     def rest(self, seconds: float) -> None:
         """Do nothing for a while; what runs beside requests goes on."""
@@ -204,72 +202,6 @@ class Scheduler:
         """End what the manager started."""
         if self._manager is not None:
             self._manager.cleanup_host()
-
-
-class _Answer:
-    def __init__(self, consumers: list[str], hosts: list[str], error: str | None) -> None:
-        self.consumers, self.hosts, self.error = consumers, hosts, error
-
-
-class _Load:
-    """Requests of one run, shared by its threads."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        stream: Iterator[workload.Request],
-        requests: int,
-        seconds: float,
-        instances: int,
-        rate: float,
-    ) -> None:
-        self._scheduler = scheduler
-        self._stream = stream
-        self._left = itertools.islice(itertools.count(), requests)
-        self._seconds = seconds
-        self._instances = instances
-        self._rate = rate
-        self._lock = threading.Lock()
-        self._started = 0.0
-        self.latencies: list[float] = []
-        self.errors: collections.Counter[str] = collections.Counter()
-        self.hosts: set[str] = set()
-        self.consumers: list[str] = []
-        self.decided = 0
-        self.wall_seconds = 0.0
-
-    def run(self, threads: int) -> None:
-        self._started = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            for worker in [pool.submit(self._work) for _ in range(threads)]:
-                worker.result()
-        self.wall_seconds = time.perf_counter() - self._started
-
-    def _take(self) -> tuple[workload.Request, float] | None:
-        """Return the next request and when it is due; None when there is to be no more."""
-        with self._lock:
-            number = next(self._left, None)
-            if number is None:
-                return None
-            now = time.perf_counter()
-            due = self._started + number / self._rate if self._rate else now
-            if number and max(now, due) > self._started + self._seconds:
-                return None
-            return next(self._stream), due
-
-    def _work(self) -> None:
-        while (taken := self._take()) is not None:
-            request, due = taken
-            time.sleep(max(0.0, due - time.perf_counter()))
-            answer = self._scheduler._one(request, self._instances)
-            ended = time.perf_counter()
-            with self._lock:
-                self.latencies.append(ended - due)
-                self.consumers += answer.consumers
-                self.hosts.update(answer.hosts)
-                self.decided += len(answer.hosts)
-                if answer.error is not None:
-                    self.errors[answer.error] += 1
 
 
 def _count_candidate_calls() -> collections.Counter[str]:
