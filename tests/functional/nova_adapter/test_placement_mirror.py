@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
+import time
 import uuid
 
-from nova_nodb_scheduler.nova_adapter.placement import mirror, reading, tree_publishing
+from nova_nodb_scheduler.nova_adapter.placement import (
+    keeper,
+    mirror,
+    own_writes,
+    reading,
+    sweep,
+    tree_publishing,
+)
 from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import leases
 from tests.functional.nova_adapter import cloud, mirror_cloud
 
 PROJECT = mirror_cloud.PROJECT
@@ -252,3 +263,120 @@ class SweepTest(mirror_cloud.MirrorCase):
         slow._reader.allocations = asleep  # type: ignore[method-assign]
         slow.allocations([self.roots[0]])
         self.assert_mirrored()
+
+
+class AnySequenceTest(mirror_cloud.MirrorCase):
+    """Whatever is written, by whom and in what order: the mirror comes to equal Placement."""
+
+    def begin(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.roots = [self.provider() for _ in range(3)]
+        self.kept = self.keeper(sweep=sweep.SweepOptions(step_trees=2))
+        self.own = own_writes.OwnWrites(
+            self.synchronizer,
+            self.plugin.publisher(self.synchronizer, namespaces.PLACEMENT),
+            self.kept.look_at,
+        )
+        self.consumers: dict[str, str] = {}
+        self.children: dict[str, str] = {}
+
+    def act_allocate(self) -> None:
+        key = self.dice.choice(self.roots)
+        placed = {str(uuid.uuid4()): key for _ in range(self.dice.randint(1, 2))}
+        done = self.client.post("/allocations", self.new_consumers(placed), version="1.36")
+        if done.status_code == 204:
+            self.consumers.update(placed)
+            if self.dice.random() < 0.7:
+                self.own.wrote({key: {consumer: {"VCPU": 1} for consumer in placed}})
+
+    def act_free(self) -> None:
+        if self.consumers:
+            consumer, key = self.consumers.popitem()
+            self.free(consumer)
+            if self.dice.random() < 0.5:
+                self.kept.look_at([key])
+
+    def act_move(self) -> None:
+        if self.consumers:
+            consumer, here = self.consumers.popitem()
+            body = self.ask("get", f"/allocations/{consumer}")
+            there = self.dice.choice(self.roots)
+            body["allocations"] = {there: {"resources": {"VCPU": 1}}}
+            moved = self.client.put(f"/allocations/{consumer}", body, version="1.36")
+            self.consumers[consumer] = there if moved.status_code == 204 else here
+
+    def act_describe(self) -> None:
+        key = self.dice.choice(self.roots)
+        self.traits(key, self.dice.choice(["HW_NIC_OFFLOAD_TSO", "COMPUTE_NODE"]))
+        self.aggregates(key, str(uuid.uuid4()))
+
+    def act_resize(self) -> None:
+        key = self.dice.choice(self.roots)
+        self.inventories(key, {"VCPU": self.dice.randint(8, 16), "DISK_GB": 9})
+
+    def act_nest(self) -> None:
+        key = self.dice.choice(self.roots)
+        if key in self.children:
+            self.ask("delete", f"/resource_providers/{self.children.pop(key)}")
+        else:
+            self.children[key] = self.provider(key)
+
+    def act_renew(self) -> None:
+        key = self.dice.choice(self.roots)
+        if key not in self.children and key not in self.consumers.values():
+            self.ask("delete", f"/resource_providers/{key}")
+            self.provider(key=key, vcpus=self.dice.randint(1, 8))
+
+    def act_publish(self) -> None:
+        self.own.flush()
+
+    def act_turn(self) -> None:
+        self.clock.now += self.dice.choice([0, 0.5, 2, 30])
+        self.follow()
+        self.kept.turn()
+
+    def play(self, seed: int) -> None:
+        self.begin(seed)
+        acts = [getattr(self, name) for name in dir(self) if name.startswith("act_")]
+        acts += [self.act_allocate] * 2 + [self.act_turn] * 3
+        for _ in range(60):
+            self.dice.choice(acts)()
+        self.own.flush()
+        # Two sweeps and the looks that follow them: all that generations show.
+        for seconds in (60, 2, 6, 60, 2, 6):
+            self.turns(self.kept, seconds)
+        real, mirrored = self.real(), self.mirrored()
+        for found in (real, mirrored):
+            for state in found.values():
+                del state["allocations"]
+        self.assertEqual(real, mirrored)
+        # And what no generation shows, within a day.
+        for _ in range(len(self.real())):
+            self.turns(self.kept, 24 * 3600)
+        self.assert_mirrored()
+
+    def test_the_mirror_comes_to_equal_placement(self) -> None:
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                self.play(seed)
+                self.synchronizer.reset()
+
+
+class ThreadTest(mirror_cloud.MirrorCase):
+    def test_the_keepers_thread_imports_lets_its_lease_go_and_is_joined(self) -> None:
+        for _ in range(3):
+            self.provider()
+        self.replicator.start()
+        self.addCleanup(self.replicator.stop)
+        kept = self.keeper(readers=2, turn_seconds=0.02)
+        kept._clock = time.monotonic
+        kept.start()
+        deadline = time.monotonic() + 60
+        while not self.states(namespaces.MIRRORS) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        kept.stop()
+        self.assert_mirrored()
+        lease = leases.LeaseKeeper(self.synchronizer, keeper.LEASE, "another", 15)
+        self.assertIsInstance(lease.acquire(), leases.Lease)
+        left = [thread.name for thread in threading.enumerate() if "nodb-mirror" in thread.name]
+        self.assertEqual([], [name for name in left if not name.startswith("nodb-mirror-read")])
