@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -122,10 +123,17 @@ class Posting:
             )
         except keystone.ClientException as error:
             if isinstance(error, keystone.EndpointNotFound):
-                # As Nova does: a new session reads the catalogue again.
-                self._client._client = self._client._create_client()
+                self._read_catalogue_again()
             return conflicts.failure(error)
         return conflicts.read(response)
+
+    def _read_catalogue_again(self) -> None:
+        """Give the report client a new session, as Nova does."""
+        # The client itself may not exist yet, for the same reason.
+        with contextlib.suppress(keystone.ClientException):
+            make = self._client._create_client
+            # What was given may stand for the client; this is the client.
+            make.__self__._client = make()
 
     def _count(self, kind: str) -> None:
         with self._lock:

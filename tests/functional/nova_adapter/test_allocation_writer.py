@@ -142,6 +142,25 @@ class OneRequestTest(WriterCase):
         self.assertIsInstance(outcome, outcomes.Rejected)
         self.assertEqual((None, {"post": 1}), (outcome.status, dict(self.client.calls)))
 
+    def test_an_endpoint_that_is_not_found_is_looked_for_again(self) -> None:
+        one = cloud.server(self.provider(VCPU=4))
+        client, made = self.client, []
+
+        class Late:
+            def __init__(self) -> None:
+                self._client = client
+
+            def __getattr__(self, name: str) -> Any:
+                made.append(name)
+                return getattr(self._client, name)
+
+        self.writer = allocations.AllocationWriter(Late(), clock=self.clock, sleep=self.sleep)
+        self.client.faults["post"] = [cloud.lost_before(keystone.EndpointNotFound)]
+        self.client._client = None
+        self.assertIsInstance(self.write(one)[one.consumer], outcomes.Rejected)
+        self.assertIn("_create_client", made)
+        self.assertEqual({one.consumer: outcomes.Written()}, self.write(one))
+
 
 class SeveralServersTest(WriterCase):
     def test_of_a_divisible_request_only_the_server_on_the_full_host_fails(self) -> None:
