@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import attrs
 import orjson
-from keystoneauth1 import exceptions as ks_exc
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.placement import trees
@@ -36,8 +35,8 @@ class Response(Protocol):
     content: bytes
 
 
-#: path -> response, at :data:`MICROVERSION`; thread-safe; may raise
-#: keystoneauth1's ClientException
+#: path -> response, at :data:`MICROVERSION`; thread-safe; may raise whatever
+#: its client raises
 Get = Callable[[str], Response]
 
 
@@ -173,7 +172,8 @@ class Reader:
             self.requests += 1
         try:
             response = self._get(path)
-        except ks_exc.ClientException as error:
+        except Exception as error:
+            # keystoneauth's, or what making the client meets: no endpoint, no credentials.
             raise PlacementUnanswered(path, f"{type(error).__name__}: {error}") from error
         if response.status_code == 404 and absent is not None:
             return absent

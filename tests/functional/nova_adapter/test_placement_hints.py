@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -314,6 +315,17 @@ class ObservedTest(HintCase):
         self.allocate(self.roots[0])
         self.turns(self.kept, 60)
         self.assert_mirrored()
+
+    def test_a_process_with_the_plugin_hints_at_its_writes_by_itself(self) -> None:
+        consumer = self.allocate(self.roots[0])
+        self.observe(lambda write: None)
+        wiring.report_writes(self.plugin)
+        self.free(consumer)
+        self.allocate(self.roots[1])
+        deadline = time.monotonic() + 30
+        while len(self.marks()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual({consumer, self.roots[1]}, self.marks())
 
     def test_hints_are_bounded_and_wait_for_a_back_end_that_is_down(self) -> None:
         synchronizer = self.plugin.make_synchronizer()
