@@ -102,7 +102,7 @@ class Claimer:
         user_id = _user_id(context, spec)
         new = [self._server(claim, spec, user_id) for claim in claims if claim.is_new]
         if new:
-            left = self._writer.undo(new, deadline, unsure=True)
+            left = self._writer.undo(new, deadline)
             for consumer in left:
                 LOG.error(
                     "The allocation of server %(server)s could not be removed; "

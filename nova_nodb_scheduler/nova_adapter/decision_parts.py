@@ -64,7 +64,12 @@ class DecisionParts:
         self.host_manager = around.host_manager
         self.placement_client = around.placement_client
         self._options = options
-        self.reservations = reservations.Reservations(time.monotonic)
+        self.reservations = reservations.Reservations(
+            time.monotonic,
+            pending_seconds=10 * options.deadline_seconds,
+            # A record that is used at all is no older than the bound.
+            confirmed_seconds=2 * options.mirror.bound_seconds,
+        )
         self.engine, self.frame_keeper = self._make_engine()
         self._mirror = wiring.SchedulerMirror(
             around.plugin,
