@@ -13,18 +13,22 @@ from tools.bench import options, results
 class Row:
     """One measure of both sides; None where it was not measured.
 
-    :param unit: of both values: ``s``, ``MiB``, ``/s`` or nothing for a count
+    :param unit: of both values: ``s``, ``MiB``, ``kiB``, ``/s`` or nothing for a count
+    :param is_cost: False for what is neither good nor bad
     """
 
     measure: str
     stock: float | None
     plugin: float | None
     unit: str = ""
+    is_cost: bool = True
 
     @property
     def ratio(self) -> float | None:
         """How many times the plugin is better; None where that cannot be said."""
-        if self.stock is None or self.plugin is None or min(self.stock, self.plugin) <= 0:
+        if not self.is_cost or self.stock is None or self.plugin is None:
+            return None
+        if min(self.stock, self.plugin) <= 0:
             return None
         more_is_better = self.unit == "/s"
         return self.plugin / self.stock if more_is_better else self.stock / self.plugin
@@ -39,11 +43,16 @@ class Case:
     sides: dict[str, results.Result]
 
     def row(
-        self, measure: str, value: Callable[[results.Result], float | None], unit: str = ""
+        self,
+        measure: str,
+        value: Callable[[results.Result], float | None],
+        unit: str = "",
+        *,
+        is_cost: bool = True,
     ) -> Row:
         """Return a row of a value that may be missing on a side."""
         found = [_value(self.sides.get(side), value) for side in options.SIDES]
-        return Row(measure, *found, unit=unit)
+        return Row(measure, *found, unit=unit, is_cost=is_cost)
 
 
 def _value(
@@ -83,7 +92,7 @@ def rows_of_request(case: Case) -> Iterator[Row]:
     yield row("SQL on Nova's databases", lambda r: r["one_by_one"]["gross_sql_scheduler_nova"])
     yield row("SQL on the plugin's store", lambda r: r["one_by_one"]["sql_scheduler_store"])
     yield row("SQL of Placement", lambda r: r["one_by_one"]["sql_placement"])
-    yield row("requests", lambda r: r["one_by_one"]["requests"])
+    yield row("requests", lambda r: r["one_by_one"]["requests"], is_cost=False)
     yield row("requests without a host", lambda r: sum(r["one_by_one"]["errors"].values()))
 
 

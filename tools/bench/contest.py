@@ -19,9 +19,9 @@ _MOST_HEARTBEATS = 50.0
 _MOST_REPORTS = 16.0
 _WARM_UP = {options.STOCK: 1, options.PLUGIN: 10}
 _SETTLE_SECONDS = 3.0
-_READY_SECONDS = 2 * 3600.0
+_READY_SECONDS = 6 * 3600.0
 #: Until Placement's mirror is filled for the first time.
-_MIRROR_SECONDS = 3600.0
+_MIRROR_SECONDS = 4 * 3600.0
 _DELETE_SECONDS = 3600.0
 
 

@@ -49,6 +49,7 @@ def write(
                 f"   {caption}",
                 "",
             ]
+        lines += _of_sizes("The same, by process and call", cases, comparison.rows_of_request)
         lines += _of_sizes("Beside requests", cases, comparison.rows_of_life)
         lines += _of_sizes("Many at once", cases, comparison.rows_of_crowds)
         lines += _conditions(cases)
