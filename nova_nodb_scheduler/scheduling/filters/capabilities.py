@@ -67,7 +67,8 @@ class _Capability:
 class ComputeCapabilitiesFilter(contract.Filter):
     """Hosts whose state meets the extra specs of the scope ``capabilities``.
 
-    A key without any scope counts where the host has a value of that name.
+    A key without any scope counts where the host has a value of that name; a
+    null in the host's stats is taken for none, where Nova refuses the host.
     """
 
     once_per_request = True
@@ -124,6 +125,12 @@ def _capability(names: Sequence[str], must_exist: bool, required: Any) -> _Capab
     elif first in host_values.TEXTS:
         sources = (host_values.TEXTS[first], host_values.stat(first))
         must_exist = True
+        # Names of hosts are no numbers, at which Nova raises.
+        if (
+            isinstance(sources[0], host_values.Identity)
+            and extra_specs.requirement(required).numeric
+        ):
+            raise _OnlyNovaCanTell
     elif first == "stats" and path:
         sources = (host_values.stat(path.pop(0)),)
     elif first in host_values.OBJECTS or first.startswith("_"):

@@ -188,6 +188,19 @@ def compare(
     return result
 
 
+def equal(
+    frame: host_frame.HostFrame, source: Source, rows: contract.Rows, text: str
+) -> contract.BoolArray | None:
+    """Tell which of the rows have a text, or return None: judge them one by one."""
+    if source == TEXTS["host"]:
+        return among(frame, rows, rows_of_names(frame, [text]))
+    if not isinstance(source, Recorded):
+        return None
+    column = frame.attribute(*source.path)
+    same: contract.BoolArray = np.equal(column.codes[rows], column.code(text))
+    return same & frame.updated[rows]
+
+
 def some_unreported(frame: host_frame.HostFrame) -> bool:
     """Tell whether Placement may offer a host whose usage was never reported.
 

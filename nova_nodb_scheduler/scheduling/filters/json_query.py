@@ -56,7 +56,6 @@ class _Query:
     """One compiled query.
 
     :ivar names: of host values that it reads, in order
-    :ivar comparison: source, operator and number, where the query is no more than that
     """
 
     def __init__(self, text: Any) -> None:
@@ -66,7 +65,7 @@ class _Query:
             query = jsonutils.loads(text)
             self.names: list[str] = []
             self._condition = self._compile(query).value
-            self.comparison = _comparison(query)
+            self._query = query
         except (ValueError, RecursionError) as error:
             raise _OnlyNovaCanTell from error
 
@@ -74,6 +73,16 @@ class _Query:
         """Tell whether a host with these values, in the order of names, passes."""
         result = self._condition(dict(zip(self.names, values, strict=False)))
         return any(result) if isinstance(result, list) else bool(result)
+
+    def over_columns(
+        self, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.BoolArray | None:
+        """Return what the query says of the rows, or None where it is too odd for columns.
+
+        Anybody may send a query, so the common ones must not be evaluated
+        value by value while other requests wait.
+        """
+        return _over_columns(self._query, frame, rows)
 
     def sources(self) -> list[host_values.Source]:
         return [_source(name) for name in self.names]
@@ -120,8 +129,7 @@ class _Query:
 def _source(name: str) -> Any:
     """Return where a name is read; None for what no host has."""
     first, *path = name.split(".")
-    if first == "stats" and len(path) == 1:
-        return host_values.stat(path[0])
+    # Stats as well: each new name would take a column, and anybody may send one.
     if first in host_values.OBJECTS or first.startswith("_"):
         raise _OnlyNovaCanTell
     source = host_values.NUMBERS.get(first) or host_values.TEXTS.get(first)
@@ -130,11 +138,26 @@ def _source(name: str) -> Any:
     return source
 
 
-def _comparison(query: Any) -> tuple[host_values.Source, Callable[[Any, Any], Any], float] | None:
+def _over_columns(
+    query: Any, frame: host_frame.HostFrame, rows: contract.Rows
+) -> contract.BoolArray | None:
     match query:
-        case [("=" | "<" | ">" | "<=" | ">=") as command, str() as name, int() | float() as number]:
-            source = _source(name[1:]) if name.startswith("$") else None
-            return (source, _ORDERS.get(command, operator.eq), number) if source else None
+        case ["and" | "or" as command, list() as first, *others]:
+            found = _over_columns(first, frame, rows)
+            for other in others:
+                more = _over_columns(other, frame, rows)
+                if found is None or more is None:
+                    return None
+                found = found & more if command == "and" else found | more
+            return found
+        case ["=" | "<" | ">" | "<=" | ">=" as command, str() as name, int() | float() as number]:
+            if name[:1] == "$" and name[1:] in host_values.NUMBERS:
+                source = host_values.NUMBERS[name[1:]]
+                compare = operator.eq if command == "=" else _ORDERS[command]
+                return host_values.compare(frame, source, rows, compare, number)
+        case ["=", str() as name, str() as text]:
+            if name[:1] == "$" and name[1:] in host_values.TEXTS and text and text[0] != "$":
+                return host_values.equal(frame, host_values.TEXTS[name[1:]], rows, text)
     return None
 
 
@@ -172,10 +195,8 @@ class JsonFilter(contract.Filter):
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
     ) -> contract.BoolArray:
         query = _Query(request.hint("query"))
-        if query.comparison is not None:
-            source, compare, number = query.comparison
-            compared = host_values.compare(frame, source, rows, compare, number)
-            if compared is not None:
-                return compared
+        compared = query.over_columns(frame, rows)
+        if compared is not None:
+            return compared
         sources = query.sources() or [host_values.NUMBERS["vcpus_total"]]
         return host_values.judge(frame, sources, rows, query.passes)

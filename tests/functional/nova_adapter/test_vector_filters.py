@@ -440,7 +440,17 @@ class HintFiltersTest(FilterCase):
             st.sampled_from(["$free_ram_mb", "$vcpus_used", "$total_usable_disk_gb"]),
             st.sampled_from([0, 1, 7, 4096]),
         )
-        texts = (plain | queries).map(json.dumps) | st.sampled_from(
+        named = st.builds(
+            lambda name, text: ["=", name, text],
+            st.sampled_from(["$host", "$hypervisor_hostname", "$hypervisor_type", "$cpu_info"]),
+            st.sampled_from(["Alpha", "alpha", "beta.example", "QEMU", "", "$host"]),
+        )
+        both = st.builds(
+            lambda command, arguments: [command, *arguments],
+            st.sampled_from(["and", "or"]),
+            st.lists(plain | named | plain.map(lambda inner: ["not", inner]), max_size=3),
+        )
+        texts = (plain | both | named | queries).map(json.dumps) | st.sampled_from(
             ["", "[", "{}", "[]", '["nand", 1]', '[["="], 1]', "5", "null", '"text"', '{"a": 1}']
         )
         self.check(
@@ -572,6 +582,11 @@ class LeftToNovaTest(FilterCase):
             return cases.spec(flavor=cases.flavor(**{"capabilities:cpu_info:arch": text}))
 
         self.left("ComputeCapabilitiesFilter", cases.ONE, *map(wants, ["<or>", ">= a", ">= 1"]))
+
+    def test_names_of_hosts_that_are_compared_with_numbers(self) -> None:
+        names = ("uuid", "capabilities:host", "capabilities:hypervisor_type")
+        specs = [cases.spec(flavor=cases.flavor(**{name: "<= 7"})) for name in names]
+        self.left("ComputeCapabilitiesFilter", cases.ONE, *specs)
 
     def test_metadata_that_is_no_number(self) -> None:
         specs = [cases.spec(flavor=cases.flavor(foo=text)) for text in ("<or>", "= a", "= 1")]
