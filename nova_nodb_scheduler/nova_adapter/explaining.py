@@ -143,6 +143,10 @@ class Preparation:
         self.placement_client = _Unasked(decisions.placement_client())
         self._is_rebuild = False
 
+    def __getattr__(self, name: str) -> Any:
+        # Constants of the class, such as the default of an argument.
+        return getattr(nova.scheduler.manager.SchedulerManager, name)
+
     def run(self, context: Any, spec: Any, uuids: Sequence[str]) -> None:
         """Run the request filters and make the resource request, in the spec given.
 

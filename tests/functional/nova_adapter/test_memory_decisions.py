@@ -25,7 +25,15 @@ PROJECT = str(uuid.uuid4())
 WAIT_SECONDS = 20.0
 
 
-class MemoryDecisionsTest(cloud.CloudCase):
+class MemoryDecisionsCase(cloud.CloudCase):
+    """A scheduler manager over some hosts, and all that it stands on."""
+
+    #: Cell, name, VCPUs, and what else the compute node says.
+    HOSTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+        (cloud.CELL1, "h1", 4, {}),
+        (cloud.CELL2, "h2", 2, {}),
+    )
+
     def setUp(self) -> None:
         super().setUp()
         self.override("track_instance_changes", False, "filter_scheduler")
@@ -43,9 +51,11 @@ class MemoryDecisionsTest(cloud.CloudCase):
         self.reporter = self.report("*", *cloud.CELLS)
         self.beat()
         self.nodes: dict[str, Any] = {}
-        for cell, host, vcpus in ((cloud.CELL1, "h1", 4), (cloud.CELL2, "h2", 2)):
-            node, _service = self.host(cell, host, cpu_allocation_ratio=1.0, vcpus=vcpus)
+        self.services: dict[str, Any] = {}
+        for cell, host, vcpus, more in self.HOSTS:
+            node, service = self.host(cell, host, cpu_allocation_ratio=1.0, vcpus=vcpus, **more)
             self.nodes[host] = node
+            self.services[host] = service
             self.provider(node.uuid, VCPU=vcpus, MEMORY_MB=16384, DISK_GB=100)
         self.reporter.flush()
         self.sweep()
@@ -118,8 +128,8 @@ class MemoryDecisionsTest(cloud.CloudCase):
             time.sleep(0.05)
         self.fail(f"not proved: {view.proof.missing}, {self.runtime.decisions.refusal()}")
 
-    def select(self, servers: int = 1, vcpus: int = 1, **fields: Any) -> Any:
-        uuids = [str(uuid.uuid4()) for _ in range(servers)]
+    def spec(self, uuids: list[str], vcpus: int = 1, **fields: Any) -> Any:
+        """Return a request as Nova's conductor sends it."""
         spec = objects.RequestSpec(
             flavor=objects.Flavor(
                 vcpus=vcpus,
@@ -139,7 +149,7 @@ class MemoryDecisionsTest(cloud.CloudCase):
             image=objects.ImageMeta(properties=objects.ImageMetaProps()),
             project_id=PROJECT,
             user_id=PROJECT,
-            num_instances=servers,
+            num_instances=len(uuids),
             instance_uuid=uuids[0],
             availability_zone=None,
             ignore_hosts=None,
@@ -161,6 +171,11 @@ class MemoryDecisionsTest(cloud.CloudCase):
         )
         for name, value in fields.items():
             setattr(spec, name, value)
+        return spec
+
+    def select(self, servers: int = 1, vcpus: int = 1, **fields: Any) -> Any:
+        uuids = [str(uuid.uuid4()) for _ in range(servers)]
+        spec = self.spec(uuids, vcpus, **fields)
         self.beat()
         self.calls.clear()
         try:
@@ -181,6 +196,8 @@ class MemoryDecisionsTest(cloud.CloudCase):
         )["usages"]
         return found
 
+
+class MemoryDecisionsTest(MemoryDecisionsCase):
     def test_a_plain_request_costs_one_call_to_placement(self):
         uuids, chosen = self.select()
         self.assertEqual({"post allocations": 1}, dict(self.calls))
