@@ -28,7 +28,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract, replication
 from nova_nodb_scheduler.synchronizer import replicator as replicator_module
-from nova_nodb_scheduler.wire import codec
+from nova_nodb_scheduler.wire import codec, packing
 
 LOG = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ class SchedulerRuntime:
         self.decisions: decision_parts.DecisionParts | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
         self.synchronizer = make_synchronizer()
-        self.store = host_state_store.HostStateStore(declared, codec.decode_state)
+        self.store = host_state_store.HostStateStore(
+            declared, codec.decode_state, packing=packing.Packing
+        )
         self.clock = BackendClock(self.synchronizer)
         built = reads_module.BuiltObjects()
         self.replicator = self._make_replicator()

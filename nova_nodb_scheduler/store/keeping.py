@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import sys
+from typing import ClassVar, Protocol
 
 
 class Packing(Protocol):
-    """Makes the payloads of one namespace, in one epoch, smaller."""
+    """Makes the payloads of one namespace, in one epoch, smaller.
+
+    :cvar least_bytes: smaller ones stay as they are, and need not be given
+    """
+
+    least_bytes: ClassVar[int]
 
     def pack(self, payload: bytes) -> bytes:
         """Return a payload packed; one thread at a time."""
@@ -21,6 +27,8 @@ class Packing(Protocol):
 
 class AsTheyAre:
     """Keeps payloads as they came."""
+
+    least_bytes: ClassVar[int] = sys.maxsize
 
     def pack(self, payload: bytes) -> bytes:
         """Return the payload."""

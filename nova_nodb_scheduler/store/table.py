@@ -204,7 +204,8 @@ class Table:
         chunk.revisions[offset] = record.revision
         chunk.versions[offset] = record.version
         chunk.payloads[offset] = record.payload
-        self._unpacked.add(row // chunks.CHUNK_ROWS)
+        if len(record.payload) >= self._packing.least_bytes:
+            self._unpacked.add(row // chunks.CHUNK_ROWS)
         if chunk.digests:
             chunk.digests[offset] = digest
         self._changed()
