@@ -17,7 +17,7 @@ class RamFilter(contract.Filter):
     """Enough memory for the flavor."""
 
     def key(self, request, frame):
-        return request.flavor.memory_mb or None
+        return request.flavor.memory_mb
 
     def mask(self, request, frame, rows):
         return frame.free_ram_mb[rows] >= request.flavor.memory_mb
