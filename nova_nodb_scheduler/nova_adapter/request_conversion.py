@@ -121,8 +121,8 @@ def _group(group: Any) -> requests.Group | None:
     policies = _get(group, "policies")
     if policies is None:
         policies = [policy] if policy else []
-    # Nova asks for rules only with a policy of today's form.
-    rules = (_get(group, "rules") or {}) if policy else {}
+    # Not a field, but what Nova makes of one; only with a policy of today's form.
+    rules = (group.rules or {}) if policy else {}
     return requests.Group(
         uuid=_get(group, "uuid"),
         policy=policy,

@@ -11,7 +11,7 @@ spans its tree, so children add nothing).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from nova_nodb_scheduler.scheduling import contract, host_frame
 
 #: Rows up to which one by one is faster than array by array.
 _FEW_ROWS = 8
+
+#: Traits that exist only where somebody made them.
+_CUSTOM = "CUSTOM_"
 
 
 class Candidates:
@@ -124,7 +127,16 @@ def outside(
         return "broken"
     if frame.unmirrored and _matters(frame, frame.unmirrored, cells):
         return "unmirrored"
+    forbidden = query.forbidden_traits | query.root_forbidden
+    for trait in forbidden:
+        # Placement refuses a query that names a trait it never heard of.
+        if trait.startswith(_CUSTOM) and not any(map(_holds(trait), frame.traits.values)):
+            return "unknown trait"
     return None
+
+
+def _holds(trait: str) -> Callable[[frozenset[str]], bool]:
+    return lambda traits: trait in traits
 
 
 def _matters(frame: host_frame.HostFrame, rows: Iterable[int], cells: Iterable[str]) -> bool:

@@ -146,7 +146,9 @@ class Plan:
         group = self._request.group
         if group is not None:
             hosts = self._group_hosts.union(each.host for each, _ in self._taken)
-            self._request = attrs.evolve(self._request, group=attrs.evolve(group, hosts=hosts))
+            group = attrs.evolve(group, hosts=hosts)
+        # The next server is another one: where the first stands is no excuse for it.
+        self._request = attrs.evolve(self._request, group=group, instance_uuid=None)
 
     def alternates(self, taken: Sequence[choice.Choice], count: int) -> list[list[choice.Choice]]:
         """Return for each host taken up to ``count`` others of its cell to go to instead.
