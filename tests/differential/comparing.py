@@ -20,6 +20,7 @@ from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.scheduling import choice as choice_module
+from nova_nodb_scheduler.scheduling import planning
 from tests.differential import (
     cases,
     placement_model,
@@ -35,6 +36,9 @@ CONF = nova.conf.CONF
 
 #: Relative, of weights.
 TOLERANCE = 1e-9
+
+#: Alternates that are asked for.
+_ALTERNATES = 2
 
 Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -162,6 +166,7 @@ class Case:
             self._use(chosen[0])
             if not own.consume((chosen[0].host, chosen[0].node), instance):
                 return "nova could not consume"
+        self._same_alternates(own, made, taken)
         return "placed"
 
     def _nova_raised(self, mine: Any, error: Exception) -> str:
@@ -240,6 +245,37 @@ class Case:
         for first, second in itertools.pairwise(weights[1:]):
             if not _at_least(first, second):
                 raise Divergence(f"server {index}: the order is {weights}")
+
+    # -- alternates -------------------------------------------------------------------
+
+    def _same_alternates(
+        self, own: stock.Decision, made: planning.Plan, taken: Sequence[choice_module.Choice]
+    ) -> None:
+        """As Nova: the best others of a choice's cell, weighed anew after several servers."""
+        if self.servers > 1:
+            own.run(self.servers - 1, words.NEW_INSTANCES[self.servers - 1])
+        names = {(each.host, each.node) for each in taken}
+        left = [
+            state
+            for state in own.hosts
+            if stock.name_of(state) not in names
+            and (self.asked is None or state.allocation_candidates)
+        ]
+        for chosen, found in zip(taken, made.alternates(taken, _ALTERNATES), strict=True):
+            eligible = {
+                stock.name_of(state): own.weights[stock.name_of(state)]
+                for state in left
+                if state.cell_uuid == chosen.cell
+            }
+            proposed = [(each.host, each.node) for each in found]
+            wanted = min(_ALTERNATES, len(eligible))
+            if len(set(proposed)) != wanted or not set(proposed) <= set(eligible):
+                raise Divergence(f"alternates of {chosen.host}: {proposed}, Nova has {eligible}")
+            best = sorted(eligible.values(), reverse=True)[:wanted]
+            weights = [eligible[name] for name in proposed]
+            drawn = CONF.filter_scheduler.host_subset_size > 1 or any(map(math.isnan, best))
+            if not drawn and not all(map(_at_least, weights, best)):
+                raise Divergence(f"alternates of {chosen.host} weigh {weights}, the best {best}")
 
     # -- room, as Placement would say at the claim ------------------------------------
 

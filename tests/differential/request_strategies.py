@@ -93,6 +93,7 @@ EXTRA_SPECS: tuple[Mapping[str, str], ...] = (
     {"trait:CUSTOM_A": "forbidden", "trait:CUSTOM_B": "required"},
     {"trait:CUSTOM_UNHEARD_OF": "required"},
     {"trait:HW_CPU_X86_AVX": "forbidden"},
+    {"trait:CUSTOM_UNHEARD_OF": "forbidden"},
     {"hw:cpu_policy": "dedicated"},
     {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "require"},
     {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"},

@@ -14,6 +14,16 @@ from tests.differential import dice, words
 _MULTIPLIERS = (1.0, 0.0, -1.0, 2.5, -3.0, 1e6, -1e6, 0.001)
 _POSITIVE = (1.0, 0.0, 2.5, 1e6)
 
+_ALL_FILTERS = "nova.scheduler.filters.all_filters"
+_OWN_FILTER = "tests.differential.operators.OperatorsFilter"
+_OWN_WEIGHER = "tests.differential.operators.OperatorsWeigher"
+
+_WEIGHT_CLASSES = (
+    ["nova.scheduler.weights.ram.RAMWeigher", "nova.scheduler.weights.cpu.CPUWeigher"],
+    ["nova.scheduler.weights.all_weighers", _OWN_WEIGHER],
+    [_OWN_WEIGHER],
+)
+
 _FILTER_SCHEDULER: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("host_subset_size", (1, 2, 3, 100)),
     ("shuffle_best_same_weighed_hosts", (True, False)),
@@ -25,7 +35,7 @@ _FILTER_SCHEDULER: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("aggregate_image_properties_isolation_namespace", ("hw", "os")),
     ("aggregate_image_properties_isolation_separator", (".", "_")),
     ("image_properties_default_architecture", ("x86_64", "aarch64")),
-    ("image_props_weight_setting", (["os_distro=2.0"], ["os_type=1,os_distro=-3", "bad"], [])),
+    ("image_props_weight_setting", (["os_distro=2.0"], ["os_type=1", "os_distro=-3", "bad"], [])),
 )
 
 _METRICS: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -74,12 +84,6 @@ def settings(draw: st.DrawFn, always: Sequence[str] = ()) -> Settings:
     )
     chosen = list(always) or chosen
     values["filter_scheduler", "enabled_filters"] = chosen
-    own_weighers = draw(st.integers(0, 14))
-    if own_weighers == 14:
-        values["filter_scheduler", "weight_classes"] = [
-            "nova.scheduler.weights.ram.RAMWeigher",
-            "nova.scheduler.weights.cpu.CPUWeigher",
-        ]
     for name, choices in draw(st.lists(st.sampled_from(_FILTER_SCHEDULER), max_size=4)):
         values["filter_scheduler", name] = draw(st.sampled_from(choices))
     for name in draw(st.lists(st.sampled_from(words.MULTIPLIERS[:-1]), max_size=3)):
@@ -88,6 +92,11 @@ def settings(draw: st.DrawFn, always: Sequence[str] = ()) -> Settings:
             st.sampled_from(_POSITIVE if positive else _MULTIPLIERS)
         )
     rolled = draw(dice.dice())
+    if rolled.once_in(12) and not always:
+        values["filter_scheduler", "available_filters"] = [_ALL_FILTERS, _OWN_FILTER]
+        chosen.insert(rolled.one(range(len(chosen) + 1)), "OperatorsFilter")
+    if rolled.once_in(12):
+        values["filter_scheduler", "weight_classes"] = rolled.one(_WEIGHT_CLASSES)
     if rolled.once_in(3):
         values["filter_scheduler", "image_props_weight_multiplier"] = rolled.one(_MULTIPLIERS)
     if "IsolatedHostsFilter" in chosen:
