@@ -62,7 +62,7 @@ def _value(
         return None
     try:
         return value(result)
-    except (KeyError, TypeError):
+    except (KeyError, StopIteration, TypeError):
         return None
 
 
