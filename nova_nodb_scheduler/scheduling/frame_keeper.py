@@ -58,10 +58,8 @@ class Engine(Protocol):
     def remove(self, uuid: str) -> Any:
         """Forget a host."""
 
-    def set_aggregates(
-        self, aggregates: Iterable[host_facts.Aggregate], changed_uuids: Collection[str]
-    ) -> Any:
-        """Take over all of Nova's aggregates, and which of them changed."""
+    def set_aggregates(self, aggregates: Iterable[host_facts.Aggregate]) -> Any:
+        """Take over all of Nova's aggregates; hosts that change sides are put anew."""
 
     def tick(self, now_seconds: float) -> Any:
         """Say which services are up at a time."""
@@ -141,13 +139,10 @@ class FrameKeeper:
         frame = self._engine.frame
         self._unreadable.clear()
         self._sharing.clear()
-        before = set(self._memberships.uuids())
         self._memberships.clear()
         for uuid in source.aggregate_uuids():
             self._memberships.take(uuid, source.aggregate(uuid))
-        self._engine.set_aggregates(
-            self._memberships.aggregates(), before | set(self._memberships.uuids())
-        )
+        self._engine.set_aggregates(self._memberships.aggregates())
         for row in frame.alive.nonzero()[0]:
             uuid = frame.facts(int(row)).uuid
             if not source.has_node(uuid):
@@ -211,7 +206,7 @@ class FrameKeeper:
         if seen is None or not all(frame.has_service[row] for row in rows):
             return False
         for row in rows:
-            self._engine.put(attrs.evolve(frame.facts(row), last_seen_seconds=seen))
+            frame.heard(row, seen)
         return True
 
     def _take_aggregates(self, source: fact_source.FactSource, uuids: Collection[str]) -> set[str]:
@@ -225,7 +220,7 @@ class FrameKeeper:
             else:
                 self._unreadable[uuid] = facts.fault
         if uuids:
-            self._engine.set_aggregates(self._memberships.aggregates(), uuids)
+            self._engine.set_aggregates(self._memberships.aggregates())
         return changed
 
     # -- one host -------------------------------------------------------------------
@@ -262,7 +257,11 @@ class FrameKeeper:
             self._take_host(source, uuid)
             return
         facts = frame.facts(row)
-        changes: dict[str, Any] = {"aggregates": self._memberships.of(facts.host)}
+        changes: dict[str, Any] = {
+            "aggregates": self._memberships.of(facts.host),
+            # Heartbeats go to the column alone.
+            "last_seen_seconds": frame.last_seen_seconds.item(row),
+        }
         if with_service:
             try:
                 service = source.service(facts.cell, facts.host)

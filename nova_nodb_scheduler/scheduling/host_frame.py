@@ -258,6 +258,12 @@ class HostFrame:
             self.log.add(row)
         return row
 
+    def heard(self, row: int, last_seen_seconds: float) -> None:
+        """Take over when a row's service was heard of; :meth:`facts` keep the former time."""
+        self.last_seen_seconds[row] = last_seen_seconds
+        if self._liveness.look_at(self, row):
+            self.log.add(row)
+
     def remove(self, uuid: str) -> int | None:
         """Forget a host; return the row it had."""
         row = self._row_of.pop(uuid, None)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
 
 import attrs
 
@@ -42,10 +41,6 @@ class Memberships:
     def aggregates(self) -> list[host_facts.Aggregate]:
         """Return all aggregates, in no order."""
         return [each.aggregate for each in self._aggregates.values()]
-
-    def uuids(self) -> Collection[str]:
-        """Return the uuids of all aggregates."""
-        return self._aggregates.keys()
 
     def of(self, host: str) -> tuple[str, ...]:
         """Return the uuids of a host's aggregates, in the order of their ids."""

@@ -4,6 +4,8 @@
 import json
 import threading
 
+import attrs
+
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import (
     fact_source,
@@ -131,8 +133,14 @@ class Hosts:
     """A store that counts revisions by itself."""
 
     def __init__(self):
-        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, self.decode)
+        #: How many payloads were decoded.
+        self.decoded = 0
         self.version = 0
+
+    def decode(self, payload):
+        self.decoded += 1
+        return codec.decode_state(payload)
 
     def put(self, namespace, key, state):
         """Write a state, or a tombstone for None."""
@@ -178,8 +186,8 @@ class Feed:
         self.fed.append(uuid)
         self.frame.remove(uuid)
 
-    def set_aggregates(self, aggregates, changed_uuids):
-        self.fed.append(frozenset(changed_uuids))
+    def set_aggregates(self, aggregates):
+        self.fed.append("aggregates")
         self.frame.set_aggregates(aggregates)
 
     def tick(self, now_seconds):
@@ -191,7 +199,8 @@ def described(frame):
     rows = [int(row) for row in frame.alive.nonzero()[0]]
     hosts = {
         frame.facts(row).uuid: (
-            frame.facts(row),
+            # Heartbeats go to the column alone.
+            attrs.evolve(frame.facts(row), last_seen_seconds=0.0),
             bool(frame.up[row]),
             {name: getattr(frame, name)[row].item() for name in host_frame.PLAIN_COLUMNS},
             {

@@ -49,14 +49,36 @@ class FrameKeeperTest(testtools.TestCase):
         self.assertEqual({"VCPU": 2, "MEMORY_MB": 2048}, facts.provider.used)
         self.assertTrue(self.feed.frame.up[self.feed.frame.row_of("n1")])
 
-    def test_a_heartbeat_touches_the_nodes_of_its_host_alone(self):
+    def test_a_heartbeat_makes_no_host_anew_and_moves_its_time_alone(self):
         self.hosts.host("n1", "h1")
         self.hosts.host("n2", "h2")
         self.catch_up()
         self.hosts.put(LIVENESS, "s-n1", hosts.liveness(90))
 
-        self.assertEqual(["n1"], self.catch_up())
+        frame = self.feed.frame
+        self.assertEqual([], self.catch_up(130.0))
+        self.assertEqual(90.0, frame.last_seen_seconds[frame.row_of("n1")])
+        self.assertEqual([True, False], [bool(frame.up[frame.row_of(n)]) for n in ("n1", "n2")])
+
+    def test_a_heartbeat_survives_a_change_of_another_record_of_its_host(self):
+        self.hosts.host()
+        self.catch_up()
+        self.hosts.put(LIVENESS, "s-n1", hosts.liveness(90))
+        self.catch_up()
+        self.hosts.put(PROVIDERS, "n1", hosts.provider(2))
+        self.catch_up()
+
         self.assertEqual(90.0, self.facts().last_seen_seconds)
+
+    def test_a_heartbeat_decodes_nothing(self):
+        self.hosts.host()
+        self.catch_up()
+        self.feed.frame.attribute("cpu_info")
+        self.hosts.put(LIVENESS, "s-n1", hosts.liveness(90))
+        before = self.hosts.decoded
+        self.catch_up()
+
+        self.assertEqual(before, self.hosts.decoded)
 
     def test_a_service_that_never_beat_lives_since_its_creation(self):
         self.hosts.host()
@@ -97,7 +119,7 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
         self.hosts.put(AGGREGATES, "b", hosts.aggregate("b", 2, ["h2", "h3"], zone="z"))
 
-        self.assertEqual([frozenset("b"), "n1", "n3"], sorted(self.catch_up(), key=str))
+        self.assertEqual(["aggregates", "n1", "n3"], sorted(self.catch_up()))
         self.assertEqual([(), ("b",), ("b",)], [self.facts(f"n{n}").aggregates for n in (1, 2, 3)])
         self.assertEqual({"zone": "z"}, self.feed.frame.aggregates["b"].metadata)
 
