@@ -14,7 +14,7 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import claiming, deciding, scheduling_options
 from nova_nodb_scheduler.nova_adapter import room as room_module
-from nova_nodb_scheduler.nova_adapter.placement import allocations, wiring
+from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
 from nova_nodb_scheduler.scheduling import (
     engine,
     fact_source,
@@ -127,6 +127,11 @@ class DecisionParts:
     def stop(self) -> None:
         """Stop the threads; before the synchronizer is closed."""
         self._mirror.stop()
+
+    @property
+    def mirror_keeper(self) -> keeper.MirrorKeeper:
+        """What keeps the mirror, should this worker be the one."""
+        return self._mirror.keeper
 
     # -- Placement's mirror -------------------------------------------------------
 
