@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import attrs
 import hypothesis
 import nova.conf
 import numpy as np
@@ -61,11 +60,7 @@ def _settings() -> options.SchedulingOptions:
 
 
 def _request(spec: Any) -> requests.Request:
-    request = request_conversion.request(spec, None, cases.CELLS)
-    if request.group is None or not spec.instance_group.rules:
-        return request
-    limit = spec.instance_group.rules["max_server_per_host"]
-    return attrs.evolve(request, group=attrs.evolve(request.group, max_server_per_host=limit))
+    return request_conversion.request(spec, None, cases.CELLS)
 
 
 class Disagreement(AssertionError):
@@ -258,13 +253,13 @@ class DefaultFiltersTest(FilterCase):
             members=st.lists(st.sampled_from(cases.INSTANCES), min_size=2, max_size=6),
             hosts=st.lists(st.sampled_from([*cases.HOSTS, "none"]), max_size=2),
             rules=st.sampled_from(
-                [{}, *({"max_server_per_host": number} for number in ("0", "1", "2", "3"))]
+                [{}, {}, {}, *({"max_server_per_host": number} for number in ("0", "1", "2", "3"))]
             ),
         )
         return st.builds(
             lambda group, uuid: cases.spec(instance_group=group, instance_uuid=uuid),
             groups | groups | st.none(),
-            st.sampled_from(cases.INSTANCES),
+            st.sampled_from([*cases.INSTANCES, *[cases.IMAGES[1]] * 6]),
         )
 
     def test_server_group_anti_affinity_filter(self) -> None:

@@ -248,7 +248,14 @@ def nodes(number: int) -> st.SearchStrategy[Node]:
         disabled=st.booleans(),
         forced_down=st.booleans(),
         aggregates=st.frozensets(st.integers(0, 2)),
-        instances=st.frozensets(st.sampled_from(INSTANCES), max_size=3),
+        # Sets drawn one by one are empty too often for groups to be refused.
+        instances=st.sampled_from(
+            [
+                frozenset(INSTANCES[first : first + count])
+                for first in range(6)
+                for count in range(4)
+            ]
+        ),
     )
 
 
