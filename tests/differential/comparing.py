@@ -102,10 +102,7 @@ def placement_answers(
 
 
 class Case:
-    """Follows one request on both sides.
-
-    :ivar outcome: a word for what became of it
-    """
+    """Follows one request on both sides."""
 
     def __init__(
         self,
@@ -113,52 +110,60 @@ class Case:
         worker: plugin.Plugin,
         prepared: Prepared,
         servers: int,
-        candidates: tuple[Candidates, Sequence[str]],
+        placement: real_placement.Placement,
     ) -> None:
         self.manager = manager
-        self.cluster = cluster = manager.cluster
+        self.cluster = manager.cluster
         self.worker = worker
         self.servers = servers
-        self.candidates, self.summaries = candidates
+        self.placement = placement
         self.spec = prepared.spec
         self.asked = prepared.asked
-        self.rooms = {each.uuid: dict(_used(each)) for each in cluster.providers}
-        self.decisions = 0
+        self.rooms = {each.uuid: dict(_used(each)) for each in self.cluster.providers}
 
     def run(self) -> str:
         """Compare all servers of the request; return what became of it.
 
         :raises Divergence: saying what differs
         """
-        mine = _clone(self.spec)
+        novas_spec = _clone(self.spec)
+        made, failure = None, None
+        self.spec.instance_uuid = words.NEW_INSTANCES[0]
         try:
-            own = stock.Decision(
-                self.manager,
-                _clone(self.spec),
-                None if self.asked is None else self.candidates,
-                self.summaries,
-            )
-            own.run(0, words.NEW_INSTANCES[0])
-        except stock.NOVA_RAISES as error:
-            return self._nova_raised(mine, error)
-        mine.instance_uuid = words.NEW_INSTANCES[0]
-        try:
-            made, _request, _objects = self.worker.decide(mine, self.asked, self.servers)
+            made = self.worker.decide(self.spec, self.asked, self.servers)
         except plugin.Outside as outside:
             return f"outside: {outside}"
+        except stock.NOVA_RAISES as error:
+            failure = error
+        try:
+            own = self._stock(novas_spec)
+            own.run(0, words.NEW_INSTANCES[0])
+        except stock.NOVA_RAISES as error:
+            # The plugin may do better here.
+            return f"nova raised: {type(error).__name__}: {str(error)[:60]}"
+        if made is None:
+            raise Divergence("the plugin fails where Nova does not") from failure
+        try:
+            return self._follow(own, made)
+        except stock.NovaRaised as error:
+            return f"nova raised later: {error}"
+
+    def _stock(self, spec: Any) -> stock.Decision:
+        if self.asked is None:
+            return stock.Decision(self.manager, spec, None, ())
+        candidates, summaries = placement_answers(self.cluster, self.asked, self.placement)
+        return stock.Decision(self.manager, spec, candidates, summaries)
+
+    def _follow(self, own: stock.Decision, made: planning.Plan) -> str:
         taken: list[choice_module.Choice] = []
         for index in range(self.servers):
             instance = words.NEW_INSTANCES[index]
             if index:
-                mine.instance_uuid = instance
-                mine.obj_reset_changes(["instance_uuid"])
-                try:
-                    own.run(index, instance)
-                except stock.NOVA_RAISES as error:
-                    return f"nova raised later: {type(error).__name__}"
+                own.again(index, instance)
+                self.spec.instance_uuid = instance
+                self.spec.obj_reset_changes(["instance_uuid"])
             chosen = plugin.all_choices(made)
             self._compare(own, chosen, index)
-            self.decisions += 1
             if not chosen:
                 return "no valid host" if index == 0 else "too few hosts"
             made.take(chosen[0], instance)
@@ -168,14 +173,6 @@ class Case:
                 return "nova could not consume"
         self._same_alternates(own, made, taken)
         return "placed"
-
-    def _nova_raised(self, mine: Any, error: Exception) -> str:
-        """Nova's own code fails: the plugin may do better, not worse than fail, too."""
-        try:
-            self.worker.decide(mine, self.asked, self.servers)
-        except (plugin.Outside, *stock.NOVA_RAISES):
-            pass
-        return f"nova raised: {type(error).__name__}: {str(error)[:60]}"
 
     # -- one server -----------------------------------------------------------------
 
@@ -253,7 +250,7 @@ class Case:
     ) -> None:
         """As Nova: the best others of a choice's cell, weighed anew after several servers."""
         if self.servers > 1:
-            own.run(self.servers - 1, words.NEW_INSTANCES[self.servers - 1])
+            own.again(self.servers - 1, words.NEW_INSTANCES[self.servers - 1])
         names = {(each.host, each.node) for each in taken}
         left = [
             state

@@ -100,9 +100,7 @@ class Plugin:
         )
         return views.RequestView(read, proof.Proof({}), words.CELLS, _no_fall_back)
 
-    def decide(
-        self, spec: Any, asked: Sequence[Any] | None, servers: int
-    ) -> tuple[planning.Plan, requests.Request, host_objects.HostObjects]:
+    def decide(self, spec: Any, asked: Sequence[Any] | None, servers: int) -> planning.Plan:
         """Plan a request.
 
         :param asked: Nova's ResourceRequests; None for a rebuild
@@ -127,8 +125,7 @@ class Plugin:
             lambda uuids: self._states(spec, uuids),
             lambda uuid: self.engine.allocation_requests(request, uuid),
         )
-        made = self.engine.plan(request, objects, servers=servers)
-        return made, request, objects
+        return self.engine.plan(request, objects, servers=servers)
 
     def _states(self, spec: Any, uuids: Collection[str]) -> dict[str, Any]:
         """As the decider makes them: by Nova's own method, over the store."""

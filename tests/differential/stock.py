@@ -58,6 +58,7 @@ class HostManager(nova_host_manager.HostManager):
 
     def __init__(self, cluster: cases.Cluster, reached: coverage.Coverage | None = None) -> None:
         self.cluster = cluster
+        self._instances_of: dict[str, dict[str, Any]] = {}
         super().__init__()
         if reached is not None:
             reached.watch(self)
@@ -114,11 +115,14 @@ class HostManager(nova_host_manager.HostManager):
         return objects.ComputeNodeList()
 
     def _get_instance_info(self, context: Any, compute: Any) -> dict[str, Any]:
-        return {
-            each.uuid: instance(each)
-            for each in self.cluster.instances
-            if each.host == compute.host
-        }
+        # As with track_instance_changes: one and the same for all nodes of a host.
+        if compute.host not in self._instances_of:
+            self._instances_of[compute.host] = {
+                each.uuid: instance(each)
+                for each in self.cluster.instances
+                if each.host == compute.host
+            }
+        return self._instances_of[compute.host]
 
 
 def _aggregate(drawn: cases.Aggregate, metadata: Mapping[str, str]) -> Any:
@@ -291,6 +295,16 @@ class Decision:
         weighed = self.manager.get_weighed_hosts(self.hosts, self.spec) if self.hosts else []
         self.weights = {name_of(each.obj): each.weight for each in weighed}
 
+    def again(self, index: int, instance_uuid: str) -> None:
+        """Do the same for a later instance.
+
+        :raises NovaRaised: as Nova's weighers do where its stub of a server is asked for more
+        """
+        try:
+            self.run(index, instance_uuid)
+        except NOVA_RAISES as error:
+            raise NovaRaised(type(error).__name__) from error
+
     def consume(self, name: tuple[str, str], instance_uuid: str) -> bool:
         """Take what the instance needs from the host that the plugin chose.
 
@@ -303,6 +317,10 @@ class Decision:
             state, self.spec, instance_uuid=instance_uuid
         )
         return bool(state.num_io_ops > before)
+
+
+class NovaRaised(Exception):
+    """Nova's own code failed in the middle of a request."""
 
 
 def name_of(state: Any) -> tuple[str, str]:
