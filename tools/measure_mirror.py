@@ -46,8 +46,6 @@ from nova_nodb_scheduler.wire import codec
 
 CELL = str(uuid.uuid4())
 PROJECT = str(uuid.uuid4())
-TRAITS = 40
-CONSUMERS = 10
 HEADERS = {
     "x-auth-token": "admin",
     "accept": "application/json",
@@ -102,7 +100,7 @@ class Answer:
         self.status_code, self.content = status_code, content
 
 
-def populate(count: int) -> list[str]:
+def populate(count: int, traits_each: int, consumers_each: int) -> list[str]:
     """Fill Placement's tables with equal hosts; return their uuids."""
     keys = [str(uuid.UUID(int=random.getrandbits(128))) for _ in range(count)]
     with db_api.get_placement_engine().begin() as connection:
@@ -115,7 +113,7 @@ def populate(count: int) -> list[str]:
             return [row[0] for row in connection.execute(query)]
 
         classes = ids("resource_classes", "VCPU", "MEMORY_MB", "DISK_GB")
-        traits = ids("traits")[:TRAITS]
+        traits = ids("traits")[:traits_each]
 
         def fill(table: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
             names = columns.split(",")
@@ -131,7 +129,7 @@ def populate(count: int) -> list[str]:
         fill(
             "resource_providers",
             "id,uuid,name,generation,root_provider_id",
-            [(n, keys[n - 1], f"node-{n}", CONSUMERS, n) for n in numbers],
+            [(n, keys[n - 1], f"node-{n}", consumers_each, n) for n in numbers],
         )
         fill(
             "inventories",
@@ -149,7 +147,7 @@ def populate(count: int) -> list[str]:
             "resource_provider_id,aggregate_id",
             [(n, 1) for n in numbers],
         )
-        consumers = [(n, str(uuid.uuid4())) for n in numbers for _ in range(CONSUMERS)]
+        consumers = [(n, str(uuid.uuid4())) for n in numbers for _ in range(consumers_each)]
         fill(
             "consumers",
             "uuid,project_id,user_id,generation",
@@ -301,8 +299,6 @@ def measure_load(world: World, keys: list[str], seconds: int, rate: int) -> dict
         chunk = keys[first : first + 2000]
         world.publish(namespaces.COMPUTE_NODES, {key: hosts[key] for key in chunk})
     world.turns()
-    # What the new compute nodes hinted at is not what is measured.
-    world.keeper._queue = type(world.keeper._queue)(lambda: world.now)
     live: collections.deque[tuple[str, str]] = collections.deque()
     world.placement.taken()
     own = 0.0
@@ -363,11 +359,13 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=256, help="trees read as the import does")
     parser.add_argument("--seconds", type=int, default=20, help="of load; 0 for none")
     parser.add_argument("--rate", type=int, default=100, help="boots, and deletes, a second")
+    parser.add_argument("--traits", type=int, default=40, help="of each provider, at least 1")
+    parser.add_argument("--consumers", type=int, default=10, help="on each, at least 1")
     given = parser.parse_args()
     random.seed(3)
     with tempfile.TemporaryDirectory(prefix="nodb-mirror-") as directory:
         placement = Placement(pathlib.Path(directory))
-        keys = populate(given.providers)
+        keys = populate(given.providers, given.traits, given.consumers)
         world = World(placement)
         sample = min(given.sample, len(keys))
         figures = measure_import(world, keys, sample)

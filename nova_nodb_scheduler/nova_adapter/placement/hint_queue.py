@@ -47,6 +47,9 @@ class HintQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, provider: object) -> bool:
+        return provider in self._waiting
+
     def add(self, hints: Iterable[feed_hints.Hint]) -> None:
         """Have providers looked at after the first delay."""
         for hint in hints:

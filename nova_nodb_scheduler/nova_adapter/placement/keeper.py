@@ -13,17 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent import futures
-from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement import (
     feed_hints,
-    hint_queue,
+    looks,
     reading,
     strays,
     tree_publishing,
@@ -196,15 +194,16 @@ class MirrorKeeper:
         if epoch != self._kept_epoch:
             self._begin_keeping(epoch)
         snapshot = self._snapshot()
-        self._queue.add(self._worth(snapshot, self._feed.follow(snapshot)))
+        self._looks.follow(snapshot, self._sweep.will_read if self._sweep else lambda root: False)
         self._add_asked()
-        looked = self._look(snapshot)
+        looked = self._looks.look(snapshot, self._options.look_limit)
+        self.status.looks += looked
         swept = self._sweep_on(snapshot)
         self._backoff.succeeded()
-        self.status.hints_waiting = len(self._queue)
-        self.status.hints_forgotten = self._queue.forgotten
+        self.status.hints_waiting = len(self._looks)
+        self.status.hints_forgotten = self._looks.forgotten
         self.status.requests = self._reader.requests
-        return looked or swept
+        return swept or looked == self._options.look_limit
 
     def _held(self) -> bool:
         now = self._clock()
@@ -220,14 +219,6 @@ class MirrorKeeper:
         LOG.info("This worker keeps the mirror of Placement.")
         snapshot = self._snapshot()
         self._kept_epoch = epoch
-        self._feed = feed_hints.FeedHints(snapshot)
-        self._queue = hint_queue.HintQueue(self._clock)
-        # What the keeper before knew of and did not come to.
-        marks = snapshot.namespace(namespaces.PROVIDER_HINTS.name)
-        for key in marks.keys():  # noqa: SIM118 - a view is no mapping
-            mark = marks.get(key)
-            if mark is not None:
-                self._queue.add(self._feed.of_mark(key, mark.state))
         self._strays = strays.Strays()
         self._stray_rows_left = len(snapshot.namespace(namespaces.PROVIDERS.name))
         self._sweep: sweep_module.Sweep | None = None
@@ -239,6 +230,9 @@ class MirrorKeeper:
         )
         self._trees = tree_publishing.TreePublisher(
             self._synchronizer, self._publisher, self._reader, self._readers
+        )
+        self._looks = looks.Looks(
+            snapshot, self._trees, self._reader, self._hint_publisher, self._clock
         )
         self.status.keeping = True
 
@@ -256,86 +250,7 @@ class MirrorKeeper:
     def _add_asked(self) -> None:
         with self._asked_lock:
             asked, self._asked = self._asked, set()
-        self._queue.add(feed_hints.Hint(provider) for provider in asked)
-
-    def _worth(
-        self, snapshot: snapshot_module.Snapshot, hints: Collection[feed_hints.Hint]
-    ) -> set[feed_hints.Hint]:
-        """Leave out what the records show already, or the sweep under way will.
-
-        Most servers that came were our own writes; and while a back end is
-        filled, every host and server is news.
-        """
-        view = snapshot.namespace(namespaces.PROVIDERS.name)
-        found = set()
-        for hint in hints:
-            if self._sweep is not None and self._sweep.will_read(hint.provider):
-                continue
-            record = view.get(hint.provider)
-            if hint.expect is feed_hints.Expect.MIRRORED:
-                if record is None:
-                    found.add(hint)
-            elif hint.expect is feed_hints.Expect.UNKNOWN:
-                found.add(hint)
-            elif record is not None:
-                present = hint.consumer in record.state["allocations"]
-                if present is not (hint.expect is feed_hints.Expect.PRESENT):
-                    found.add(hint)
-        return found
-
-    def _look(self, snapshot: snapshot_module.Snapshot) -> bool:
-        """Look at hinted providers whose time has come; True if more are waiting."""
-        taken = self._queue.due(self._options.look_limit)
-        if not taken:
-            return False
-        try:
-            seen = self._looked_at(snapshot, list(taken))
-        except errors.NodbError:
-            for provider, (attempt, hints) in taken.items():
-                self._queue.put_back(provider, attempt, hints)
-            raise
-        for provider, (attempt, hints) in taken.items():
-            self._queue.looked(provider, attempt, hints, seen.get(provider))
-        self._forget_marks(snapshot, taken)
-        self.status.looks += len(taken)
-        return len(taken) == self._options.look_limit
-
-    def _looked_at(
-        self, snapshot: snapshot_module.Snapshot, providers: Collection[str]
-    ) -> dict[str, Mapping[str, Any]]:
-        view = snapshot.namespace(namespaces.PROVIDERS.name)
-        known = [provider for provider in providers if provider in view]
-        written = self._trees.allocations(known)
-        seen: dict[str, Mapping[str, Any]] = dict(written.seen)
-        again = set(written.again)
-        whole: list[tree_publishing.Tree] = []
-        for provider in {*providers} - {*known} | written.whole:
-            listed = self._reader.listing(f"in_tree={provider}")
-            whole += listed.trees.items()
-            if not listed.trees and provider in view:
-                whole.append((provider, ()))
-        if whole:
-            read = self._trees.whole(whole)
-            seen |= read.seen
-            again |= read.again
-        self._queue.add(feed_hints.Hint(provider) for provider in again)
-        return seen
-
-    def _forget_marks(self, snapshot: snapshot_module.Snapshot, looked: Collection[str]) -> None:
-        """Delete the hint records that this look has followed, unless they were made anew."""
-        marks = snapshot.namespace(namespaces.PROVIDER_HINTS.name)
-        updates: dict[records.RecordKey, publisher_module.Compute] = {}
-        for key in [*marks.keys()] if len(marks) else []:
-            mark = marks.get(key)
-            if mark is None:
-                continue
-            targets = {hint.provider for hint in self._feed.of_mark(key, mark.state)}
-            if targets <= set(looked):
-                updates[records.RecordKey(namespaces.PROVIDER_HINTS.name, key)] = _unless_newer(
-                    mark.state
-                )
-        if updates:
-            self._hint_publisher.publish(updates)
+        self._looks.add(feed_hints.Hint(provider) for provider in asked)
 
     # -- sweeps ---------------------------------------------------------------------
 
@@ -350,11 +265,12 @@ class MirrorKeeper:
         assert self._sweep is not None
         if self._sweep.left:
             again = self._sweep.step()
-            self._queue.add(feed_hints.Hint(root) for root in again)
+            self._looks.once(again)
         if self._sweep.left:
             return True
         done = self._sweep.finish(self._snapshot().namespace(namespaces.PROVIDERS.name))
         self._sweep = None
+        self._looks.forget_marks(snapshot)
         self.status.sweeps += 1
         if self.status.sweeps == 1 or done["differing"] or done["gone"]:
             LOG.info(
@@ -381,19 +297,10 @@ class MirrorKeeper:
         )
         self._sweep_at = self._clock() + self._options.sweep.interval_seconds
         fresh = sweep.begin()
-        self._queue.add(feed_hints.Hint(root) for root in fresh)
+        self._looks.once(fresh)
         self._sweep = sweep
 
     def _walk_strays(self, snapshot: snapshot_module.Snapshot) -> None:
         now = self._synchronizer.now_seconds()
-        self._queue.add(self._strays.walk(snapshot, self._options.stray_rows, now))
+        self._looks.add(self._strays.walk(snapshot, self._options.stray_rows, now))
         self._stray_rows_left -= self._options.stray_rows
-
-
-def _unless_newer(followed: publisher_module.State) -> publisher_module.Compute:
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.Outcome:
-        return publisher_module.DELETE if current == followed else publisher_module.UNCHANGED
-
-    return compute
