@@ -72,18 +72,22 @@ def digest(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts | errors.
     the record lacks is 0: :class:`DefaultRatios` stands for it.
     """
     try:
-        return _read(f"compute_nodes/{key}", state)
+        return _read(key, state)
     except errors.InvalidRecord as error:
         return error
 
 
-def _read(record: str, state: Mapping[str, Any]) -> host_facts.HostFacts:
-    whole = fields.Fields(record, state)
+def _read(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts:
+    whole = fields.Fields(f"compute_nodes/{key}", state)
     whole.check_major(_OBJECT_MAJOR)
     row = whole.mapping("row")
     uuid, cell, node = row.text("uuid"), whole.text("cell"), row.text("hypervisor_hostname")
     # A row without a host belongs to no service, and Nova passes over it.
     host = "" if row.get("host") is None else row.text("host")
+    # Facts are kept by the hundred thousand: equal texts are one and the same.
+    cell = _same(cell)
+    uuid = key if uuid == key else uuid
+    node = host if node == host else node
     # What Nova's objects refuse they refuse of any row.
     numbers = {name: row.integer(name) for name in _NUMBERS}
     updated = row.get("free_disk_gb") is not None
@@ -161,6 +165,11 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
     for part in rest:
         found = found.get(part) if isinstance(found, Mapping) else None
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def _same(text: str) -> str:
+    return text
 
 
 def _ratio(row: fields.Fields, name: str) -> float:
