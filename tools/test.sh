@@ -40,6 +40,7 @@ fast|lint|600|ruff, hacking, layers, types, shell, documentation sources
 fast|unit|900|tests/unit: unit and property tests, no server
 ci|conformance|1200|tests/functional/synchronizer: every driver against its real server
 ci|functional|1200|the rest of tests/functional: Nova in process, real back ends
+ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
 ci|docs|600|documents and release notes with -W, the sample of the options
 ci|packaging|600|build the wheel, install it alone, load its entry points
@@ -387,6 +388,7 @@ stage_conformance() { run_tests functional/synchronizer; }
 stage_functional() {
     run_tests functional --exclude-regex '^tests\.functional\.synchronizer\.'
 }
+stage_differential() { run_tests differential; }
 stage_nova() { run_nova "${NOVA_VERSION%%.*}" ci --venv "$VENV"; }
 stage_nova_all() { run_nova "${NOVA_VERSION%%.*}" issue --venv "$VENV"; }
 stage_nova31() { run_nova 31 smoke; }

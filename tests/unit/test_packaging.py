@@ -18,7 +18,7 @@ PACKAGE = ROOT / "nova_nodb_scheduler"
 # The adapter's modules import Nova, which the unit tests do without.
 NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
 # Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
-TEST_DIRECTORIES = {"unit", "functional", "nova_suite", "faults"}
+TEST_DIRECTORIES = {"unit", "functional", "nova_suite", "faults", "differential"}
 
 
 def entry_points() -> dict[str, dict[str, str]]:
@@ -141,7 +141,7 @@ class TreeTest(testtools.TestCase):
         found = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
         self.assertEqual(set(), found - TEST_DIRECTORIES)
         script = (ROOT / "tools" / "test.sh").read_text()
-        for name in ("unit", "functional"):
+        for name in ("unit", "functional", "differential"):
             self.assertIn(f"run_tests {name}", script)
         for name in ("faults.sh", "nova_functional.sh"):
             self.assertIn(name, script)
