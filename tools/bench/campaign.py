@@ -78,6 +78,9 @@ class Campaign:
         except _BROKEN as error:
             self._console.log(f"[red]{what} failed:[/] {error}")
             return [f"{what}: {error}"]
+        except Exception as error:  # noqa: BLE001 - unattended, the other sides are still to come
+            self._console.print_exception()
+            return [f"{what}: {type(error).__name__}: {error}"]
         self.results.save(hosts, limit, side, found)
         median = found["one_by_one"]["p50_seconds"]
         seconds = time.monotonic() - started
