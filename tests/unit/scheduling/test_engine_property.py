@@ -89,7 +89,7 @@ wanted = st.fixed_dictionaries(
         "cells": st.sampled_from([frozenset(CELLS[:1]), frozenset(CELLS)]),
         "queries": st.one_of(st.lists(queries, min_size=1, max_size=2).map(tuple), st.none()),
         "availability_zone": mostly(None, st.sampled_from(["x", "y"])),
-        "ignore_hosts": seldom_names,
+        "ignore_hosts": st.one_of(st.just(()), names),
         "force_hosts": seldom_names,
         "force_nodes": mostly((), st.just(("node-1", "node-2"))),
         "check_type": st.booleans(),
@@ -341,6 +341,6 @@ class EnginePropertyTest(testtools.TestCase):
                 suppress_health_check=list(HealthCheck),
             ),
         )
-        # Rather many than few, or this compares empty lists.
-        self.assertGreater(Histories.left[3], Histories.left[0])
-        self.assertTrue(Histories.left[1] and Histories.left[2], Histories.left)
+        # Or this compares empty lists.
+        self.assertGreater(Histories.left[3], 100, Histories.left)
+        self.assertGreater(Histories.left[1], 10, Histories.left)
