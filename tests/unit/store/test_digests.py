@@ -2,7 +2,7 @@
 """What is kept beside a record for its readers, and look-ups by a pass over columns."""
 
 import testtools
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler import errors
@@ -53,6 +53,7 @@ class TestDigests(testtools.TestCase):
 
         self.assertRaises(errors.ConfigurationError, samples.store, declared)
 
+    @settings(deadline=None)
     @given(
         st.lists(
             st.tuples(

@@ -5,7 +5,7 @@ import os
 import zlib
 
 import testtools
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import namespaces
@@ -19,6 +19,7 @@ def record(number, size):
 
 
 class TestPacking(testtools.TestCase):
+    @settings(deadline=None)
     @given(st.lists(st.tuples(st.integers(), st.sampled_from([0, 20, 60, 400])), max_size=12))
     def test_any_payload_comes_back_as_it_was(self, drawn):
         packer = packing.Packing()
