@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import database, health, hosts, transfer
+from nova_nodb_scheduler.cmd import database, explain, health, hosts, transfer
 
 PROGRAM = "nova-nodb-manage"
 
@@ -23,6 +23,7 @@ _COMMANDS = {
     "host list": hosts.HostList,
     "host show": hosts.HostShow,
     "namespace list": hosts.NamespaceList,
+    "explain": explain.Explain,
 }
 
 

@@ -66,6 +66,7 @@ class Explainer:
         )
         spec = _read(context, primitive)
         uuids = [str(uuid_module.uuid4()) for _ in range(servers)]
+        _join_group(spec, uuids)
         try:
             self._fill(found, context, spec, uuids, limit)
         except deciding.NeedsPlacement as error:
@@ -203,6 +204,13 @@ def _read(context: Any, primitive: dict[str, Any]) -> Any:
             f"({type(error).__name__}: {error})",
         ) from error
     return spec
+
+
+def _join_group(spec: Any, uuids: Sequence[str]) -> None:
+    """Make servers members of the request's group, as Nova's API does before it asks."""
+    group = spec.instance_group if "instance_group" in spec else None
+    if group is not None and "members" in group:
+        group.members = [*(group.members or ()), *uuids]
 
 
 def _walk(plan: planning.Plan, uuids: Sequence[str]) -> list[explanations.PlacedServer]:

@@ -134,7 +134,9 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual([by_nova[0].obj.host], [each.host for each in found.placed])
 
     def test_nothing_is_allocated_reserved_counted_or_told(self):
-        with mock.patch.object(compute_utils, "notify_about_scheduler_action") as told:
+        with mock.patch.object(
+            compute_utils, "notify_about_scheduler_action", autospec=True
+        ) as told:
             self.explain(servers=3)
 
         told.assert_not_called()

@@ -80,7 +80,7 @@ class CloudFixture(fixtures.Fixture):
         server = oslo_messaging.get_rpc_server(
             self.transport,
             oslo_messaging.Target(topic=self.topic, server=self.host),
-            [self.endpoint],
+            self.endpoints(),
             executor="threading",
             serializer=objects.Serializer(),
         )
@@ -88,6 +88,10 @@ class CloudFixture(fixtures.Fixture):
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
         self.client = client.Client(self.transport, self.topic, objects.Serializer(), 5.0)
+
+    def endpoints(self):
+        """What the server answers with."""
+        return [self.endpoint]
 
     def _publish(self, owner, states):
         report = self.publisher(owner).publish(

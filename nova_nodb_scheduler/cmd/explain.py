@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-nodb-manage explain: why a server goes, or went, where it does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import asking, deployment, explanation_tables
+from nova_nodb_scheduler.wire import objects
+
+
+class Explain(asking.AskingCommand):
+    """Tell why a server went where it is, and what would be decided now.
+
+    A server's past decisions are asked of every scheduler worker that runs:
+    what was chosen, which hosts refused the claim and why, which step left
+    nobody. Each worker remembers its last 1,000 requests, until it ends. Then
+    one scheduler plans the request again and tells how many hosts each step
+    left and what each weigher gave to the best ones.
+
+    Nothing is allocated or reserved, and Placement is not asked. It costs one
+    scheduler about as much as a request does without its allocation; Nova's
+    request filters may ask neutron as they would.
+
+    Exit status: 0 if all servers would find a host, else 1.
+
+    Examples: explain --server 3f2a7c5e-...; explain --flavor m1.large --count 20;
+    explain --flavor m1.large --image-property hw_architecture=aarch64 --host compute7
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add what to explain."""
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument(
+            "--server",
+            metavar="UUID",
+            help="a server, also one that found no host, by the request it was made with (read "
+            "from Nova's API database). Its own place counts as taken: the answer is where "
+            "another one like it would go",
+        )
+        what.add_argument("--flavor", metavar="F", help="a new server of this flavor, name or id")
+        new = parser.add_argument_group("of a new server (--flavor)")
+        new.add_argument(
+            "--image",
+            metavar="UUID",
+            help="an image, read from glance with OS_CLOUD or the OS_* variables of the openstack "
+            "command (default: an image without properties)",
+        )
+        new.add_argument(
+            "--image-property",
+            action="append",
+            default=[],
+            metavar="K=V",
+            help="a property of the image; needs no glance. May be given several times",
+        )
+        new.add_argument(
+            "--hint",
+            action="append",
+            default=[],
+            metavar="K=V",
+            help="a scheduler hint, such as group=UUID. May be given several times",
+        )
+        new.add_argument("--availability-zone", metavar="Z")
+        new.add_argument("--project", metavar="P", help="uuid of the project that asks")
+        new.add_argument(
+            "--count", type=_positive, default=1, metavar="N", help="servers in the request"
+        )
+        parser.add_argument(
+            "--host",
+            metavar="H",
+            help="look at this host alone, as if the request named it: the steps show which one "
+            "refuses it",
+        )
+        parser.add_argument(
+            "--limit",
+            type=_positive,
+            default=10,
+            metavar="N",
+            help="most hosts to list (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--scheduler",
+            metavar="HOST",
+            help="have this scheduler host plan it (default: whichever answers first)",
+        )
+        return parser
+
+    def execute(self, args: argparse.Namespace) -> int:
+        """Ask, and print."""
+        hints, properties = (
+            pairs("--hint", args.hint),
+            pairs("--image-property", args.image_property),
+        )
+        if args.server is not None:
+            _refuse_with_server(args)
+        plugin = self.plugin()
+        rpc, expected = self.client(plugin, args)
+        spec = self._spec(args, hints, properties)
+        past = None
+        if args.server is not None:
+            past = gather(
+                deployment.read_backend(plugin.make_synchronizer()),
+                lambda host: rpc.get_decisions(self.context(), args.server, server=host),
+                expected,
+                float(plugin.options.reporter_bound_seconds),
+            )
+        now = self._now(rpc, expected, spec, args) if spec is not None else None
+        if args.json:
+            self.print_json({"past": past, "now": objects.plain(now)})
+        else:
+            explanation_tables.show(self, args.server, past, now)
+        return 0 if now is not None and len(now.placed) == now.servers else 1
+
+    def _spec(
+        self,
+        args: argparse.Namespace,
+        hints: Mapping[str, Sequence[str]],
+        properties: Mapping[str, Sequence[str]],
+    ) -> Any:
+        from nova_nodb_scheduler.nova_adapter import made_requests
+
+        if args.server is not None:
+            return made_requests.of_server(self.context(), args.server, args.host)
+        wanted = made_requests.Wanted(
+            flavor=args.flavor,
+            image=args.image,
+            properties={name: values[-1] for name, values in properties.items()},
+            hints=hints,
+            availability_zone=args.availability_zone,
+            project=args.project,
+        )
+        return made_requests.of_new_server(self.context(), wanted, args.host)
+
+    def _now(
+        self, rpc: Any, expected: tuple[type[Exception], ...], spec: Any, args: argparse.Namespace
+    ) -> Any:
+        try:
+            return rpc.explain(
+                self.context(),
+                spec.obj_to_primitive(),
+                servers=args.count,
+                limit=args.limit,
+                server=args.scheduler,
+            )
+        except errors.NodbError:
+            raise
+        except expected as error:
+            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
+            raise errors.NoAnswer(asked, f"{type(error).__name__}: {error}") from error
+
+
+def gather(
+    backend: deployment.Backend,
+    ask: Any,
+    expected: tuple[type[Exception], ...],
+    bound_seconds: float,
+) -> dict[str, Any]:
+    """Ask every worker that lives for its past decisions about a server.
+
+    :returns: ``decisions``, the oldest first, each with the worker that made
+        it; ``workers`` that answered, with what they remember; ``silent`` hosts,
+        with the reason
+    """
+    alive: Any = {}
+    for beat in backend.schedulers.values():
+        if backend.age_seconds(beat) <= bound_seconds:
+            alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
+    if backend.error is not None:
+        # Nobody knows who lives: whoever is on the bus is asked.
+        alive = {None: [0]}
+    answers = deployment.ask_schedulers(alive, ask, expected)
+    workers, decisions = [], []
+    for each in answers.by_worker.values():
+        found: dict[str, Any] = objects.plain(each)
+        worker = {"host": found["host"], "pid": found["pid"]}
+        decisions += [{**worker, **decision} for decision in found.pop("decisions")]
+        workers.append(found)
+    silent = {str(host): why for host, why in answers.silent.items()}
+    if backend.error is not None:
+        silent["other schedulers"] = f"the back end does not tell of them: {backend.error}"
+    return {
+        "decisions": sorted(decisions, key=lambda each: float(each["at"])),
+        "workers": sorted(workers, key=lambda each: (each["host"], each["pid"])),
+        "silent": silent,
+    }
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``K=V`` arguments; a name may come several times.
+
+    :raises ConfigurationError: one has no ``=``
+    """
+    found: dict[str, list[str]] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise errors.ConfigurationError(option, each, "give a name and a value as K=V")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _refuse_with_server(args: argparse.Namespace) -> None:
+    for option in ("image", "image_property", "hint", "availability_zone", "project"):
+        if getattr(args, option):
+            raise errors.ConfigurationError(
+                f"--{option.replace('_', '-')}",
+                getattr(args, option),
+                "it is for a new server (--flavor); a --server has its own request",
+            )
+    if args.count != 1:
+        raise errors.ConfigurationError("--count", args.count, "a --server is one")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 1000")
+    return number

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanations as tables for people."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova_nodb_scheduler.cmd import command
+
+
+def show(
+    printer: command.Command, server: str | None, past: Mapping[str, Any] | None, now: Any | None
+) -> None:
+    """Print what was decided about a server, and what would be decided now."""
+    if past is not None:
+        _show_past(printer, str(server), past)
+    if now is None:
+        printer.console.print(
+            f"Nova's API database has no request of server {server} (it was deleted, or never "
+            "was): what would be decided now cannot be told."
+        )
+        return
+    _show_now(printer, now)
+
+
+def _show_past(printer: command.Command, server: str, past: Mapping[str, Any]) -> None:
+    if past["decisions"]:
+        printer.print_table(
+            f"Decisions about server {server}",
+            ("when (UTC)", "scheduler", "outcome", "host", "score", "candidates", "s", "refused"),
+            (_past_row(each) for each in past["decisions"]),
+        )
+        last = past["decisions"][-1]
+        if last["counts"]:
+            _show_steps(printer, "Steps of the last one", last["counts"])
+    else:
+        printer.console.print(f"No scheduler remembers a decision about server {server}.")
+    for each in past["workers"]:
+        since = f" since {_when(each['since'])}" if each["since"] is not None else ""
+        printer.console.print(
+            f"{each['host']} (process {each['pid']}) remembers "
+            f"{each['remembered']} requests{since}."
+        )
+    for host, why in past["silent"].items():
+        printer.console.print(f"No answer from {host}: {why}")
+
+
+def _past_row(decision: Mapping[str, Any]) -> tuple[Any, ...]:
+    placed = decision["placed"][0] if decision["placed"] else None
+    return (
+        _when(decision["at"]),
+        f"{decision['host']} ({decision['pid']})",
+        decision["outcome"].replace("_", " "),
+        placed["host"] if placed else None,
+        _number(placed["score"]) if placed else None,
+        decision["candidates"],
+        f"{decision['seconds']:.3f}",
+        "; ".join(f"{each['host']}: {each['reason']}" for each in decision["refused"]),
+    )
+
+
+def _show_now(printer: command.Command, now: Any) -> None:
+    print_line = printer.console.print
+    print_line(
+        f"What scheduler {now.scheduler} (process {now.pid}) would decide now; nothing was "
+        f"allocated ({now.seconds:.3f} s):"
+    )
+    if now.reason:
+        print_line(
+            f"Placement would be asked, as in stock Nova: {now.reason}."
+            if now.candidates == "placement"
+            else f"No valid host. {now.reason}"
+        )
+        return
+    counts = [{"name": e.name, "before": e.before, "after": e.after} for e in now.counts]
+    _show_steps(printer, "Steps", counts)
+    if now.hosts:
+        _show_hosts(printer, now)
+    if len(now.placed) < now.servers:
+        print_line(f"No valid host: {len(now.placed)} of {now.servers} servers find one.")
+    elif now.servers > 1:
+        printer.print_table(
+            f"{now.servers} servers, one after the other",
+            ("", "host", "score"),
+            (
+                (number, each.host, _number(each.score))
+                for number, each in enumerate(now.placed, start=1)
+            ),
+        )
+
+
+def _show_steps(printer: command.Command, title: str, counts: Sequence[Mapping[str, Any]]) -> None:
+    printer.print_table(
+        title,
+        ("step", "hosts before", "refused", "hosts after"),
+        (
+            (each["name"], each["before"], each["before"] - each["after"], each["after"])
+            for each in counts
+        ),
+    )
+
+
+def _show_hosts(printer: command.Command, now: Any) -> None:
+    names = [share.weigher for share in now.hosts[0].shares]
+    of_host = [{share.weigher: share for share in host.shares} for host in now.hosts]
+    # What is the same everywhere decides nothing.
+    telling = [name for name in names if len({shares[name].share for shares in of_host}) > 1] or [
+        name for name in names if any(shares[name].share for shares in of_host)
+    ]
+    printer.print_table(
+        f"Best {len(now.hosts)} of {now.passed} hosts, and each weigher's share",
+        ("host", "node", "score", *(name.removesuffix("Weigher") for name in telling)),
+        (
+            (
+                host.host,
+                host.node,
+                _number(host.score),
+                *(_number(shares[name].share) for name in telling),
+            )
+            for host, shares in zip(now.hosts, of_host, strict=True)
+        ),
+    )
+    left_out = [name for name in names if name not in telling]
+    if left_out and now.passed > 1:
+        printer.console.print(f"The same for all of them: {', '.join(left_out)}.")
+    if now.hosts[0].shares:
+        printer.print_table(
+            f"How {now.hosts[0].host} was weighed",
+            ("weigher", "raw", "normalised", "multiplier", "share"),
+            (
+                (
+                    share.weigher,
+                    *map(_number, (share.raw, share.normalised, share.multiplier, share.share)),
+                )
+                for share in now.hosts[0].shares
+            ),
+        )
+
+
+def _when(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
