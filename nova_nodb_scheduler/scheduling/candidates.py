@@ -116,6 +116,10 @@ def outside(
 ) -> str | None:
     """Return why Placement itself must be asked; None if the columns can tell.
 
+    A host without a provider in the mirror is no candidate, as one without a
+    provider in Placement is none. That it has one since is found like room that
+    was freed: before "no valid host" is said.
+
     :param cells: whose hosts matter; none given: all
     """
     resources = query.resources
@@ -125,8 +129,6 @@ def outside(
         return "sharing"
     if frame.broken and _matters(frame, frame.broken, cells):
         return "broken"
-    if frame.unmirrored and _matters(frame, frame.unmirrored, cells):
-        return "unmirrored"
     forbidden = query.forbidden_traits | query.root_forbidden
     for trait in forbidden:
         # Placement refuses a query that names a trait it never heard of.

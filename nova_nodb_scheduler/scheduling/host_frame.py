@@ -132,9 +132,8 @@ class HostFrame:
         self.sharing: dict[str, frozenset[str]] = {}
         #: How many hosts have child providers with a resource class.
         self.nested: collections.Counter[str] = collections.Counter()
-        #: Rows whose provider breaks the model, and rows the mirror does not know.
+        #: Rows whose provider breaks the model.
         self.broken: set[int] = set()
-        self.unmirrored: set[int] = set()
         self._resources: dict[str, columns.ResourceColumns] = {}
         self._facts: list[host_facts.HostFacts | None] = []
         self._row_of: dict[str, int] = {}
@@ -272,7 +271,6 @@ class HostFrame:
         facts = self.facts(row)
         self._forget_names(row, facts)
         self._put_provider(row, facts.provider, None)
-        self.unmirrored.discard(row)
         self._facts[row] = None
         self.alive[row] = False
         self.up[row] = False
@@ -419,9 +417,7 @@ class HostFrame:
             for uuid in before.tree:
                 self._row_of_child.pop(uuid, None)
         self.broken.discard(row)
-        self.unmirrored.discard(row)
         if provider is None:
-            self.unmirrored.add(row)
             return True
         self.nested.update(provider.nested)
         if len(provider.tree) > 1:
