@@ -205,6 +205,15 @@ candidates are asked of Placement. At least twice
 ``mirror_sweep_interval_seconds``.
 """,
     ),
+    cfg.FloatOpt(
+        "mirror_reread_seconds",
+        default=86_400.0,
+        min=60,
+        help="""
+Within what time every provider is read again, whatever its generation: a few
+changes in Placement move none. About five requests a provider, spread evenly.
+""",
+    ),
     cfg.IntOpt(
         "mirror_readers",
         default=4,

@@ -288,6 +288,7 @@ class Plugin:
                 mirror=wiring.MirrorOptions(
                     bound_seconds=options.mirror_bound_seconds,
                     sweep_interval_seconds=options.mirror_sweep_interval_seconds,
+                    reread_seconds=options.mirror_reread_seconds,
                     readers=options.mirror_readers,
                 ),
                 deadline_seconds=options.claim_deadline_seconds,

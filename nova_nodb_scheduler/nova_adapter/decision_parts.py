@@ -107,6 +107,9 @@ class DecisionParts:
             rng=random.Random(),
             cache_bytes=self._options.cache_bytes,
         )
+        if "ImagePropertiesFilter" in settings.enabled_filters:
+            # Nearly every request reads it: the first one shall not pay for all hosts.
+            made.frame.attribute("supported_instances")
         ratios = node_facts.DefaultRatios(
             **{
                 name: getattr(around.plugin.conf, f"{name}_allocation_ratio")

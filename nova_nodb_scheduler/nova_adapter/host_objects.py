@@ -77,16 +77,18 @@ class HostObjects:
     def weigh(self, name: str, uuids: Sequence[str]) -> contract.WeighedOnObjects:
         """Return what one of the weighers says of some hosts."""
         own = self._weighers[name]
-        states = [state for _, state in self._known(uuids)]
+        known = dict(self._known(uuids))
         try:
-            raw = own.weigh_objects([_Weighed(state) for state in states], self._spec)
-            multipliers = [own.weight_multiplier(state) for state in states]
+            weighed = own.weigh_objects([_Weighed(state) for state in known.values()], self._spec)
+            raw = dict(zip(known, weighed, strict=True))
+            multiplied = {uuid: own.weight_multiplier(state) for uuid, state in known.items()}
         except Exception as error:
             self.raised = error
             raise
+        # A host that went meanwhile is no number, which never wins.
         return contract.WeighedOnObjects(
-            raw=np.array([float(each) for each in raw], np.float64),
-            multipliers=np.array(multipliers, np.float64),
+            raw=np.array([raw.get(uuid, np.nan) for uuid in uuids], np.float64),
+            multipliers=np.array([multiplied.get(uuid, 0.0) for uuid in uuids], np.float64),
             minval=own.minval,
             maxval=own.maxval,
         )

@@ -41,13 +41,18 @@ class OutsideTest(testtools.TestCase):
         self.frame.sharing["odd"] = frozenset({"VCPU"})
         self.assertEqual("sharing", self.outside())
 
-    def test_a_broken_provider_and_one_without_mirror(self):
+    def test_a_broken_provider_matters_where_servers_may_go(self):
         broken = attrs.evolve(self.provider, broken="a child without a parent")
         self.assertEqual("broken", self.outside(provider=broken))
-        facts = attrs.evolve(toys.facts(1), provider=None)
+        facts = attrs.evolve(toys.facts(1), provider=broken)
         self.frame.put(facts)
-        self.assertEqual("unmirrored", candidates.outside(self.query, self.frame, [toys.CELL]))
+        self.assertEqual("broken", candidates.outside(self.query, self.frame, [toys.CELL]))
         self.assertIsNone(candidates.outside(self.query, self.frame, ["elsewhere"]))
         self.frame.put(attrs.evolve(facts, has_service=False))
         self.assertIsNone(candidates.outside(self.query, self.frame, [toys.CELL]))
-        self.assertIsNone(self.outside())
+
+    def test_a_host_without_a_provider_is_no_candidate_and_no_doubt(self):
+        row = self.frame.put(attrs.evolve(toys.facts(1), provider=None))
+        self.assertIsNone(candidates.outside(self.query, self.frame, [toys.CELL]))
+        passes = candidates.Candidates((self.query,)).mask(self.frame, slice(None))
+        self.assertFalse(passes[row])
