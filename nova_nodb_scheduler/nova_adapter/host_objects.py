@@ -85,9 +85,10 @@ class HostObjects:
         except Exception as error:
             self.raised = error
             raise
-        # A host that went meanwhile is no number, which never wins.
+        # A host that went meanwhile moves no extreme, and its claim will fail.
+        least = min(raw.values(), default=0.0)
         return contract.WeighedOnObjects(
-            raw=np.array([raw.get(uuid, np.nan) for uuid in uuids], np.float64),
+            raw=np.array([raw.get(uuid, least) for uuid in uuids], np.float64),
             multipliers=np.array([multiplied.get(uuid, 0.0) for uuid in uuids], np.float64),
             minval=own.minval,
             maxval=own.maxval,
