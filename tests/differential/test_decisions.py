@@ -45,7 +45,12 @@ def scenes(
     settings = draw(setting_strategies.settings(always))
     enabled = settings.get("filter_scheduler", "enabled_filters")
     one = st.tuples(dice.dice(), request_strategies.requests(enabled))
-    return cluster, settings, draw(st.lists(one, min_size=1, max_size=4))
+    asked: list[tuple[dice.Dice, request_strategies.Asked]] = []
+    for rolled, wanted in draw(st.lists(one, min_size=1, max_size=4)):
+        # What is asked again is answered from what was kept, changed hosts apart.
+        again = bool(asked) and rolled.once_in(2)
+        asked.append((rolled, asked[-1][1] if again else wanted))
+    return cluster, settings, asked
 
 
 #: Requests between two lines that say how far a long run is.
