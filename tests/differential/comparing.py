@@ -207,7 +207,7 @@ class Case:
         if self.asked is None:
             return
         ours = [dict(each) for each in found.allocation_requests]
-        novas = [each for each in state.allocation_candidates if self._has_room(each)]
+        novas = list(state.allocation_candidates)
         if placement_model.canonical(ours) != placement_model.canonical(novas):
             raise Divergence(f"{found.host}: allocation requests {ours}, Nova has {novas}")
         if novas and placement_model.canonical(ours[:1]) != placement_model.canonical(novas[:1]):
@@ -277,7 +277,8 @@ class Case:
     # -- room, as Placement would say at the claim ------------------------------------
 
     def _claimable(self, state: Any) -> bool:
-        return any(self._has_room(each) for each in state.allocation_candidates)
+        # Nova claims the first allocation request of a host and no other.
+        return any(self._has_room(each) for each in state.allocation_candidates[:1])
 
     def _has_room(self, request: Mapping[str, Any]) -> bool:
         held = {each.uuid: each for each in self.cluster.providers}

@@ -184,6 +184,16 @@ class RegressionsTest(test_decisions.DecisionsCase):
         held = attrs.evolve(held, providers=(first, *held.providers[1:]))
         self.assertEqual("placed", self.decided(held, request(servers=3)))
 
+    def test_a_host_is_full_with_its_pinned_cpus_though_shared_ones_are_left(self) -> None:
+        """Its first allocation request is for pinned ones, and Nova claims no other."""
+        held = cluster({})
+        inventories = {**held.providers[0].inventories, "PCPU": cases.Inventory(2)}
+        held = attrs.evolve(
+            held, providers=(attrs.evolve(held.providers[0], inventories=inventories),)
+        )
+        wanted = request(extra_specs={"hw:cpu_policy": "dedicated"}, servers=3)
+        self.assertEqual("too few hosts", self.decided(held, wanted))
+
     def test_a_request_for_pinned_cpus_takes_hosts_that_only_have_shared_ones(self) -> None:
         wanted = request(extra_specs={"hw:cpu_policy": "dedicated"})
         topology = node_strategies.numa_topology(1, 8, 0, 1, 16384)
