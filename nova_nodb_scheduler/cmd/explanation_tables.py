@@ -145,4 +145,5 @@ def _when(seconds: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+    # Nobody wants to read of a minus zero.
+    return "-" if value is None else f"{value + 0.0:.6g}"
