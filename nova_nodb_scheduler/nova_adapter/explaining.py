@@ -8,6 +8,7 @@ is notified, nothing is counted.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -33,6 +34,8 @@ from nova_nodb_scheduler.nova_adapter import views as views_module
 from nova_nodb_scheduler.scheduling import choice, pipeline, planning
 from nova_nodb_scheduler.wire import explanations
 
+LOG = logging.getLogger(__name__)
+
 #: What Nova may raise of a primitive that it did not write, or wrote long ago.
 _UNREADABLE = (nova_exception.NovaException, KeyError, TypeError, ValueError, AttributeError)
 
@@ -48,7 +51,8 @@ class Explainer:
     ) -> explanations.Explanation:
         """Say what would be decided; see the RPC endpoint.
 
-        :raises InvalidRequest: the primitive is no RequestSpec that this Nova reads
+        :raises InvalidRequest: the primitive is no RequestSpec that this Nova reads, or
+            something raised on the way, as it would in a decision
         """
         started = time.monotonic()
         found = explanations.Explanation(
@@ -74,6 +78,12 @@ class Explainer:
             found.reason = error.reason
         except nova_exception.NoValidHost as error:
             found.reason = f"Nova refuses the request before hosts are looked at: {error}"
+        except Exception as error:
+            # A filter of the operator's that raises, a neutron that does not answer.
+            LOG.exception("A request could not be explained.")
+            raise errors.InvalidRequest(
+                "evaluation", f"{type(error).__name__}: {error}; see this scheduler's log"
+            ) from error
         found.seconds = time.monotonic() - started
         return found
 

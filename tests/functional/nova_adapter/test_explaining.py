@@ -11,6 +11,7 @@ from unittest import mock
 from nova import exception
 from nova.compute import utils as compute_utils
 from nova.scheduler.client import report
+from oslo_messaging import ExpectedException
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import decision_log, explaining
@@ -181,8 +182,6 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual({}, dict(self.calls))
 
     def test_a_request_that_cannot_be_read_is_refused_by_name(self):
-        from oslo_messaging import ExpectedException
-
         broken = ({}, {"nova_object.name": "RequestSpec"}, [], {"nova_object.name": "Flavor"})
         for request in broken:
             with self.subTest(request), self.assertRaises(ExpectedException) as raised:
@@ -193,6 +192,14 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
             with self.subTest(servers), self.assertRaises(ExpectedException) as raised:
                 self.endpoint.explain(self.admin, {}, servers)
             self.assertIn("servers", str(raised.exception.exc_info[1]))
+
+    def test_what_raises_on_the_way_is_named(self):
+        broken = mock.patch.object(
+            self.runtime.decisions.engine, "plan", autospec=True, side_effect=ValueError("bad")
+        )
+        with broken, self.assertRaises(ExpectedException) as raised:
+            self.explain()
+        self.assertIn("ValueError: bad", str(raised.exception.exc_info[1]))
 
     def test_a_boot_is_remembered_with_its_host_and_score(self):
         explained = self.explain()
