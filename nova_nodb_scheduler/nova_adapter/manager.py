@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import time
@@ -16,6 +17,7 @@ import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
 from nova import objects
+from nova.objects import base
 
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
@@ -269,5 +271,29 @@ def _servers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
     return given.get("instance_uuids") or ([spec.instance_uuid] if spec is not None else [])
 
 
+#: What Nova's request filters, resource request and host states change of a request
+#: beside its own fields.
+_CHANGED_PARTS = (
+    "requested_destination",
+    "request_level_params",
+    "requested_resources",
+    "instance_group",
+    "numa_topology",
+)
+
+
 def _copy(value: Any) -> Any:
-    return value.obj_clone() if isinstance(value, objects.RequestSpec) else value
+    """Return a request that stays as it is while Nova works on the other.
+
+    A whole clone costs a fifth of a request's time in memory.
+    """
+    if not isinstance(value, objects.RequestSpec):
+        return value
+    copied = copy.copy(value)
+    copied._changed_fields = set(value._changed_fields)
+    for name in _CHANGED_PARTS:
+        if name in value and getattr(value, name):
+            setattr(copied, base.get_attrname(name), copy.deepcopy(getattr(value, name)))
+    if "scheduler_hints" in value and value.scheduler_hints:
+        copied._obj_scheduler_hints = dict(value.scheduler_hints)
+    return copied

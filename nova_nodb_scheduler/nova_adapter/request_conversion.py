@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import objects
+from nova.objects import base
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import requests
@@ -83,8 +84,17 @@ def _image(image: Any) -> requests.Image:
     )
 
 
+#: Fields of image properties, and where an object keeps those that are set.
+_PROPERTY_ATTRIBUTES = tuple(
+    (name, base.get_attrname(name)) for name in objects.ImageMetaProps.fields
+)
+
+
 def _properties(properties: Any) -> Mapping[str, Any]:
-    return {name: getattr(properties, name) for name in properties.fields if name in properties}
+    # There are some 130, of which a request sets a few: asking the object for
+    # each is a tenth of a request's time.
+    held = vars(properties)
+    return {name: held[attribute] for name, attribute in _PROPERTY_ATTRIBUTES if attribute in held}
 
 
 def _destination(destination: Any) -> requests.Destination | None:
