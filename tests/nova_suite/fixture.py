@@ -22,7 +22,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
 from nova_nodb_scheduler.synchronizer import loader
-from tests.nova_suite import cells, feed, reporters, schedulers, unit
+from tests.nova_suite import cells, feed, reporters, schedulers, selection, unit
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -99,6 +99,8 @@ class NodbFixture(fixtures.Fixture):
         for group, options in OVERRIDES.items():
             for name, value in options.items():
                 CONF.set_override(name, value, None if group == "DEFAULT" else group)
+        if selection.covers(selection.read(selection.EXPECTED / "placement.txt"), self._test_id):
+            CONF.set_override("candidates", "placement", nodb.GROUP)
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nodb.sqlite"
         self._template.copy_to(path)
         plugin = assembly.Plugin(CONF)
