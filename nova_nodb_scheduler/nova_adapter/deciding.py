@@ -18,7 +18,13 @@ from nova.i18n import _
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter import claiming, host_objects, request_conversion, selections
+from nova_nodb_scheduler.nova_adapter import (
+    claiming,
+    decision_log,
+    host_objects,
+    request_conversion,
+    selections,
+)
 from nova_nodb_scheduler.nova_adapter import room as room_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
 from nova_nodb_scheduler.scheduling import candidates, choice, contract, frame_keeper, planning
@@ -157,6 +163,7 @@ class _Decision:
             servers=len(self._asked.instance_uuids),
             explain=explain,
         )
+        self._first_counts = self._plan.counts
 
     # -- what Nova's own filters need ---------------------------------------------
 
@@ -328,7 +335,9 @@ class _Decision:
 
     def note(self, chosen: Sequence[choice.Choice] | None) -> None:
         """Tell the request's trace how the plan went."""
-        self._view.trace.counts = self._plan.counts
+        self._view.trace.counts = decision_log.counts_of(
+            self._first_counts, self._plan, is_placed=chosen is not None
+        )
         if chosen is not None:
             servers = self._asked.instance_uuids
             self._view.trace.chosen = dict(zip(servers, chosen, strict=True))

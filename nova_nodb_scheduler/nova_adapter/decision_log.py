@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.scheduling import choice, pipeline
+from nova_nodb_scheduler.scheduling import choice, pipeline, planning
 
 #: Requests that are remembered.
 KEPT = 1000
@@ -22,6 +22,9 @@ KEPT = 1000
 #: Refused hosts that are remembered of one request; of a storm of conflicts the
 #: first ones tell as much as all.
 _MAX_REFUSED = 100
+
+#: How the counts name what hosts lack that all steps passed.
+ROOM = "room left"
 
 #: How candidates that came from memory are named; the others by the reason.
 MEMORY = "memory"
@@ -77,6 +80,24 @@ class Trace:
         refused = ", ".join(f"{each.host} ({each.reason})" for each in self.refused[:10])
         more = f" and {len(self.refused) - 10} more" if len(self.refused) > 10 else ""
         return f"{steps}; refused: {refused}{more}" if refused else steps
+
+
+def counts_of(
+    first: tuple[pipeline.FilterCount, ...], plan: planning.Plan, *, is_placed: bool
+) -> tuple[pipeline.FilterCount, ...]:
+    """Return the steps of the first server, and of the one that found no host.
+
+    :param first: the plan's counts before any server was placed
+    :param is_placed: True if every server found a host
+    """
+    if is_placed:
+        return first
+    counts = first if plan.counts is first else (*first, *plan.counts)
+    left = counts[-1].after if counts else 0
+    if left and not plan.best(1):
+        # Filters pass these: they are full by now, or refused the claim.
+        return (*counts, pipeline.FilterCount(ROOM, left, 0))
+    return counts
 
 
 @attrs.frozen

@@ -117,12 +117,12 @@ class Explainer:
             plan = decisions.decider.explain(asked, view)
             # Nova's own code may be asked until here, within the view.
             best = plan.best(max(limit, 1))
-            found.counts = _counts(plan.counts)
+            first = plan.counts
             found.passed = plan.counts[-1].after if plan.counts else 0
             found.hosts = [_host(plan, each) for each in best[:limit]]
             found.placed = _walk(plan, uuids)
-            if len(found.placed) < len(uuids):
-                found.counts = _counts(plan.counts)
+            is_placed = len(found.placed) == len(uuids)
+            found.counts = _counts(decision_log.counts_of(first, plan, is_placed=is_placed))
 
     def _view(self, decisions: decision_parts.DecisionParts) -> views_module.RequestView:
         """Return a view of what is proved, in which nothing is counted."""

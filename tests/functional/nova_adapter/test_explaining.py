@@ -163,6 +163,15 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
 
         self.assertEqual(22, len(found.placed))
         self.assertEqual("", found.reason)
+        last = found.counts[-1]
+        self.assertEqual(("room left", 4, 0), (last.name, last.before, last.after))
+        with self.assertRaises(exception.NoValidHost):
+            self.select(servers=23)
+        [decision] = self.runtime.log._copy()
+        self.assertEqual(
+            [(e.name, e.before, e.after) for e in found.counts],
+            [(e.name, e.before, e.after) for e in decision.counts],
+        )
 
     def test_as_many_hosts_are_listed_as_asked_for(self):
         self.assertEqual(2, len(self.explain(limit=2).hosts))
