@@ -180,6 +180,11 @@ class FrameKeeper:
                 places.add(place)
         served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
         provided = {*touched.get(_PROVIDERS, ()), *lapsed}
+        for uuid in lapsed:
+            # Its record may be the very one that the columns were filled from.
+            row = self._engine.frame.row_of(uuid)
+            if row is not None:
+                self._engine.frame.recount(row)
         parts |= served
         parts.update(filter(source.has_node, provided))
         parts.difference_update(nodes)

@@ -371,6 +371,13 @@ class HostFrame:
             if found is not None:
                 found.used[row] += amount
 
+    def recount(self, row: int) -> None:
+        """Let the next :meth:`put` of a row count what is used anew, even from the same record."""
+        facts = self.facts(row)
+        if facts.provider is not None:
+            own = attrs.evolve(facts.provider)
+            self._facts[row] = attrs.evolve(facts, provider=own)
+
     # -- rows -------------------------------------------------------------------
 
     def _put_provider(

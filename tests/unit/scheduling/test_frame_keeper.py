@@ -264,6 +264,22 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
         self.assertEqual({}, self.facts().provider.used)
 
+    def test_a_promise_that_lapses_gives_back_what_was_counted_in_the_columns(self):
+        clock = [0.0]
+        promised = reservations.Reservations(lambda: clock[0])
+        self.keeper, self.feed = self.hosts.keeper(reservations=promised)
+        self.hosts.host()
+        self.catch_up()
+        frame = self.feed.frame
+        row = frame.row_of("n1")
+        promised.reserve("never written", "n1", {"VCPU": 4}, 1)
+        frame.use(row, {"VCPU": 4})
+        self.assertEqual(6, frame.resource("VCPU").used.item(row))
+
+        clock[0] = 1e9
+        self.catch_up()
+        self.assertEqual(2, frame.resource("VCPU").used.item(row))
+
     def test_a_catch_up_that_failed_half_way_begins_anew(self):
         self.hosts.host()
 
