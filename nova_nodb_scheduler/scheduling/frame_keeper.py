@@ -141,7 +141,7 @@ class FrameKeeper:
         self._sharing.clear()
         self._memberships.clear()
         for uuid in source.aggregate_uuids():
-            self._memberships.take(uuid, source.aggregate(uuid))
+            self._take_aggregate(source, uuid)
         self._engine.set_aggregates(self._memberships.aggregates())
         for row in frame.alive.nonzero()[0]:
             uuid = frame.facts(int(row)).uuid
@@ -218,15 +218,18 @@ class FrameKeeper:
         """Take over aggregates; return the hosts that are in others than before."""
         changed: set[str] = set()
         for uuid in uuids:
-            facts = source.aggregate(uuid)
-            changed |= self._memberships.take(uuid, facts)
-            if facts is None or facts.fault is None:
-                self._unreadable.pop(uuid, None)
-            else:
-                self._unreadable[uuid] = facts.fault
+            changed |= self._take_aggregate(source, uuid)
         if uuids:
             self._engine.set_aggregates(self._memberships.aggregates())
         return changed
+
+    def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> set[str]:
+        facts = source.aggregate(uuid)
+        if facts is None or facts.fault is None:
+            self._unreadable.pop(uuid, None)
+        else:
+            self._unreadable[uuid] = facts.fault
+        return self._memberships.take(uuid, facts)
 
     # -- one host -------------------------------------------------------------------
 

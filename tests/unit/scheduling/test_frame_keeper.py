@@ -190,7 +190,7 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
 
         self.assertEqual(0, len(self.feed.frame))
-        self.assertEqual({"n1", "n2", "n3"}, set(self.keeper.unreadable))
+        self.assertEqual({"n1", "n2", "n3", "a"}, set(self.keeper.unreadable))
         for reason in self.keeper.unreadable.values():
             self.assertIn("object_version", reason)
 
