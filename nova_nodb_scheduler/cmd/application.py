@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import database, explain, health, hosts, transfer
+from nova_nodb_scheduler.cmd import database, explain, health, hosts, mirror, transfer
 
 PROGRAM = "nova-nodb-manage"
 
@@ -19,6 +19,7 @@ _COMMANDS = {
     "db check": database.Check,
     "import": transfer.Import,
     "compare": transfer.Compare,
+    "mirror import": mirror.MirrorImport,
     "status": health.Status,
     "host list": hosts.HostList,
     "host show": hosts.HostShow,

@@ -80,7 +80,7 @@ class TreePublisher:
                 continue
             written.broken += "broken" in state
             written.seen[root] = state["allocations"]
-            updates[root] = _replaced(state, began_at, root, written)
+            updates[root] = replaced(state, began_at, root, written)
         return self._publish(updates, written)
 
     def allocations(self, roots: Sequence[str]) -> Written:
@@ -142,9 +142,16 @@ def _undoes(stands: Mapping[str, Any], current: Mapping[str, Any], began_at: flo
     return _written_since(current, began_at) and not stands.keys() >= current["allocations"].keys()
 
 
-def _replaced(
+def replaced(
     state: Mapping[str, Any], began_at: float, root: str, written: Written
 ) -> publisher_module.Compute:
+    """Return what puts a whole tree in its record's place, unless that is newer.
+
+    :param state: of the record, without its times
+    :param began_at: back-end seconds before the tree was read
+    :param written: told of a scheduler's write since then, in ``again``
+    """
+
     def compute(
         current: publisher_module.State | None,
     ) -> publisher_module.State | publisher_module.Outcome:
