@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+from keystoneauth1 import exceptions as keystone
+from nova import exception as nova_exception
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates
@@ -71,11 +73,32 @@ class Claimer:
 
         :param deadline: on the writer's clock
         :param why: filled with the reason, by consumer, where it was not claimed
-        :raises AllocationUpdateFailed: Nova's own, of a server that moves
+        :raises AllocationUpdateFailed: Nova's own, of a server that moves; what was
+            claimed for the others is removed again
         """
+        found: dict[str, Result] = {}
+        try:
+            self._claim(context, spec, claims, deadline, why, found)
+        except Exception:
+            claimed = [each for each in claims if found.get(each.consumer) is Result.CLAIMED]
+            self.undo(context, spec, claimed, deadline)
+            raise
+        behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
+        if behind:
+            self._look_at(behind)
+        return found
+
+    def _claim(
+        self,
+        context: Any,
+        spec: Any,
+        claims: Sequence[Claim],
+        deadline: float,
+        why: dict[str, str],
+        found: dict[str, Result],
+    ) -> None:
         user_id = _user_id(context, spec)
         new = [claim for claim in claims if claim.is_new]
-        found: dict[str, Result] = {}
         if new:
             written = self._writer.write(
                 [self._server(claim, spec, user_id) for claim in new],
@@ -83,35 +106,50 @@ class Claimer:
                 divisible=True,
                 request_id=getattr(context, "global_id", None),
             )
-            for claim in new:
+            # First all that is certain, for what follows may raise.
+            for claim in sorted(new, key=lambda each: not _is_written(written[each.consumer])):
+                outcome = written[claim.consumer]
                 found[claim.consumer] = self._judge(
-                    context, spec, claim, written[claim.consumer], deadline, user_id
+                    context, spec, claim, outcome, deadline, user_id
                 )
-                why[claim.consumer] = _reason(written[claim.consumer])
+                why[claim.consumer] = _reason(outcome)
         for claim in claims:
             if not claim.is_new:
                 found[claim.consumer] = self._as_nova_does(context, spec, claim)
                 why[claim.consumer] = "refused by Placement"
-        behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
-        if behind:
-            self._look_at(behind)
-        return found
 
     def undo(self, context: Any, spec: Any, claims: Sequence[Claim], deadline: float) -> None:
-        """Remove what was written for servers of a request that fails."""
+        """Remove what was written for servers of a request that fails, and nothing else.
+
+        Of a server that moves, what it has elsewhere is where it runs: only what
+        it was to get on the chosen host goes.
+        """
         user_id = _user_id(context, spec)
         new = [self._server(claim, spec, user_id) for claim in claims if claim.is_new]
-        if new:
-            left = self._writer.undo(new, deadline)
-            for consumer in left:
-                LOG.error(
-                    "The allocation of server %(server)s could not be removed; "
-                    "'nova-manage placement audit' finds it.",
-                    {"server": consumer},
+        left = list(self._writer.undo(new, deadline)) if new else []
+        left += [
+            claim.consumer
+            for claim in claims
+            if not claim.is_new and not self._removed(context, claim)
+        ]
+        for consumer in left:
+            LOG.error(
+                "The allocation of server %(server)s could not be removed; "
+                "'nova-manage placement audit' finds it.",
+                {"server": consumer},
+            )
+
+    def _removed(self, context: Any, claim: Claim) -> bool:
+        """Take a server's allocations on the chosen host away; False if that failed."""
+        try:
+            return bool(
+                self._client().remove_provider_tree_from_instance_allocation(
+                    context, claim.consumer, claim.host_uuid
                 )
-        for claim in claims:
-            if not claim.is_new:
-                self._client().delete_allocation_for_instance(context, claim.consumer, force=True)
+            )
+        except (nova_exception.NovaException, keystone.ClientException) as error:
+            LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
+            return False
 
     def _judge(
         self,
@@ -154,6 +192,10 @@ class Claimer:
     @staticmethod
     def _server(claim: Claim, spec: Any, user_id: str) -> outcomes.Server:
         return outcomes.Server(claim.consumer, claim.request, spec.project_id, user_id)
+
+
+def _is_written(outcome: outcomes.Outcome) -> bool:
+    return isinstance(outcome, outcomes.Written)
 
 
 def _reason(outcome: outcomes.Outcome) -> str:
