@@ -110,10 +110,9 @@ class Decider:
         while True:
             decided_at = self._clock()
             decision = _Decision(self, asked, view, started + self._deadline_seconds)
-            chosen = decision.claim_all()
-            decision.note(chosen)
-            if chosen is not None:
-                return decision.selections(chosen)
+            selections = decision.decide()
+            if selections is not None:
+                return selections
             if asked.queries is None or self._proved_full(asked, decided_at):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
@@ -139,7 +138,8 @@ class _Decision:
         self._view = view
         self._deadline = deadline
         self._claimed: list[claiming.Claim] = []
-        self._placed: dict[str, choice.Choice] = {}
+        #: Choices whose room is held, or was kept with an allocation, by server.
+        self._held: dict[str, choice.Choice] = {}
         self._why: dict[str, str] = {}
         self._objects = host_objects.HostObjects(
             decider._host_manager, asked.spec, self._make_states, self._candidates_of
@@ -190,16 +190,19 @@ class _Decision:
 
     # -- choosing and claiming ------------------------------------------------------
 
-    def claim_all(self) -> list[choice.Choice] | None:
-        """Choose and claim for all servers; None if there is not room for all.
+    def decide(self) -> list[list[Any]] | None:
+        """Choose and claim for all servers, and answer; None if there is not room for all.
 
-        Whatever way it fails, nothing is left allocated.
+        Whatever way it fails, nothing is left allocated or held.
 
         :raises NeedsPlacement: for a fault of ours, which is logged
         """
-        placed = None
+        answer = None
         try:
-            placed = self._claim_all()
+            chosen = self._claim_all()
+            self.note(chosen)
+            if chosen is not None:
+                answer = self._selections(chosen)
         except (nova_exception.NovaException, NeedsPlacement):
             raise
         except Exception as error:
@@ -208,14 +211,14 @@ class _Decision:
             LOG.exception("The choice in memory failed; Placement is asked instead.")
             raise NeedsPlacement("fault of the plugin") from error
         finally:
-            if placed is None:
+            if answer is None:
                 self._undo()
-        return placed
+        return answer
 
     def _claim_all(self) -> list[choice.Choice] | None:
         self._make_plan()
         waiting = list(self._asked.instance_uuids)
-        placed = self._placed
+        placed: dict[str, choice.Choice] = {}
         while waiting:
             chosen = self._choose(waiting)
             if chosen is None:
@@ -248,7 +251,6 @@ class _Decision:
             spec.obj_reset_changes(["instance_uuid"])
             best = self._best(consumer)
             if best is None:
-                self._give_back(chosen)
                 return None
             chosen[consumer] = best
             if len(self._asked.instance_uuids) > 1:
@@ -257,9 +259,10 @@ class _Decision:
 
     def _best(self, consumer: str) -> choice.Choice | None:
         while best := self._plan.best(1):
-            if self._asked.queries is None or (
-                best[0].allocation_requests and self._room.take(consumer, self._request, best[0])
-            ):
+            if self._asked.queries is None:
+                return best[0]
+            if best[0].allocation_requests and self._room.take(consumer, self._request, best[0]):
+                self._held[consumer] = best[0]
                 return best[0]
             self._view.trace.refuse(consumer, best[0], "room taken by another request")
             self._plan.refuse(best[0])
@@ -276,41 +279,38 @@ class _Decision:
             for consumer, each in chosen.items()
         ]
         asked = self._asked
-        results: dict[str, claiming.Result] = {}
-        try:
-            results = self._own._claimer.claim(
-                asked.context.elevated(), asked.spec, claims, self._deadline, self._why
-            )
-        finally:
-            for claim in claims:
-                if results.get(claim.consumer) is claiming.Result.CLAIMED:
-                    self._room.keep(claim.consumer)
-                    self._claimed.append(claim)
-                else:
-                    self._room.give_back(claim.consumer, chosen[claim.consumer])
+        results = self._own._claimer.claim(
+            asked.context.elevated(), asked.spec, claims, self._deadline, self._why
+        )
+        for claim in claims:
+            if results[claim.consumer] is claiming.Result.CLAIMED:
+                self._room.keep(claim.consumer)
+                self._claimed.append(claim)
+            else:
+                self._give_back(claim.consumer)
         return results
 
     @property
     def _room(self) -> room_module.Room:
         return self._own._room
 
-    def _give_back(self, chosen: Mapping[str, choice.Choice]) -> None:
-        if self._asked.queries is not None:
-            for consumer, each in chosen.items():
-                self._room.give_back(consumer, each)
+    def _give_back(self, consumer: str) -> None:
+        self._room.give_back(consumer, self._held.pop(consumer))
 
     def _undo(self) -> None:
         """Remove what was allocated for some servers of a request that fails."""
-        if self._claimed:
-            asked = self._asked
-            self._own._claimer.undo(asked.context, asked.spec, self._claimed, self._deadline)
-            for claim in self._claimed:
-                self._room.give_back(claim.consumer, self._placed[claim.consumer])
+        try:
+            if self._claimed:
+                asked = self._asked
+                self._own._claimer.undo(asked.context, asked.spec, self._claimed, self._deadline)
+        finally:
             self._claimed = []
+            for consumer in list(self._held):
+                self._give_back(consumer)
 
     # -- answering --------------------------------------------------------------------
 
-    def selections(self, chosen: Sequence[choice.Choice]) -> list[list[Any]]:
+    def _selections(self, chosen: Sequence[choice.Choice]) -> list[list[Any]]:
         """Return the choices, each with its alternates, as Nova's Selections."""
         alternates = self._plan.alternates(chosen, self._asked.alternates)
         return [

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong between a choice and its answer leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+from unittest import mock
+
+from nova import exception
+
+from nova_nodb_scheduler.nova_adapter.placement import outcomes
+from tests.functional.nova_adapter import test_memory_decisions
+
+
+class NoAnswer(Exception):
+    pass
+
+
+class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
+    def test_a_claim_given_up_leaves_nothing_of_the_other_servers(self):
+        """The first of two is rejected, the second one is written."""
+        writer = self.runtime.decisions._writer
+        own = writer.write
+
+        def first_rejected(servers, *args, **kwargs):
+            written = own(servers[1:], *args, **kwargs)
+            rejected = outcomes.Rejected(None, "not asked")
+            return {servers[0].consumer: rejected, **written}
+
+        with (
+            mock.patch.object(writer, "write", first_rejected),
+            contextlib.suppress(exception.NoValidHost),
+        ):
+            self.select(servers=2)
+        # What Nova's own way then chose is there; nothing of ours is.
+        self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+    def test_a_fault_while_the_answer_is_made_takes_the_allocations_back(self):
+        decider = "nova_nodb_scheduler.nova_adapter.selections.selection"
+        with mock.patch(decider, side_effect=ZeroDivisionError):
+            _uuids, chosen = self.select(servers=2)
+        self.assertEqual(2, len(chosen))
+        self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
+        self.assertEqual(2, self.used("h1")["VCPU"] + self.used("h2")["VCPU"])
+        self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+    def evacuated(self, source: str, ignored: list[str]) -> tuple[str, Any]:
+        """Have a server with allocations on its host fail on its way to another."""
+        server = str(uuid.uuid4())
+        body = {
+            "allocations": {self.nodes[source].uuid: {"resources": {"VCPU": 1}}},
+            "project_id": test_memory_decisions.PROJECT,
+            "user_id": test_memory_decisions.PROJECT,
+            "consumer_generation": None,
+        }
+        self.ask("put", f"/allocations/{server}", body)
+        spec = self.spec([server], ignore_hosts=ignored)
+        self.runtime.decisions.decider._known = lambda consumer: consumer == server
+        return server, spec
+
+    def test_a_server_that_fails_to_move_keeps_what_it_has_where_it_runs(self):
+        server, spec = self.evacuated("h1", ["h1"])
+        self.beat()
+        making = "nova_nodb_scheduler.nova_adapter.selections.selection"
+        broken = exception.NovaException("the answer fails")
+        with mock.patch(making, side_effect=broken):
+            self.assertRaises(
+                exception.NovaException,
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=spec,
+                instance_uuids=[server],
+                return_objects=True,
+                return_alternates=False,
+            )
+        held = self.ask("get", f"/allocations/{server}")["allocations"]
+        self.assertEqual([self.nodes["h1"].uuid], list(held))
+
+    def test_a_move_that_fails_takes_back_what_was_written_for_others(self):
+        """Servers of one request, one of which turns out to have allocations already."""
+        server, spec = self.evacuated("h1", [])
+        other = str(uuid.uuid4())
+        failed = exception.AllocationUpdateFailed(consumer_uuid=server, error="it changed")
+        with mock.patch.object(self.client, "claim_resources", side_effect=failed):
+            self.beat()
+            self.assertRaises(
+                exception.AllocationUpdateFailed,
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=spec,
+                instance_uuids=[other, server],
+                return_objects=True,
+                return_alternates=False,
+            )
+        self.assertEqual({}, self.ask("get", f"/allocations/{other}")["allocations"])
+        self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+    def test_a_fault_at_the_second_server_gives_the_room_of_the_first_back(self):
+        room = self.runtime.decisions.decider._room
+        own = room.take
+        calls = []
+
+        def second_fails(*args):
+            calls.append(args)
+            if len(calls) == 2:
+                raise NoAnswer
+            return own(*args)
+
+        with mock.patch.object(room, "take", second_fails):
+            self.select(servers=2)
+        self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
+        self.assertEqual(0, len(self.runtime.decisions.reservations))
