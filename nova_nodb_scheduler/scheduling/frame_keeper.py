@@ -223,7 +223,7 @@ class FrameKeeper:
             self._engine.set_aggregates(self._memberships.aggregates())
         return changed
 
-    def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> set[str]:
+    def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> frozenset[str]:
         facts = source.aggregate(uuid)
         if facts is None or facts.fault is None:
             self._unreadable.pop(uuid, None)
