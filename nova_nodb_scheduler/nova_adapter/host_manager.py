@@ -158,7 +158,10 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
             nova_context.set_target_cell(own, mapping)
             return own
 
-        return view.reads.instances(cell, compute.host, targeted)
+        place = (cell, compute.host)
+        if place not in view.instances_of:
+            view.instances_of[place] = view.reads.instances(cell, compute.host, targeted)
+        return view.instances_of[place]
 
     @staticmethod
     def _instances_from_database(

@@ -49,6 +49,9 @@ class RequestView:
         self.cell_of_host: Mapping[str, str] = {}
         #: Of cells that are not served: instance uuids by host, once read.
         self.instances_read: dict[str, Mapping[str, Any]] = {}
+        #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,
+        #: so that a server placed on one is seen on the others.
+        self.instances_of: dict[tuple[str, str], Any] = {}
         #: True once Placement offered a host that the store does not know.
         self.unknown_candidates = False
         #: The questions to Placement, kept back; None where Placement is asked.

@@ -119,15 +119,16 @@ class Plugin:
             reason = candidates.outside(query, self.engine.frame, request.cells)
             if reason is not None:
                 raise Outside(reason)
+        view = self.view()
         objects = host_objects.HostObjects(
             self.manager,
             spec,
-            lambda uuids: self._states(spec, uuids),
+            lambda uuids: self._states(spec, view, uuids),
             lambda uuid: self.engine.allocation_requests(request, uuid),
         )
         return self.engine.plan(request, objects, servers=servers)
 
-    def _states(self, spec: Any, uuids: Collection[str]) -> dict[str, Any]:
+    def _states(self, spec: Any, view: views.RequestView, uuids: Collection[str]) -> dict[str, Any]:
         """As the decider makes them: by Nova's own method, over the store."""
         frame = self.engine.frame
         names = {}
@@ -136,7 +137,7 @@ class Plugin:
             if row is not None:
                 facts = frame.facts(row)
                 names[facts.host, facts.node] = uuid
-        with views.working_on(self.view()):
+        with views.working_on(view):
             states = list(
                 self.manager.get_host_states_by_uuids(
                     nova_context.get_admin_context(), list(uuids), spec

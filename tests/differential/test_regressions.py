@@ -152,6 +152,20 @@ class RegressionsTest(test_decisions.DecisionsCase):
         held = cluster({}, {}, {}, {}, {}, instances=instances)
         self.assertEqual("placed", self.decided(held, request(servers=3), chosen))
 
+    def test_an_operators_own_filter_sees_on_all_nodes_of_a_host_what_one_took(self) -> None:
+        held = cluster({}, {"host": "h0"})
+        held = attrs.evolve(held, services=held.services[:1])
+        members = {"policy": "soft-affinity", "members": [], "hosts": [], "rules": {}}
+        chosen = settings(
+            "OperatorsFilter",
+            available_filters=[
+                "nova.scheduler.filters.all_filters",
+                "tests.differential.operators.OperatorsFilter",
+            ],
+        )
+        wanted = request(group=members, servers=4)
+        self.assertEqual("too few hosts", self.decided(held, wanted, chosen))
+
     # -- values that Nova reads in its own way -----------------------------------------
 
     def test_a_service_that_was_never_heard_of_has_its_creation_to_show(self) -> None:
