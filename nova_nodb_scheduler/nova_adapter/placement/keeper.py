@@ -264,7 +264,7 @@ class MirrorKeeper:
             self._begin_sweep(snapshot)
         assert self._sweep is not None
         if self._sweep.left:
-            again = self._sweep.step()
+            again = self._sweep.step(snapshot.namespace(namespaces.PROVIDERS.name))
             self._looks.once(again)
         if self._sweep.left:
             return True

@@ -168,15 +168,16 @@ class Sweep:
         """Trees still to be read."""
         return len(self._todo)
 
-    def step(self) -> set[str]:
-        """Read and publish the next few trees.
+    def step(self, view: snapshot_module.NamespaceView) -> set[str]:
+        """Read and publish the next few trees, but those that were read since the listing.
 
+        :param view: of the records, now: an import may have come in between
         :returns: roots to be looked at again a little later
         :raises PlacementUnanswered: the step may be repeated
         :raises BackendUnavailable: the same
         """
         batch = self._todo[-self._options.step_trees :]
-        written = self._trees.whole(batch)
+        written = self._trees.whole([tree for tree in batch if not self._is_read(view, *tree)])
         del self._todo[-self._options.step_trees :]
         self._waiting.difference_update(root for root, _members in batch)
         self._done["changed"] += written.changed
@@ -187,6 +188,16 @@ class Sweep:
                 {"left": self.left, "all": self._roots},
             )
         return written.again
+
+    def _is_read(
+        self, view: snapshot_module.NamespaceView, root: str, members: Sequence[trees.Provider]
+    ) -> bool:
+        found = view.get(root)
+        return (
+            found is not None
+            and float(found.state.get("whole_at", 0.0)) >= self._listed_from
+            and trees.matches(found.state, root, members)
+        )
 
     def finish(self, view: snapshot_module.NamespaceView) -> Mapping[str, Any]:
         """Say in namespace ``mirrors`` that the mirror was compared; return its record.

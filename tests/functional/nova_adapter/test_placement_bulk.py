@@ -243,6 +243,19 @@ class BesideKeepersTest(BulkCase):
         self.turns(kept, 60)
         self.assert_mirrored()
 
+    def test_a_first_sweep_asks_no_more_for_trees_that_were_imported_meanwhile(self) -> None:
+        self.populate()
+        kept = self.keeper(sweep=sweep.SweepOptions(step_trees=2))
+        self.follow()
+        self.assertTrue(kept.turn())
+        self.clock.now += 1
+        self.fill()
+        self.calls.clear()
+        self.turns(kept)
+        self.assertEqual({}, dict(self.calls))
+        self.assertEqual("one", self.states(namespaces.MIRRORS)["placement"]["keeper"])
+        self.assert_mirrored()
+
 
 class Paused:
     """Pages as they were when it was made."""
