@@ -20,8 +20,8 @@ _MOST_REPORTS = 16.0
 _WARM_UP = {options.STOCK: 1, options.PLUGIN: 10}
 _SETTLE_SECONDS = 3.0
 _READY_SECONDS = 6 * 3600.0
-#: Until Placement's mirror is filled for the first time.
-_MIRROR_SECONDS = 4 * 3600.0
+#: Until Placement's mirror, which is filled already, is compared with Placement.
+_MIRROR_SECONDS = 1800.0
 _DELETE_SECONDS = 3600.0
 
 
@@ -119,7 +119,15 @@ class Contest:
         return started
 
     def _wait_swept(self, scene: measuring.Scene) -> None:
-        """Wait, with a scheduler that is not measured, until the conductor has swept its cell."""
+        """Fill Placement's mirror, and wait until it and the cell are proved.
+
+        With a scheduler that is not measured: the conductor sweeps its cell, and the scheduler
+        compares the mirror with Placement.
+        """
+        self._say(f"{self._hosts} hosts: the mirror of Placement is filled")
+        started = time.monotonic()
+        databases.fill_mirror(self._running.settings, self._hosts)
+        self._log(f"{self._hosts} hosts: mirror filled in {time.monotonic() - started:.0f} s")
         self._say(f"{self._hosts} hosts: the conductor compares its cell with the store")
         started = time.monotonic()
         with self._scheduler(options.PLUGIN) as probe:

@@ -59,6 +59,16 @@ def create_store_schema(settings: stack_settings.Settings, hosts: int) -> None:
     database.run(settings, "nova-nodb-manage", command)
 
 
+def fill_mirror(settings: stack_settings.Settings, hosts: int) -> None:
+    """Fill the plugin's mirror of Placement out of Placement's database."""
+    path = configuration.write_nova(settings, configuration.MANAGE, hosts, plugin=True)
+    program = settings.program("nova-nodb-manage")
+    command = [program, "--config-file", str(path), "mirror", "import", "--json"]
+    name = configuration.database("placement", hosts)
+    url = configuration.database_url(settings, configuration.MANAGE, name)
+    database.run(settings, "nova-nodb-manage", command, {"NODB_PLACEMENT_CONNECTION": url})
+
+
 def _mark(settings: stack_settings.Settings, hosts: int) -> pathlib.Path:
     return settings.state / f"populated-{hosts}"
 

@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pymysql
@@ -132,7 +132,12 @@ def nova_manage(settings: stack_settings.Settings, *arguments: str, cell: str | 
     )
 
 
-def run(settings: stack_settings.Settings, log_name: str, command: Sequence[str]) -> str:
+def run(
+    settings: stack_settings.Settings,
+    log_name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Run a set-up command; its output goes to log/LOG_NAME.out and is returned."""
     log = settings.log / f"{log_name}.out"
     result = subprocess.run(
@@ -142,6 +147,7 @@ def run(settings: stack_settings.Settings, log_name: str, command: Sequence[str]
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        env={**os.environ, **(environment or {})},
     )
     with log.open("a") as output:
         output.write(f"$ {' '.join(command)}\n{result.stdout}")
