@@ -113,6 +113,9 @@ class Decider:
             selections = decision.decide()
             if selections is not None:
                 return selections
+            if decision.given_up:
+                # That hosts are full was not what ended it.
+                raise NeedsPlacement("claims not answered in time")
             if asked.queries is None or self._proved_full(asked, decided_at):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
@@ -137,6 +140,10 @@ class _Decision:
         self._asked = asked
         self._view = view
         self._deadline = deadline
+        group = asked.spec.instance_group if "instance_group" in asked.spec else None
+        self._group_hosts = list(group.hosts) if group and "hosts" in group else None
+        #: Whether a claim was not answered in time, or Placement cannot be asked.
+        self.given_up = False
         self._claimed: list[claiming.Claim] = []
         #: Choices whose room is held, or was kept with an allocation, by server.
         self._held: dict[str, choice.Choice] = {}
@@ -213,6 +220,7 @@ class _Decision:
         finally:
             if answer is None:
                 self._undo()
+                self._restore_group()
         return answer
 
     def _claim_all(self) -> list[choice.Choice] | None:
@@ -233,6 +241,7 @@ class _Decision:
                     continue
                 self._view.trace.refuse(consumer, chosen[consumer], self._why[consumer])
                 if result is claiming.Result.GIVEN_UP or self._too_late():
+                    self.given_up = True
                     return None
                 self._plan.refuse(chosen[consumer])
             waiting = [consumer for consumer in waiting if consumer not in placed]
@@ -307,6 +316,17 @@ class _Decision:
             self._claimed = []
             for consumer in list(self._held):
                 self._give_back(consumer)
+
+    def _restore_group(self) -> None:
+        """Take the hosts that were chosen out of the request's group again.
+
+        Host states put them there, as Nova's do; whoever decides next is not
+        to find them.
+        """
+        if self._group_hosts is not None:
+            group = self._asked.spec.instance_group
+            group.hosts = self._group_hosts
+            group.obj_reset_changes(["hosts"])
 
     # -- answering --------------------------------------------------------------------
 

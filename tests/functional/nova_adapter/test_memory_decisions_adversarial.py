@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from typing import Any
 from unittest import mock
 
-from nova import exception
+from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
 from tests.functional.nova_adapter import test_memory_decisions
@@ -29,12 +28,11 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             rejected = outcomes.Rejected(None, "not asked")
             return {servers[0].consumer: rejected, **written}
 
-        with (
-            mock.patch.object(writer, "write", first_rejected),
-            contextlib.suppress(exception.NoValidHost),
-        ):
+        with mock.patch.object(writer, "write", first_rejected):
             self.select(servers=2)
         # What Nova's own way then chose is there; nothing of ours is.
+        self.assertEqual({"claims not answered in time": 1}, self.runtime.candidates())
+        self.assertEqual(2, self.used("h1")["VCPU"] + self.used("h2")["VCPU"])
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_while_the_answer_is_made_takes_the_allocations_back(self):
@@ -45,6 +43,31 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
         self.assertEqual(2, self.used("h1")["VCPU"] + self.used("h2")["VCPU"])
         self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+    def test_a_group_is_as_it_was_for_who_decides_after_a_failed_choice(self):
+        """Else Nova's own way would see servers of the group where there are none."""
+        group = objects.InstanceGroup(
+            uuid=str(uuid.uuid4()),
+            policy="anti-affinity",
+            policies=["anti-affinity"],
+            members=[],
+            hosts=[],
+            rules={},
+        )
+        making = "nova_nodb_scheduler.nova_adapter.selections.selection"
+        own = self.client.get_allocation_candidates
+        seen = []
+
+        def asked(*args: Any) -> Any:
+            seen.append(list(group.hosts))
+            return own(*args)
+
+        with (
+            mock.patch(making, side_effect=ZeroDivisionError),
+            mock.patch.object(self.client, "get_allocation_candidates", asked),
+        ):
+            self.select(servers=2, instance_group=group)
+        self.assertEqual([[]], seen)
 
     def evacuated(self, source: str, ignored: list[str]) -> tuple[str, Any]:
         """Have a server with allocations on its host fail on its way to another."""
