@@ -42,8 +42,7 @@ class MirrorImport(command.Command):
             default=1000,
             metavar="N",
             help="provider trees read in one transaction and published at once, at most "
-            f"{_MOST_TREES}; lower it where memory or the back end's requests are limited "
-            "(default: 1000)",
+            f"{_MOST_TREES}; lower it where memory is short or trees are large (default: 1000)",
         )
         return parser
 

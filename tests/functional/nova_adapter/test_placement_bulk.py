@@ -12,9 +12,11 @@ import pathlib
 import sqlite3
 import tempfile
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from placement import db_api as placement_db
+from sqlalchemy import event
 
 from nova_nodb_scheduler.cmd import application, mirror
 from nova_nodb_scheduler.model import records
@@ -28,10 +30,17 @@ TIMES = ("read_at", "whole_at", "written_at")
 FOUND = ("differing", "providers", "roots")
 
 
+def without_size(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name != "tree_size"}
+
+
 class BulkCase(mirror_cloud.MirrorCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = bulk.Database(placement_db.get_placement_engine())
+        directory = tempfile.TemporaryDirectory(prefix="nodb-bulk-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def fill(self, page: int = 100, database: Any = None) -> bulk_import.Result:
         return bulk_import.fill(
@@ -47,6 +56,16 @@ class BulkCase(mirror_cloud.MirrorCase):
             key: {name: value for name, value in state.items() if name not in TIMES}
             for key, state in self.states(namespaces.PROVIDERS).items()
         }
+
+    def copy(self) -> str:
+        """Return the URL of a file that holds what Placement's database holds."""
+        path = self.directory / "placement.sqlite"
+        with (
+            placement_db.get_placement_engine().connect() as connection,
+            contextlib.closing(sqlite3.connect(path)) as file,
+        ):
+            connection.connection.dbapi_connection.backup(file)
+        return f"sqlite:///{path}"
 
     def forget(self) -> None:
         """Delete the mirror's records."""
@@ -167,6 +186,34 @@ class BulkReadingTest(BulkCase):
             counts.append(len([each for each in statements.seen if each.startswith("SELECT")]))
         self.assertEqual([bulk.STATEMENTS_A_PAGE] * 2, counts)
 
+    def test_a_page_is_of_one_moment(self) -> None:
+        roots = self.populate()
+        url = self.copy()
+        path = self.directory / "placement.sqlite"
+        selects = 0
+
+        def write_meanwhile(_c: Any, _cursor: Any, statement: str, *_args: Any) -> None:
+            nonlocal selects
+            selects += statement.startswith("SELECT")
+            if selects == 3:
+                selects += 1
+                with contextlib.closing(sqlite3.connect(path)) as other:
+                    other.execute("UPDATE resource_providers SET generation = generation + 7")
+                    other.execute("DELETE FROM allocations")
+                    other.commit()
+
+        with contextlib.closing(sqlite3.connect(path)) as file:
+            # Readers see their moment while another connection writes.
+            file.execute("PRAGMA journal_mode = WAL")
+        database = bulk.Database.at(url)
+        self.addCleanup(database.close)
+        event.listen(database._engine, "before_cursor_execute", write_meanwhile)
+        page = database.page(0, 100)
+        later = database.page(0, 100)
+        assert page is not None and later is not None
+        self.assertEqual(self.real(), {k: without_size(v) for k, v in page.states.items()})
+        self.assertEqual({}, later.states[roots[0]]["allocations"])
+
 
 class BesideKeepersTest(BulkCase):
     def test_a_keeper_after_it_needs_one_request_and_finds_nothing_different(self) -> None:
@@ -284,22 +331,9 @@ class CommandTest(BulkCase):
 
     def setUp(self) -> None:
         super().setUp()
-        directory = tempfile.TemporaryDirectory(prefix="nodb-bulk-")
-        self.addCleanup(directory.cleanup)
-        self.directory = pathlib.Path(directory.name)
         saved = os.environ.pop(mirror.CONNECTION, None)
         if saved is not None:
             self.addCleanup(os.environ.__setitem__, mirror.CONNECTION, saved)
-
-    def copy(self) -> str:
-        """Return the URL of a file that holds what Placement's database holds."""
-        path = self.directory / "placement.sqlite"
-        with (
-            placement_db.get_placement_engine().connect() as connection,
-            contextlib.closing(sqlite3.connect(path)) as file,
-        ):
-            connection.connection.dbapi_connection.backup(file)
-        return f"sqlite:///{path}"
 
     def test_it_fills_the_mirror_and_says_what_it_did(self) -> None:
         self.populate()
