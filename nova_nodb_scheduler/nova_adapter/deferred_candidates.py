@@ -50,12 +50,14 @@ class DeferredCandidates:
     def get_allocation_candidates(self, context: Any, resources: Any) -> Answer:
         """Note the question; ask Placement only where memory has no answer."""
         self._asked.append(resources)
-        query = candidate_queries.parse_query(resources.to_querystring())
-        if self.outside is None and isinstance(query, candidate_queries.Outside):
-            self.outside = query.reason
         if self.outside is not None:
+            # The former ones were asked when they came.
+            answer: Answer = self._client.get_allocation_candidates(context, resources)
+            return answer
+        query = candidate_queries.parse_query(resources.to_querystring())
+        if isinstance(query, candidate_queries.Outside):
+            self.outside = query.reason
             return self.ask(context)
-        assert not isinstance(query, candidate_queries.Outside)  # it would be noted above
         self.queries.append(query)
         return [_PLACEHOLDER], {}, CANDIDATES_VERSION
 
