@@ -72,6 +72,7 @@ class Decider:
     :param proved_full: asked before NoValidHost is said, with when the decision
         began: True if no host's record was behind Placement, False if some were
         and are known better now; raises NeedsPlacement where nobody can tell
+    :param generation: grows when the store begins to be built anew
     :param deadline_seconds: how long a request's claims may take
     """
 
@@ -84,6 +85,7 @@ class Decider:
         claimer: claiming.Claimer,
         known_instance: Callable[[str], bool],
         proved_full: Callable[[Asked, float], bool],
+        generation: Callable[[], int],
         *,
         deadline_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -96,6 +98,7 @@ class Decider:
         self._claimer = claimer
         self._known = known_instance
         self._proved_full = proved_full
+        self._generation = generation
         self._deadline_seconds = deadline_seconds
         self._clock = clock
         self._now = now
@@ -158,10 +161,13 @@ class _Decision:
         own = self._own
         enabled = [str(cell.uuid) for cell in own._host_manager.enabled_cells]
         self._request = request_conversion.request(self._asked.spec, self._asked.queries, enabled)
+        # A store that is being built anew lacks hosts, and servers of groups.
+        self._check_whole()
         own._keeper.catch_up(own._now())
+        self._check_whole()
         with own._engine.lock:
             for query in self._asked.queries or ():
-                reason = candidates.outside(query, own._engine.frame, self._request.cells)
+                reason = candidates.outside(query, own._engine.frame)
                 if reason is not None:
                     raise NeedsPlacement(reason)
         self._plan = own._engine.plan(
@@ -171,6 +177,14 @@ class _Decision:
             explain=explain,
         )
         self._first_counts = self._plan.counts
+
+    def _check_whole(self) -> None:
+        """Refuse a store other than the one that the view was proved on.
+
+        :raises NeedsPlacement: it began to be built anew meanwhile
+        """
+        if self._own._generation() != self._view.reads.generation:
+            raise NeedsPlacement("states not proved")
 
     # -- what Nova's own filters need ---------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from nova_nodb_scheduler.nova_adapter import claiming, deciding, scheduling_opti
 from nova_nodb_scheduler.nova_adapter import room as room_module
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
 from nova_nodb_scheduler.scheduling import (
+    candidates,
     engine,
     fact_source,
     frame_keeper,
@@ -27,6 +29,9 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract, replication, replicator
 
 LOG = logging.getLogger(__name__)
+
+#: How often the columns are brought to the present without a request.
+_FOLLOW_SECONDS = 1.0
 
 
 @attrs.frozen
@@ -64,6 +69,8 @@ class DecisionParts:
         self.host_manager = around.host_manager
         self.placement_client = around.placement_client
         self._options = options
+        self._stop = threading.Event()
+        self._follower: threading.Thread | None = None
         self.reservations = reservations.Reservations(
             time.monotonic,
             pending_seconds=10 * options.deadline_seconds,
@@ -92,6 +99,7 @@ class DecisionParts:
             claiming.Claimer(around.placement_client, self._writer, self._mirror.hints.hint),
             lambda uuid: bool(self._present.locate(uuid)),
             self._proved_full,
+            lambda: around.replicator.generation,
             deadline_seconds=options.deadline_seconds,
         )
 
@@ -126,10 +134,36 @@ class DecisionParts:
     def start(self) -> None:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
+        self._stop.clear()
+        self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
+        self._follower.start()
 
     def stop(self) -> None:
         """Stop the threads; before the synchronizer is closed."""
+        self._stop.set()
+        if self._follower is not None:
+            self._follower.join(10.0)
+            self._follower = None
         self._mirror.stop()
+
+    def _follow(self) -> None:
+        """Keep the hosts' columns near the present between requests.
+
+        Without it the first request after a start, or after a quiet hour, would
+        pay for all that came meanwhile, and others would wait behind it.
+        """
+        complained = False
+        while not self._stop.wait(_FOLLOW_SECONDS):
+            if self._epoch() is None:
+                continue
+            try:
+                self.frame_keeper.catch_up(time.time())
+                complained = False
+            except Exception:
+                # A request that meets the same goes to Placement and is counted.
+                if not complained:
+                    LOG.exception("The hosts' columns could not be brought to the present.")
+                complained = True
 
     @property
     def mirror_keeper(self) -> keeper.MirrorKeeper:
@@ -148,6 +182,10 @@ class DecisionParts:
 
     def _proved_full(self, asked: deciding.Asked, decided_at: float) -> bool:
         """See :class:`deciding.Decider`."""
+        cells = {str(cell.uuid) for cell in self._around.host_manager.enabled_cells}
+        with self.engine.lock:
+            if candidates.any_broken(self.engine.frame, cells):
+                raise deciding.NeedsPlacement("broken provider")
         for query in asked.queries or ():
             try:
                 proof = self._mirror.mirror.prove_current(decided_at, query.resources)

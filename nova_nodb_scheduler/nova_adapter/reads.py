@@ -55,6 +55,11 @@ class Reads:
         self._aggregates = snapshot.namespace(namespaces.AGGREGATES.name)
         self._host_mappings = snapshot.namespace(namespaces.HOST_MAPPINGS.name)
 
+    @property
+    def generation(self) -> int:
+        """Of the store, when the snapshot was taken."""
+        return self._generation
+
     # -- compute nodes ------------------------------------------------------
 
     def compute_nodes(self, cell: str, uuids: Collection[str] | None) -> list[Any]:

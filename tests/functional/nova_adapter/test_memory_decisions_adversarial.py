@@ -69,6 +69,28 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             self.select(servers=2, instance_group=group)
         self.assertEqual([[]], seen)
 
+    def test_a_store_that_is_built_anew_decides_nothing(self):
+        """Between the view of a request and its plan: hosts and servers are missing."""
+        keeper = self.runtime.decisions.frame_keeper
+        rebuild = self.runtime.replicator._rebuild
+        own = keeper.catch_up
+
+        def meanwhile(now_seconds: float) -> Any:
+            rebuild.generation += 2
+            return own(now_seconds)
+
+        with mock.patch.object(keeper, "catch_up", meanwhile):
+            self.select()
+        self.assertEqual({"states not proved": 1}, self.runtime.candidates())
+        self.select()
+        self.assertEqual({"states not proved": 1, "memory": 1}, self.runtime.candidates())
+
+    def test_pinned_cpus_beside_a_second_group_cost_what_they_cost_stock_nova(self):
+        """Two questions, for PCPU and for VCPU instead, and neither asked again."""
+        with self.assertRaises(exception.NoValidHost):
+            self.select(extra_specs={"hw:cpu_policy": "dedicated", "resources1:VGPU": "1"})
+        self.assertEqual(2, self.calls["get allocation_candidates"])
+
     def evacuated(self, source: str, ignored: list[str]) -> tuple[str, Any]:
         """Have a server with allocations on its host fail on its way to another."""
         server = str(uuid.uuid4())
