@@ -11,7 +11,7 @@ spans its tree, so children add nothing).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable
 
 import numpy as np
 import numpy.typing as npt
@@ -111,24 +111,20 @@ def allocation_request(query: requests.CandidateQuery, provider: str) -> contrac
     }
 
 
-def outside(
-    query: requests.CandidateQuery, frame: host_frame.HostFrame, cells: Iterable[str] = ()
-) -> str | None:
+def outside(query: requests.CandidateQuery, frame: host_frame.HostFrame) -> str | None:
     """Return why Placement itself must be asked; None if the columns can tell.
 
     A host without a provider in the mirror is no candidate, as one without a
     provider in Placement is none. That it has one since is found like room that
-    was freed: before "no valid host" is said.
-
-    :param cells: whose hosts matter; none given: all
+    was freed: before "no valid host" is said. So are hosts whose provider breaks
+    the model (:func:`any_broken`): one of them in a cloud of thousands must not
+    send every request to Placement.
     """
     resources = query.resources
     if any(frame.nested[name] > 0 for name in resources):
         return "nested"
     if any(not shared.isdisjoint(resources) for shared in frame.sharing.values()):
         return "sharing"
-    if frame.broken and _matters(frame, frame.broken, cells):
-        return "broken"
     forbidden = query.forbidden_traits | query.root_forbidden
     for trait in forbidden:
         # Placement refuses a query that names a trait it never heard of.
@@ -141,12 +137,9 @@ def _holds(trait: str) -> Callable[[frozenset[str]], bool]:
     return lambda traits: trait in traits
 
 
-def _matters(frame: host_frame.HostFrame, rows: Iterable[int], cells: Iterable[str]) -> bool:
-    wanted = frozenset(cells)
-    return any(
-        frame.has_service.item(row) and (not wanted or frame.facts(row).cell in wanted)
-        for row in rows
-    )
+def any_broken(frame: host_frame.HostFrame, cells: Container[str]) -> bool:
+    """Say whether some cells have a host of which only Placement can tell."""
+    return any(frame.has_service[row] and frame.facts(row).cell in cells for row in frame.broken)
 
 
 def _room(

@@ -116,7 +116,7 @@ class Plugin:
         self.keeper.catch_up(NOW_SECONDS)
         request = request_conversion.request(spec, queries, self.cluster.enabled_cells)
         for query in queries or ():
-            reason = candidates.outside(query, self.engine.frame, request.cells)
+            reason = candidates.outside(query, self.engine.frame)
             if reason is not None:
                 raise Outside(reason)
         view = self.view()

@@ -19,7 +19,7 @@ from rich import progress as rich_progress
 
 from tools.stack import __main__ as command_line
 from tools.stack import cloud as stack_cloud
-from tools.stack import demo_report, plugin_status, rpccount, sqlcount
+from tools.stack import demo_report, placementcount, plugin_status, rpccount, sqlcount
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -116,9 +116,11 @@ def _perform(
     before = plugin_status.read(stack.settings) if with_plugin else plugin_status.PluginStatus()
     step(f"booting {_SERVERS} servers, an anti-affinity group among them")
     boot_begin = time.monotonic()
+    placement = placementcount.PlacementRequests(stack.settings.log / "placement.log")
     with sqlcount.Counter(stack.settings) as counter:
         servers = _boot(stack)
     boot_seconds = time.monotonic() - boot_begin
+    asked = placement.counts()
     after = plugin_status.read(stack.settings) if with_plugin else before
     callers = rpccount.reply_queues(stack)
     report = counter.report
@@ -133,6 +135,8 @@ def _perform(
         heartbeats=report.heartbeats(_SCHEDULERS),
         reply_queues=sum(n for user, n in callers.items() if user.startswith(_SCHEDULERS)),
         fallbacks=_difference(after.fallbacks, before.fallbacks),
+        candidate_requests=asked["GET allocation_candidates"],
+        allocation_writes=asked["PUT allocations"] + asked["POST allocations"],
         hosts=after.hosts,
         schedule_seconds=after.schedule_seconds,
         feed_lag_seconds=after.feed_lag_seconds,

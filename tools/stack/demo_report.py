@@ -39,6 +39,9 @@ class Figures:
     reply_queues: int
     """Schedulers that ever made an RPC call: 0 means nothing was read on their behalf."""
     fallbacks: int | None
+    candidate_requests: int
+    """Requests to Placement for allocation candidates, by anybody, during the boots."""
+    allocation_writes: int
     hosts: int | None
     schedule_seconds: float | None
     feed_lag_seconds: float | None
@@ -51,7 +54,7 @@ class Figures:
         """All ACTIVE; with the plugin, also nothing read and no known fallback."""
         placed = all(server.status == "ACTIVE" for server in self.servers)
         read = sum(self.statements_on_tables.values()) + self.statements_on_cell_databases
-        silent = not read and not self.reply_queues and not self.fallbacks
+        silent = not (read or self.reply_queues or self.fallbacks or self.candidate_requests)
         return placed and (silent or not self.plugin)
 
 
@@ -120,6 +123,8 @@ def _rows(figures: Figures) -> list[tuple[str, object, object]]:
         ("schedulers that made an RPC call", figures.reply_queues, 0),
         ("(statements of nova-scheduler on the synchronizer)", own_store, None),
         ("requests that took Nova's own path", figures.fallbacks, 0),
+        ("GET /allocation_candidates", figures.candidate_requests, 0),
+        ("(allocations written, PUT and POST)", figures.allocation_writes, None),
         ("hosts in the store", figures.hosts, None),
         ("schedule latency, median, s", _seconds(figures.schedule_seconds), None),
         ("feed lag, s", _seconds(figures.feed_lag_seconds), None),

@@ -4,7 +4,7 @@
 import attrs
 import testtools
 
-from nova_nodb_scheduler.scheduling import candidates, host_frame
+from nova_nodb_scheduler.scheduling import candidates, host_facts, host_frame
 from tests.unit.scheduling import toys
 
 
@@ -19,7 +19,7 @@ class OutsideTest(testtools.TestCase):
 
     def outside(self, **known):
         self.frame.put(toys.facts(1, **known))
-        return candidates.outside(self.query, self.frame, [toys.CELL])
+        return candidates.outside(self.query, self.frame)
 
     def test_plain_roots_are_inside(self):
         self.assertIsNone(self.outside())
@@ -41,18 +41,20 @@ class OutsideTest(testtools.TestCase):
         self.frame.sharing["odd"] = frozenset({"VCPU"})
         self.assertEqual("sharing", self.outside())
 
-    def test_a_broken_provider_matters_where_servers_may_go(self):
-        broken = attrs.evolve(self.provider, broken="a child without a parent")
-        self.assertEqual("broken", self.outside(provider=broken))
+    def test_a_broken_provider_is_passed_over_and_remembered(self):
+        broken = host_facts.ProviderFacts(generation=-1, broken="a child without a parent")
         facts = attrs.evolve(toys.facts(1), provider=broken)
-        self.frame.put(facts)
-        self.assertEqual("broken", candidates.outside(self.query, self.frame, [toys.CELL]))
-        self.assertIsNone(candidates.outside(self.query, self.frame, ["elsewhere"]))
+        row = self.frame.put(facts)
+        self.assertIsNone(candidates.outside(self.query, self.frame))
+        passes = candidates.Candidates((self.query,)).mask(self.frame, slice(None))
+        self.assertFalse(passes[row])
+        self.assertTrue(candidates.any_broken(self.frame, [toys.CELL]))
+        self.assertFalse(candidates.any_broken(self.frame, ["elsewhere"]))
         self.frame.put(attrs.evolve(facts, has_service=False))
-        self.assertIsNone(candidates.outside(self.query, self.frame, [toys.CELL]))
+        self.assertFalse(candidates.any_broken(self.frame, [toys.CELL]))
 
     def test_a_host_without_a_provider_is_no_candidate_and_no_doubt(self):
         row = self.frame.put(attrs.evolve(toys.facts(1), provider=None))
-        self.assertIsNone(candidates.outside(self.query, self.frame, [toys.CELL]))
+        self.assertIsNone(candidates.outside(self.query, self.frame))
         passes = candidates.Candidates((self.query,)).mask(self.frame, slice(None))
         self.assertFalse(passes[row])
