@@ -119,11 +119,20 @@ class Decider:
             if decision.given_up:
                 # That hosts are full was not what ended it.
                 raise NeedsPlacement("claims not answered in time")
-            if asked.queries is None or self._proved_full(asked, decided_at):
+            if asked.queries is None or self._is_proved(asked, decided_at):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > started + self._deadline_seconds:
                 raise NeedsPlacement("mirror behind")
+
+    def _is_proved(self, asked: Asked, decided_at: float) -> bool:
+        try:
+            return self._proved_full(asked, decided_at)
+        except NeedsPlacement:
+            raise
+        except Exception as error:
+            LOG.exception("Whether hosts are full cannot be proved; Placement is asked instead.")
+            raise NeedsPlacement("fault of the plugin") from error
 
     def explain(self, asked: Asked, view: views_module.RequestView) -> planning.Plan:
         """Plan a request, and do no more: nothing is held or allocated.

@@ -91,6 +91,16 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             self.select(extra_specs={"hw:cpu_policy": "dedicated", "resources1:VGPU": "1"})
         self.assertEqual(2, self.calls["get allocation_candidates"])
 
+    def test_a_fault_of_the_proof_sends_the_request_to_placement(self):
+        mirror = self.runtime.decisions._mirror.mirror
+        with (
+            mock.patch.object(mirror, "prove_current", side_effect=KeyError("generation")),
+            self.assertRaises(exception.NoValidHost),
+        ):
+            self.select(vcpus=5)
+        self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
+        self.assertEqual(1, self.calls["get allocation_candidates"])
+
     def evacuated(self, source: str, ignored: list[str]) -> tuple[str, Any]:
         """Have a server with allocations on its host fail on its way to another."""
         server = str(uuid.uuid4())
