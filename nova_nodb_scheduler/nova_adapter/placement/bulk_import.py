@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.placement import bulk, tree_publishing
+from nova_nodb_scheduler.nova_adapter.placement import bulk, bulk_rows, tree_publishing
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
@@ -81,7 +81,7 @@ def fill(
 
 
 def _publish(
-    page: bulk.Page,
+    page: bulk_rows.Page,
     began_at: float,
     publisher: publisher_module.Publisher,
     result: Result,

@@ -20,7 +20,13 @@ from sqlalchemy import event
 
 from nova_nodb_scheduler.cmd import application, mirror
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.placement import bulk, bulk_import, own_writes, sweep
+from nova_nodb_scheduler.nova_adapter.placement import (
+    bulk,
+    bulk_import,
+    bulk_rows,
+    own_writes,
+    sweep,
+)
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import publisher
 from tests.functional.nova_adapter import cloud, mirror_cloud
@@ -173,7 +179,7 @@ class BulkReadingTest(BulkCase):
             self.assertEqual(whole.states, found)
             selects = [each for each in statements.seen if each.startswith("SELECT")]
             # One more finds that there is none.
-            self.assertEqual(pages * bulk.STATEMENTS_A_PAGE + 1, len(selects))
+            self.assertEqual(pages * bulk_rows.STATEMENTS_A_PAGE + 1, len(selects))
             self.assertEqual(-(-7 // size), pages)
 
     def test_a_page_is_as_many_selects_for_forty_trees_as_for_two(self) -> None:
@@ -184,7 +190,7 @@ class BulkReadingTest(BulkCase):
             with cloud.Statements() as statements:
                 self.database.page(0, size)
             counts.append(len([each for each in statements.seen if each.startswith("SELECT")]))
-        self.assertEqual([bulk.STATEMENTS_A_PAGE] * 2, counts)
+        self.assertEqual([bulk_rows.STATEMENTS_A_PAGE] * 2, counts)
 
     def test_a_page_is_of_one_moment(self) -> None:
         roots = self.populate()
@@ -310,7 +316,7 @@ class Paused:
     def __init__(self, database: bulk.Database) -> None:
         self._page = database.page(0, 100)
 
-    def page(self, after: int, _trees: int) -> bulk.Page | None:
+    def page(self, after: int, _trees: int) -> bulk_rows.Page | None:
         return None if after else self._page
 
 
