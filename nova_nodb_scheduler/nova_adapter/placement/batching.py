@@ -9,6 +9,7 @@ one that still waits leads then. A lone caller never waits.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -20,6 +21,21 @@ Result = TypeVar("Result")
 
 class LeaderEnded(Exception):
     """The thread that made the call for several was ended: its result is not known."""
+
+
+class Overdue(Exception):
+    """A call did not end in time.
+
+    :param taken: the work is part of it, and its result is not known; else it
+        still waited, and nothing is done
+    """
+
+    def __init__(self, taken: bool) -> None:
+        super().__init__(taken)
+        self.taken = taken
+
+    def __str__(self) -> str:
+        return "no answer in time" if self.taken else "an earlier call did not end in time"
 
 
 @attrs.define(eq=False)
@@ -62,21 +78,32 @@ class Batcher(Generic[Work, Result]):
         self._queue: list[_Place[Work, Result]] = []
         self._busy = False
 
-    def submit(self, work: Work, size: int, *, alone: bool = False) -> Result:
+    def submit(
+        self,
+        work: Work,
+        size: int,
+        *,
+        alone: bool = False,
+        patience_seconds: float | None = None,
+    ) -> Result:
         """Wait until the work is done, and return its result.
 
         Blocks for the call under way, those queued before and the own one.
 
         :param size: what counts towards the bound
         :param alone: not to share a call
+        :param patience_seconds: how long to wait for calls of other threads; the
+            own one is as patient as its client. None: without end
+        :raises Overdue: such a call did not end by then
         :raises LeaderEnded: another caller's thread was killed during the call
         """
         place: _Place[Work, Result] = _Place(work, size, alone)
+        until = None if patience_seconds is None else time.monotonic() + patience_seconds
         with self._changed:
             self._queue.append(place)
             self._changed.notify_all()
         while True:
-            batch = self._wait(place)
+            batch = self._wait(place, until)
             if not batch:
                 break
             self._lead(batch)
@@ -84,13 +111,16 @@ class Batcher(Generic[Work, Result]):
             raise place.error
         return place.result  # type: ignore[return-value]
 
-    def _wait(self, place: _Place[Work, Result]) -> list[_Place[Work, Result]]:
+    def _wait(self, place: _Place[Work, Result], until: float | None) -> list[_Place[Work, Result]]:
         """Wait for a result, or for the lead and then return what to lead."""
         with self._changed:
             leads = False
             try:
                 while not place.done and self._busy:
-                    self._changed.wait()
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise Overdue(taken=place not in self._queue)
+                    self._changed.wait(left)
                 if place.done:
                     return []
                 leads = self._busy = True
@@ -98,7 +128,7 @@ class Batcher(Generic[Work, Result]):
                     self._changed.wait_for(self._is_full, self._window_seconds)
                 return self._take()
             except BaseException:
-                # A green thread was killed: nobody wants its result any more.
+                # Too late, or a green thread was killed: nobody wants its result any more.
                 if place in self._queue:
                     self._queue.remove(place)
                 if leads:

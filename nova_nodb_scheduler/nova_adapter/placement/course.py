@@ -32,6 +32,8 @@ from nova_nodb_scheduler.nova_adapter.placement import (
 
 #: Answers that a consumer is not new though it has nothing, before that is believed.
 _PATIENCE = 3
+#: For other threads' calls, of a write that begins when its deadline has come.
+_LEAST_PATIENCE_SECONDS = 1.0
 
 
 @attrs.define(eq=False)
@@ -90,9 +92,18 @@ class Course:
         reply: conflicts.Reply | None = self._limits.refusal([part])
         if reply is None:
             try:
-                reply = self._batcher.submit(part, len(piece.servers), alone=piece.alone)
+                reply = self._batcher.submit(
+                    part,
+                    len(piece.servers),
+                    alone=piece.alone,
+                    patience_seconds=max(_LEAST_PATIENCE_SECONDS, self._reading.left_seconds()),
+                )
             except batching.LeaderEnded as error:
                 reply = conflicts.Lost(str(error))
+            except batching.Overdue as error:
+                # One Placement that hangs is not to hang all of a worker's threads.
+                text = str(error)
+                reply = conflicts.Lost(text) if error.taken else conflicts.Bad(None, text)
             self._limits.note([part], reply)
         piece.attempts += 1
         # One lost race says nothing of this request: it may have been another's.
@@ -138,7 +149,9 @@ class Course:
 
     def _bad(self, piece: _Piece, rejected: outcomes.Rejected) -> None:
         if rejected.status is None:
-            self._settle(piece, rejected)
+            # It did not arrive now; an earlier attempt may have.
+            unknown = outcomes.Unknown(f"an answer was lost before: {rejected.text}")
+            self._settle(piece, unknown if piece.unsure else rejected)
         else:
             self._halve(piece, rejected)
 

@@ -50,6 +50,9 @@ class ReadBack:
     def pause(self, attempt: int) -> bool:
         return self.pauses.pause(attempt, self.deadline)
 
+    def left_seconds(self) -> float:
+        return self.deadline - self.pauses.clock()
+
     def read(self, server: outcomes.Server) -> posting.Held | None:
         """Return what a consumer has; None where no answer came in time."""
         attempt = 0

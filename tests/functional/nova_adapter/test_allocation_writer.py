@@ -267,6 +267,18 @@ class LostAnswersTest(WriterCase):
         self.assertEqual([outcomes.Written] * 2, cloud.kinds(servers, found))
         self.assertEqual({"VCPU": 2}, self.usages(host))
 
+    def test_a_refused_login_after_a_lost_answer_does_not_say_that_nothing_is_written(self) -> None:
+        one = cloud.server(self.provider(VCPU=2))
+
+        def unanswered(call: Any) -> Any:
+            raise keystone.ConnectTimeout
+
+        def refused(call: Any) -> Any:
+            raise keystone.Unauthorized
+
+        self.client.faults["post"] = [unanswered, refused]
+        self.assertIsInstance(self.write(one)[one.consumer], outcomes.Unknown)
+
     def test_records_that_a_breaking_placement_left_behind_are_taken_over(self) -> None:
         host = self.provider(VCPU=2)
         servers = [cloud.server(host), cloud.server(host)]

@@ -69,6 +69,32 @@ class BatcherTest(testtools.TestCase):
             thread.join()
         return found
 
+    def test_a_call_that_hangs_holds_nobody_beyond_his_patience(self) -> None:
+        batcher = batching.Batcher(self.call)
+        self.go.clear()
+        leader = threading.Thread(target=batcher.submit, args=(0, 1))
+        leader.start()
+        self.entered.wait()
+        error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.05)
+        self.assertFalse(error.taken)
+        self.go.set()
+        leader.join()
+        self.assertEqual(20, batcher.submit(2, 1))
+        self.assertEqual([[0], [2]], self.calls)
+
+    def test_whose_work_is_in_a_call_that_hangs_does_not_know_its_result(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0, max_size=2)
+        self.go.clear()
+        leader = threading.Thread(target=batcher.submit, args=(0, 1))
+        leader.start()
+        while not batcher._busy:
+            time.sleep(0.001)
+        error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.2)
+        self.assertTrue(error.taken)
+        self.go.set()
+        leader.join()
+        self.assertEqual([[0, 1]], self.calls)
+
     def test_a_lone_caller_calls_at_once_in_its_own_thread(self) -> None:
         batcher = batching.Batcher(self.call)
         self.assertEqual(70, batcher.submit(7, 1))
