@@ -24,6 +24,8 @@ class Result(enum.Enum):
 
     #: Placement has it.
     CLAIMED = "claimed"
+    #: Placement has it, beside what the server had before.
+    JOINED = "joined"
     #: Not on this host; another may do.
     NEXT_HOST = "next host"
     #: On no host, for Placement cannot be asked or does not answer in time.
@@ -80,8 +82,7 @@ class Claimer:
         try:
             self._claim(context, spec, claims, deadline, why, found)
         except Exception:
-            claimed = [each for each in claims if found.get(each.consumer) is Result.CLAIMED]
-            self.undo(context, spec, claimed, deadline)
+            self.undo(context, spec, held(claims, found), deadline)
             raise
         behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
         if behind:
@@ -187,11 +188,21 @@ class Claimer:
             allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
         )
         self._look_at([claim.host_uuid])
-        return Result.CLAIMED if claimed else Result.NEXT_HOST
+        return Result.JOINED if claimed else Result.NEXT_HOST
 
     @staticmethod
     def _server(claim: Claim, spec: Any, user_id: str) -> outcomes.Server:
         return outcomes.Server(claim.consumer, claim.request, spec.project_id, user_id)
+
+
+def held(claims: Sequence[Claim], found: Mapping[str, Result]) -> list[Claim]:
+    """Return the claims that Placement has, as they turned out: of new servers or not."""
+    made = []
+    for claim in claims:
+        result = found.get(claim.consumer)
+        if result in (Result.CLAIMED, Result.JOINED):
+            made.append(attrs.evolve(claim, is_new=result is Result.CLAIMED))
+    return made
 
 
 def _is_written(outcome: outcomes.Outcome) -> bool:

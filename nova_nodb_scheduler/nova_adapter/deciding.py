@@ -259,7 +259,7 @@ class _Decision:
                 break
             results = self._claim(chosen)
             for consumer, result in results.items():
-                if result is claiming.Result.CLAIMED:
+                if result in (claiming.Result.CLAIMED, claiming.Result.JOINED):
                     placed[consumer] = chosen[consumer]
                     continue
                 self._view.trace.refuse(consumer, chosen[consumer], self._why[consumer])
@@ -314,12 +314,12 @@ class _Decision:
         results = self._own._claimer.claim(
             asked.context.elevated(), asked.spec, claims, self._deadline, self._why
         )
-        for claim in claims:
-            if results[claim.consumer] is claiming.Result.CLAIMED:
-                self._room.keep(claim.consumer)
-                self._claimed.append(claim)
-            else:
-                self._give_back(claim.consumer)
+        held = claiming.held(claims, results)
+        self._claimed += held
+        for claim in held:
+            self._room.keep(claim.consumer)
+        for consumer in chosen.keys() - {claim.consumer for claim in held}:
+            self._give_back(consumer)
         return results
 
     @property

@@ -37,7 +37,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
 
     def test_a_fault_while_the_answer_is_made_takes_the_allocations_back(self):
         decider = "nova_nodb_scheduler.nova_adapter.selections.selection"
-        with mock.patch(decider, side_effect=ZeroDivisionError):
+        with mock.patch(decider, autospec=True, side_effect=ZeroDivisionError):
             _uuids, chosen = self.select(servers=2)
         self.assertEqual(2, len(chosen))
         self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
@@ -63,7 +63,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             return own(*args)
 
         with (
-            mock.patch(making, side_effect=ZeroDivisionError),
+            mock.patch(making, autospec=True, side_effect=ZeroDivisionError),
             mock.patch.object(self.client, "get_allocation_candidates", asked),
         ):
             self.select(servers=2, instance_group=group)
@@ -94,7 +94,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
     def test_a_fault_of_the_proof_sends_the_request_to_placement(self):
         mirror = self.runtime.decisions._mirror.mirror
         with (
-            mock.patch.object(mirror, "prove_current", side_effect=KeyError("generation")),
+            mock.patch.object(mirror, "prove_current", autospec=True, side_effect=KeyError("x")),
             self.assertRaises(exception.NoValidHost),
         ):
             self.select(vcpus=5)
@@ -120,7 +120,26 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.beat()
         making = "nova_nodb_scheduler.nova_adapter.selections.selection"
         broken = exception.NovaException("the answer fails")
-        with mock.patch(making, side_effect=broken):
+        with mock.patch(making, autospec=True, side_effect=broken):
+            self.assertRaises(
+                exception.NovaException,
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=spec,
+                instance_uuids=[server],
+                return_objects=True,
+                return_alternates=False,
+            )
+        held = self.ask("get", f"/allocations/{server}")["allocations"]
+        self.assertEqual([self.nodes["h1"].uuid], list(held))
+
+    def test_so_does_one_that_the_store_does_not_know(self):
+        server, spec = self.evacuated("h1", ["h1"])
+        self.runtime.decisions.decider._known = lambda consumer: False
+        self.beat()
+        making = "nova_nodb_scheduler.nova_adapter.selections.selection"
+        broken = exception.NovaException("the answer fails")
+        with mock.patch(making, autospec=True, side_effect=broken):
             self.assertRaises(
                 exception.NovaException,
                 self.manager.select_destinations,
@@ -138,7 +157,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         server, spec = self.evacuated("h1", [])
         other = str(uuid.uuid4())
         failed = exception.AllocationUpdateFailed(consumer_uuid=server, error="it changed")
-        with mock.patch.object(self.client, "claim_resources", side_effect=failed):
+        with mock.patch.object(self.client, "claim_resources", autospec=True, side_effect=failed):
             self.beat()
             self.assertRaises(
                 exception.AllocationUpdateFailed,
