@@ -201,6 +201,9 @@ class DecisionParts:
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""
+        if not version:
+            # Another published it: to ask again at once would meet the same snapshot.
+            time.sleep(0.05)
         deadline = time.monotonic() + 5.0
         while (self._around.replicator.status().cursor_version or 0) < version:
             if time.monotonic() > deadline:
