@@ -179,10 +179,11 @@ class Case:
     def _compare(
         self, own: stock.Decision, chosen: Sequence[choice_module.Choice], index: int
     ) -> None:
+        # Nova can claim nothing on a node without a uuid, and make no Selection of it.
         expected = {
             stock.name_of(state): state
             for state in own.hosts
-            if self.asked is None or self._claimable(state)
+            if (state.uuid is not None if self.asked is None else self._claimable(state))
         }
         found = {(each.host, each.node): each for each in chosen}
         if len(found) != len(chosen):
@@ -256,7 +257,7 @@ class Case:
             state
             for state in own.hosts
             if stock.name_of(state) not in names
-            and (self.asked is None or state.allocation_candidates)
+            and (state.uuid is not None if self.asked is None else state.allocation_candidates)
         ]
         for chosen, found in zip(taken, made.alternates(taken, _ALTERNATES), strict=True):
             eligible = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+from nova import objects
 
 from nova_nodb_scheduler.nova_adapter.placement import reading
 from tests.differential import (
@@ -129,6 +130,15 @@ class RegressionsTest(test_decisions.DecisionsCase):
             key = "providers", held.providers[0].uuid
             stored.put(worker.store, {key: {**found[key], **damage}}, 2)
             return self._decided(stock.HostManager(held), worker, request())
+
+    def test_a_node_that_never_reported_is_none_to_rebuild_on(self) -> None:
+        """Nova lets it pass, and fails to make a Selection of it: it has no uuid."""
+        held = cluster(node_strategies.NEVER_UPDATED)
+        wanted = request(
+            hints={"_nova_check_type": ["rebuild"]}, destination={"host": "h0", "node": "node-h0"}
+        )
+        self.assertEqual("no valid host", self.decided(held, wanted))
+        self.assertRaises(ValueError, objects.Selection, compute_node_uuid=None)
 
     # -- an operator's own -----------------------------------------------------------
 
