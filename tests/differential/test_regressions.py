@@ -10,8 +10,10 @@ import attrs
 from nova import objects
 
 from nova_nodb_scheduler.nova_adapter.placement import reading
+from nova_nodb_scheduler.scheduling import candidates
 from tests.differential import (
     cases,
+    comparing,
     dice,
     node_strategies,
     plugin,
@@ -110,26 +112,33 @@ class RegressionsTest(test_decisions.DecisionsCase):
         outcome = self.decided(cluster({}, {}), wanted)
         self.assertIn(outcome, ("outside: unknown trait", "no valid host"))
 
-    def test_a_tree_whose_child_has_no_parent_is_placements_to_answer(self) -> None:
+    def test_a_tree_whose_child_has_no_parent_offers_nothing_and_is_known_as_broken(self) -> None:
+        child = {
+            "parent": words.made_uuid("child", 0),
+            "generation": 1,
+            "inventories": {},
+            "traits": [],
+            "aggregates": [],
+        }
+        self.assert_passed_over({"children": {words.made_uuid("child", 1): child}})
+
+    def test_a_provider_with_a_negative_total_offers_nothing_and_is_known_as_broken(self) -> None:
+        self.assert_passed_over(
+            {"inventories": {"VCPU": {**stored.vars_of(_DEFAULT), "total": -8}}}
+        )
+
+    def assert_passed_over(self, damage: Mapping[str, Any]) -> None:
+        """Damage one of two trees' records: the other's host is left, this one's is told."""
         held = cluster({}, {})
-        stray = cases.Provider(words.made_uuid("child", 1), parent=words.made_uuid("child", 0))
-        self.assertEqual("outside: broken", self.broken(held, {"children": {
-            stray.uuid: {"parent": stray.parent, "generation": 1, "inventories": {},
-                         "traits": [], "aggregates": []}}}))  # fmt: skip
-
-    def test_a_negative_total_is_placements_to_answer(self) -> None:
-        inventory = {**stored.vars_of(_DEFAULT), "total": -8}
-        outcome = self.broken(cluster({}, {}), {"inventories": {"VCPU": inventory}})
-        self.assertEqual("outside: broken", outcome)
-
-    def broken(self, held: cases.Cluster, damage: Mapping[str, Any]) -> str:
-        """Return what becomes of a request where one tree's record is damaged."""
         with stock.configured(settings()), stock.databases_of(held):
             worker = plugin.Plugin(held)
             found = {(name, key): state for name, key, state in stored.states(held)}
             key = "providers", held.providers[0].uuid
             stored.put(worker.store, {key: {**found[key], **damage}}, 2)
-            return self._decided(stock.HostManager(held), worker, request())
+            prepared = comparing.prepare(stock.HostManager(held), request())
+            made = worker.decide(prepared.spec, prepared.asked, 1)
+            self.assertEqual(["H1"], [each.host for each in plugin.all_choices(made)])
+            self.assertTrue(candidates.any_broken(worker.engine.frame, {words.CELL1}))
 
     def test_a_node_that_never_reported_is_none_to_rebuild_on(self) -> None:
         """Nova lets it pass, and fails to make a Selection of it: it has no uuid."""
