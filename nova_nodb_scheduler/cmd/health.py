@@ -91,7 +91,7 @@ def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None
         {
             "compared s ago": _seconds(mirror["age_seconds"]),
             "providers": mirror["providers"],
-            "of them broken": mirror["broken"],
+            "broken": _counts(mirror["broken"]),
             "differed": mirror["differing"],
             "requests": mirror["requests"],
             "took s": mirror["seconds"],

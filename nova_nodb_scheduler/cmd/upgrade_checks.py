@@ -259,8 +259,10 @@ def judge_mirror(
         findings.append(
             Finding(
                 Code.WARNING,
-                f"{mirror['broken']} provider trees cannot be mirrored; requests that may go "
-                "there are asked of Placement. Run 'nova-nodb-manage host list' to find them.",
+                f"{sum(mirror['broken'].values())} provider trees cannot be mirrored "
+                f"({', '.join(sorted(mirror['broken']))}): their hosts get servers only where "
+                "nobody else has room. 'nova-nodb-manage host list --namespace providers' shows "
+                "them.",
             )
         )
     findings.append(

@@ -132,13 +132,17 @@ class SchedulerManager(
             outcome = "selected"
             return chosen
         finally:
+            self._account(view, chosen, outcome, time.monotonic() - started)
+
+    def _account(self, view: views.RequestView, chosen: Any, outcome: str, seconds: float) -> None:
+        """Count and record a request; the answer stands whatever happens here."""
+        try:
             self.nodb.served(view.served)
             why: str | None = "candidates = placement"
             if self.nodb.decisions is not None:
                 outside = view.deferred.outside if view.deferred is not None else None
                 why = view.asked_placement or outside
                 self.nodb.decided(why)
-            seconds = time.monotonic() - started
             self.nodb.scheduled(seconds, outcome)
             self.nodb.log.record(
                 view.trace,
@@ -148,6 +152,8 @@ class SchedulerManager(
                 outcome=outcome,
                 asked_placement=why,
             )
+        except Exception:
+            LOG.exception("A request could not be recorded.")
 
     def _select(self, context: Any, args: Any, kwargs: Any) -> Any:
         # Nova's own method is wrapped for its RPC server; what it wraps
@@ -240,7 +246,11 @@ class SchedulerManager(
         if not all(view.serves(scope) for scope in (*scopes, scopes_module.API)):
             view.asked_placement = "states not proved"
             return False
-        view.asked_placement = self.nodb.decisions.refusal()
+        try:
+            view.asked_placement = self.nodb.decisions.refusal()
+        except Exception:
+            LOG.exception("Whether the mirror of Placement may be used is not known.")
+            view.asked_placement = "fault of the plugin"
         return view.asked_placement is None
 
     def _in_doubt(self, view: views.RequestView) -> bool:

@@ -60,7 +60,7 @@ class BackendFixture(fixtures.Fixture):
             "epoch": self._writer.head().epoch,
             "swept_from": self._writer.now_seconds() - age_seconds,
             "providers": 7,
-            "broken": 0,
+            "broken": {},
             "differing": 0,
             "requests": 1,
             "seconds": 0.1,

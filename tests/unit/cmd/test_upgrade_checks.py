@@ -227,7 +227,7 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual(Code.WARNING, self.mirror().code)
 
     def test_providers_that_cannot_be_mirrored_are_a_warning(self):
-        self.cloud.mirror(broken=2)
+        self.cloud.mirror(broken={"a child without a parent": 2})
 
         result = self.mirror()
 
