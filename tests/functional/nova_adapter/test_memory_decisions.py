@@ -270,7 +270,7 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
 
     def test_a_fault_of_the_engine_sends_the_request_to_placement(self):
         with mock.patch.object(
-            self.runtime.decisions.engine, "plan", side_effect=ZeroDivisionError
+            self.runtime.decisions.engine, "plan", autospec=True, side_effect=ZeroDivisionError
         ):
             _uuids, chosen = self.select()
         self.assertIn(chosen[0][0].service_host, self.nodes)
