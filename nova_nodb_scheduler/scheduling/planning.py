@@ -159,6 +159,9 @@ class Plan:
         if count <= 0:
             return [[] for _ in taken]
         if self._index > 0 and self._behind:
+            # As Nova, which asks for the last server once more: the other nodes of
+            # the host it stands on pass the filter that looks for the server itself.
+            self._request = attrs.evolve(self._request, instance_uuid=self._taken[-1][1])
             self._refresh(self._index)
         passed_over = self._refused | {each.uuid for each in taken}
         by_cell: dict[str, list[choice.Choice]] = {}

@@ -207,6 +207,21 @@ class RegressionsTest(test_decisions.DecisionsCase):
         self.assertEqual("placed", self.decided(cluster({}, {}), wanted, filters))
         self.assertEqual("too few hosts", self.decided(cluster({}), wanted, filters))
 
+    def test_another_node_of_the_last_servers_host_is_an_alternate(self) -> None:
+        """Nova's filter passes the host that the server it asks about stands on."""
+        group = {
+            "policy": "anti-affinity",
+            "members": list(words.NEW_INSTANCES),
+            "hosts": [],
+            "rules": {},
+        }
+        held = cluster(
+            {"free_ram_mb": 16000}, {"free_ram_mb": 9000}, {"host": "H1", "free_ram_mb": 5000}
+        )
+        wanted = request(group=group, servers=2)
+        filters = settings("ServerGroupAntiAffinityFilter")
+        self.assertEqual("placed", self.decided(held, wanted, filters))
+
     def test_a_host_that_the_first_server_fills_still_sets_the_scale(self) -> None:
         """Nova weighs it, and only learns at the claim that it is full."""
         small = cases.Inventory(1)
