@@ -117,6 +117,8 @@ class MirrorKeeper:
         self._renew_at = float("-inf")
         self._kept_epoch: str | None = None
         self._readers: futures.ThreadPoolExecutor | None = None
+        self._sweep: sweep_module.Sweep | None = None
+        self._sweep_at = float("-inf")
         self.status = KeeperStatus()
 
     # -- life -------------------------------------------------------------------
@@ -221,7 +223,7 @@ class MirrorKeeper:
         self._kept_epoch = epoch
         self._strays = strays.Strays()
         self._stray_rows_left = len(snapshot.namespace(namespaces.PROVIDERS.name))
-        self._sweep: sweep_module.Sweep | None = None
+        self._sweep = None
         self._sweep_at = self._clock()
         self._readers = (
             futures.ThreadPoolExecutor(self._options.readers, thread_name_prefix="nodb-mirror-read")
