@@ -3,35 +3,23 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import contract, host_frame
 from nova_nodb_scheduler.scheduling.weighers import option_weigher
 
 
-class HypervisorVersionWeigher(option_weigher.OptionWeigher):
-    """The newer the better."""
+class HypervisorVersionWeigher(option_weigher.ColumnWeigher):
+    """The newer the better; 0 where the version is not known."""
 
     option = "hypervisor_version_weight_multiplier"
-
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return versions as one number each, 0 where it is not known."""
-        return frame.hypervisor_version[rows].astype(np.float64)
+    column = "hypervisor_version"
 
 
-class BuildFailureWeigher(option_weigher.OptionWeigher):
+class BuildFailureWeigher(option_weigher.ColumnWeigher):
     """The fewer builds failed since the last that did not, the better."""
 
     option = "build_failure_weight_multiplier"
-
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return numbers of failed builds."""
-        return frame.failed_builds[rows].astype(np.float64)
+    column = "failed_builds"
 
     def multiplier(
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import aggregate_values, contract, host_frame, options
@@ -41,3 +44,19 @@ class OptionWeigher(contract.Weigher):
         something of that; then ``instead`` is returned.
         """
         return None if self._multiplier.is_finite(frame) else instead
+
+
+class ColumnWeigher(OptionWeigher):
+    """A weigher whose raw weight is one column of the hosts.
+
+    :cvar column: of the frame, numbers
+    """
+
+    column: ClassVar[str]
+
+    def raw(
+        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
+    ) -> contract.FloatArray:
+        """Return the column's numbers."""
+        column: npt.NDArray[Any] = getattr(frame, self.column)
+        return column[rows].astype(np.float64)

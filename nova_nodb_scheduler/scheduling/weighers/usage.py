@@ -10,17 +10,12 @@ from nova_nodb_scheduler.scheduling import contract, host_frame
 from nova_nodb_scheduler.scheduling.weighers import option_weigher
 
 
-class RAMWeigher(option_weigher.OptionWeigher):
-    """MiB of memory that are left."""
+class RAMWeigher(option_weigher.ColumnWeigher):
+    """MiB of memory that are left, negative where a host is overcommitted."""
 
     option = "ram_weight_multiplier"
+    column = "free_ram_mb"
     minval = 0
-
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return MiB, negative where a host is overcommitted."""
-        return frame.free_ram_mb[rows].astype(np.float64)
 
 
 class CPUWeigher(option_weigher.OptionWeigher):
@@ -37,39 +32,24 @@ class CPUWeigher(option_weigher.OptionWeigher):
         return np.asarray(total - frame.vcpus_used[rows], np.float64)
 
 
-class DiskWeigher(option_weigher.OptionWeigher):
-    """MiB of disk that are left."""
+class DiskWeigher(option_weigher.ColumnWeigher):
+    """MiB of disk that are left, negative where a host is overcommitted."""
 
     option = "disk_weight_multiplier"
+    column = "free_disk_mb"
     minval = 0
 
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return MiB, negative where a host is overcommitted."""
-        return frame.free_disk_mb[rows].astype(np.float64)
 
-
-class IoOpsWeigher(option_weigher.OptionWeigher):
+class IoOpsWeigher(option_weigher.ColumnWeigher):
     """Servers that are being built, moved or snapshot."""
 
     option = "io_ops_weight_multiplier"
+    column = "num_io_ops"
     minval = 0
 
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return numbers of servers."""
-        return frame.num_io_ops[rows].astype(np.float64)
 
-
-class NumInstancesWeigher(option_weigher.OptionWeigher):
+class NumInstancesWeigher(option_weigher.ColumnWeigher):
     """Servers on the host."""
 
     option = "num_instances_weight_multiplier"
-
-    def raw(
-        self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
-    ) -> contract.FloatArray:
-        """Return numbers of servers."""
-        return frame.num_instances[rows].astype(np.float64)
+    column = "num_instances"
