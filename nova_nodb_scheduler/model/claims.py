@@ -45,11 +45,41 @@ class Reason(enum.Enum):
 
 
 @attrs.frozen
+class NodeShare:
+    """What a server takes of what its node reports, until the node has reported it.
+
+    :param memory_mb: MiB, like ``vcpus`` and ``disk_gb`` (GiB) as the flavor
+        has them: what Nova takes off a HostState when a server goes to it
+    :param instances: 1, or 0 where the server is on the node already
+    :param io_operations: 1 where it will build, resize or move there
+    :param fitted: what only the adapter reads: the NUMA topology and the PCI
+        requests, by name; empty where the server needs none
+    """
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    disk_gb: int = 0
+    instances: int = 0
+    io_operations: int = 0
+    fitted: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> NodeShare:
+        known = attrs.fields_dict(cls)
+        return cls(**{name: value for name, value in state.items() if name in known})
+
+    def to_state(self) -> dict[str, Any]:
+        return {name: value for name, value in attrs.asdict(self).items() if value}
+
+
+@attrs.frozen
 class Claim:
     """What a scheduler asks for.
 
     :param host: uuid of the node
     :param resources: amounts by resource class, positive
+    :param node: what it takes of what the node itself reports, see
+        :class:`NodeShare`
     :param replaces: claims of the consumer on other hosts which this one
         replaces when it is confirmed: claim ids by host, as the store shows
         them. Empty for a move, whose source and destination coexist. Only a
@@ -62,6 +92,7 @@ class Claim:
     host: str
     resources: Mapping[str, int]
     replaces: Mapping[str, str] = attrs.field(factory=dict)
+    node: NodeShare = attrs.field(factory=lambda: NodeShare())
 
 
 @attrs.frozen
@@ -71,6 +102,7 @@ class HeldClaim:
     :param claim_id: recognises one taking of the claim, across retries and
         unknown outcomes
     :param writer: id of the scheduler that took it
+    :param node: see :class:`Claim`
     :param deadline_seconds: end of the lease by the back end's clock; None
         once confirmed
     :param confirmed_by: a version by which it was confirmed; None while it is
@@ -84,6 +116,7 @@ class HeldClaim:
     writer: str
     deadline_seconds: float | None = None
     confirmed_by: int | None = None
+    node: NodeShare = attrs.field(factory=NodeShare)
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     def expired(self, now_seconds: float) -> bool:
@@ -100,6 +133,7 @@ class HeldClaim:
             writer=state["writer"],
             deadline_seconds=state.get("deadline_seconds"),
             confirmed_by=state.get("confirmed_by"),
+            node=NodeShare.from_state(state.get("node", {})),
             extra={name: value for name, value in state.items() if name not in known},
         )
 
@@ -112,6 +146,7 @@ class HeldClaim:
             "writer": self.writer,
             "deadline_seconds": self.deadline_seconds,
             "confirmed_by": self.confirmed_by,
+            **({"node": node} if (node := self.node.to_state()) else {}),
         }
 
     def as_read_at(self, version: int) -> HeldClaim:

@@ -168,7 +168,11 @@ def _take_one(
     record: model.ClaimRecord, claim: model.Claim, taking: Taking
 ) -> tuple[model.Granted | model.Refused, model.ClaimRecord]:
     held = record.claims.get(claim.consumer)
-    if held is not None and dict(held.resources) == dict(claim.resources):
+    if (
+        held is not None
+        and dict(held.resources) == dict(claim.resources)
+        and held.node == claim.node
+    ):
         # The same claim again, or our own write of an unknown outcome.
         # A confirmed one is written anew, too: whoever judged it by what was
         # true before (its server may be gone since) loses, and judges again.
@@ -191,6 +195,7 @@ def _take_one(
         claim_id=claim_id,
         writer=taking.writer,
         deadline_seconds=taking.deadline_seconds,
+        node=claim.node,
     )
     granted = model.Granted(claim, claim_id, model.ClaimState.PENDING)
     return granted, others.with_claim(claim.consumer, taken)
