@@ -92,7 +92,7 @@ class Claim:
     host: str
     resources: Mapping[str, int]
     replaces: Mapping[str, str] = attrs.field(factory=dict)
-    node: NodeShare = attrs.field(factory=lambda: NodeShare())
+    node: NodeShare = attrs.field(factory=NodeShare)
 
 
 @attrs.frozen
