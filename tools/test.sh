@@ -5,7 +5,7 @@
 #
 #   tools/test.sh                 everything a change must pass (about 25 minutes, 2 cores)
 #   tools/test.sh --fast          lint and unit tests
-#   tools/test.sh --all           also all of Nova's selection, Nova 31-33, faults, Tempest
+#   tools/test.sh --all           also all of Nova's selection, Nova 31-33, faults, races, Tempest
 #   tools/test.sh --only STAGE    one stage; may be repeated, or STAGE,STAGE
 #   tools/test.sh --list          the stages
 #   tools/test.sh --here          use the Python environment that is active, make none
@@ -49,6 +49,7 @@ all|nova31|3600|smoke selection of Nova 31
 all|nova32|3600|smoke selection of Nova 32
 all|nova33|3600|smoke selection of Nova 33
 all|faults|5400|faults on a real control plane
+all|capacity|3600|schedulers race for little room on a real control plane
 all|tempest|7200|tempest.api.compute against a real control plane
 "
 
@@ -395,6 +396,7 @@ stage_nova31() { run_nova 31 smoke; }
 stage_nova32() { run_nova 32 smoke; }
 stage_nova33() { run_nova 33 smoke; }
 stage_faults() { run_script faults.sh; }
+stage_capacity() { run_script capacity.sh --runs 3 --schedulers 4; }
 stage_tempest() { run_tempest; }
 
 has_git() {
