@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -15,123 +14,78 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates
 from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+from nova_nodb_scheduler.scheduling import claimer, placing
 
 LOG = logging.getLogger(__name__)
 
 
-class Result(enum.Enum):
-    """What became of one server's claim."""
-
-    #: Placement has it.
-    CLAIMED = "claimed"
-    #: Placement has it, beside what the server had before.
-    JOINED = "joined"
-    #: Not on this host; another may do.
-    NEXT_HOST = "next host"
-    #: On no host, for Placement cannot be asked or does not answer in time.
-    GIVEN_UP = "given up"
-
-
 @attrs.frozen
-class Claim:
-    """A server, and what it is to get.
-
-    :param is_new: the consumer has no allocations, as far as is known; else it
-        is claimed as Nova claims, which doubles up for a move
-    """
-
-    consumer: str
-    host_uuid: str
-    request: Mapping[str, Any]
-    is_new: bool
-
-
-class Claimer:
-    """Claims for one worker. Any thread; blocks for HTTP.
+class Placement:
+    """What writes allocations in one worker.
 
     :param client: names Nova's SchedulerReportClient
     :param look_at: told of hosts whose record turned out to be behind
     """
 
-    def __init__(
-        self,
-        client: Callable[[], Any],
-        writer: allocations.AllocationWriter,
-        look_at: Callable[[Sequence[str]], None],
-    ) -> None:
-        self._client = client
-        self._writer = writer
-        self._look_at = look_at
+    client: Callable[[], Any]
+    writer: allocations.AllocationWriter
+    look_at: Callable[[Sequence[str]], None]
 
-    def claim(
-        self,
-        context: Any,
-        spec: Any,
-        claims: Sequence[Claim],
-        deadline: float,
-        why: dict[str, str],
-    ) -> dict[str, Result]:
-        """Claim for each server; return what became of it, by consumer.
+
+class RequestAllocations:
+    """The allocations of one request's servers: its :class:`placing.Authority`.
+
+    A server that moves is claimed as Nova claims, which doubles up. One thread;
+    blocks for HTTP.
+
+    :param context: of the request, as it came
+    """
+
+    def __init__(self, placement: Placement, context: Any, spec: Any) -> None:
+        self._placement = placement
+        self._context = context
+        self._elevated = context.elevated()
+        self._spec = spec
+        #: Servers whose allocations stand beside others of theirs.
+        self._joined: set[str] = set()
+
+    def write(
+        self, wanted: Sequence[claimer.Wanted], deadline: float
+    ) -> dict[str, placing.Outcome]:
+        """See :class:`placing.Authority`.
 
         :param deadline: on the writer's clock
-        :param why: filled with the reason, by consumer, where it was not claimed
         :raises AllocationUpdateFailed: Nova's own, of a server that moves; what was
-            claimed for the others is removed again
+            written for the others is removed again
         """
-        found: dict[str, Result] = {}
+        found: dict[str, placing.Outcome] = {}
         try:
-            self._claim(context, spec, claims, deadline, why, found)
+            self._write(wanted, deadline, found)
         except Exception:
-            self.undo(context, spec, held(claims, found), deadline)
+            standing = [each for each in wanted if _stands(found.get(each.consumer))]
+            self.remove(standing, deadline)
             raise
-        behind = [each.host_uuid for each in claims if found[each.consumer] is Result.NEXT_HOST]
+        behind = [
+            each.chosen.uuid
+            for each in wanted
+            if found[each.consumer].result is placing.Result.NEXT_HOST
+        ]
         if behind:
-            self._look_at(behind)
+            self._placement.look_at(behind)
         return found
 
-    def _claim(
-        self,
-        context: Any,
-        spec: Any,
-        claims: Sequence[Claim],
-        deadline: float,
-        why: dict[str, str],
-        found: dict[str, Result],
-    ) -> None:
-        user_id = _user_id(context, spec)
-        new = [claim for claim in claims if claim.is_new]
-        if new:
-            written = self._writer.write(
-                [self._server(claim, spec, user_id) for claim in new],
-                deadline,
-                divisible=True,
-                request_id=getattr(context, "global_id", None),
-            )
-            # First all that is certain, for what follows may raise.
-            for claim in sorted(new, key=lambda each: not _is_written(written[each.consumer])):
-                outcome = written[claim.consumer]
-                found[claim.consumer] = self._judge(
-                    context, spec, claim, outcome, deadline, user_id
-                )
-                why[claim.consumer] = _reason(outcome)
-        for claim in claims:
-            if not claim.is_new:
-                found[claim.consumer] = self._as_nova_does(context, spec, claim)
-                why[claim.consumer] = "refused by Placement"
-
-    def undo(self, context: Any, spec: Any, claims: Sequence[Claim], deadline: float) -> None:
-        """Remove what was written for servers of a request that fails, and nothing else.
+    def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:
+        """Take back what was written, and nothing else; see :class:`placing.Authority`.
 
         Of a server that moves, what it has elsewhere is where it runs: only what
         it was to get on the chosen host goes.
         """
-        user_id = _user_id(context, spec)
-        new = [self._server(claim, spec, user_id) for claim in claims if claim.is_new]
-        left = list(self._writer.undo(new, deadline)) if new else []
+        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
+        left = list(self._placement.writer.undo(new, deadline)) if new else []
         left += [
-            claim.consumer
-            for claim in claims
-            if not claim.is_new and not self._removed(context, claim)
+            each.consumer
+            for each in wanted
+            if each.consumer in self._joined and not self._removed(each)
         ]
         for consumer in left:
             LOG.error(
@@ -140,12 +94,36 @@ class Claimer:
                 {"server": consumer},
             )
 
-    def _removed(self, context: Any, claim: Claim) -> bool:
+    def _write(
+        self,
+        wanted: Sequence[claimer.Wanted],
+        deadline: float,
+        found: dict[str, placing.Outcome],
+    ) -> None:
+        new = [each for each in wanted if not each.moves]
+        if new:
+            written = self._placement.writer.write(
+                [self._server(each) for each in new],
+                deadline,
+                divisible=True,
+                request_id=getattr(self._elevated, "global_id", None),
+            )
+            # First all that is certain, for what follows may raise.
+            for each in sorted(new, key=lambda one: not _is_written(written[one.consumer])):
+                outcome = written[each.consumer]
+                result = self._judge(each, outcome, deadline)
+                found[each.consumer] = placing.Outcome(result, _reason(outcome))
+        for each in wanted:
+            if each.moves:
+                result = self._as_nova_does(each)
+                found[each.consumer] = placing.Outcome(result, "refused by Placement")
+
+    def _removed(self, wanted: claimer.Wanted) -> bool:
         """Take a server's allocations on the chosen host away; False if that failed."""
         try:
             return bool(
-                self._client().remove_provider_tree_from_instance_allocation(
-                    context, claim.consumer, claim.host_uuid
+                self._placement.client().remove_provider_tree_from_instance_allocation(
+                    self._context, wanted.consumer, wanted.chosen.uuid
                 )
             )
         except (nova_exception.NovaException, keystone.ClientException) as error:
@@ -153,56 +131,51 @@ class Claimer:
             return False
 
     def _judge(
-        self,
-        context: Any,
-        spec: Any,
-        claim: Claim,
-        outcome: outcomes.Outcome,
-        deadline: float,
-        user_id: str,
-    ) -> Result:
+        self, wanted: claimer.Wanted, outcome: outcomes.Outcome, deadline: float
+    ) -> placing.Result:
         if isinstance(outcome, outcomes.Written):
-            return Result.CLAIMED
+            self._joined.discard(wanted.consumer)
+            return placing.Result.WRITTEN
         if isinstance(outcome, outcomes.ConsumerExists):
             # It was thought to be new; it is not.
-            return self._as_nova_does(context, spec, claim)
+            return self._as_nova_does(wanted)
         if isinstance(outcome, (outcomes.Full, outcomes.Conflict, outcomes.Withdrawn)):
-            return Result.NEXT_HOST
+            return placing.Result.NEXT_HOST
         LOG.warning(
             "The allocation of server %(server)s on host %(host)s was not made: %(why)s",
-            {"server": claim.consumer, "host": claim.host_uuid, "why": outcome.text},
+            {"server": wanted.consumer, "host": wanted.chosen.uuid, "why": outcome.text},
         )
         if isinstance(outcome, outcomes.Unknown):
-            server = self._server(claim, spec, user_id)
-            self._writer.undo([server], deadline, unsure=True)
-            return Result.GIVEN_UP
-        return Result.GIVEN_UP if outcome.status is None else Result.NEXT_HOST
+            self._placement.writer.undo([self._server(wanted)], deadline, unsure=True)
+            return placing.Result.GIVEN_UP
+        return placing.Result.GIVEN_UP if outcome.status is None else placing.Result.NEXT_HOST
 
-    def _as_nova_does(self, context: Any, spec: Any, claim: Claim) -> Result:
+    def _as_nova_does(self, wanted: claimer.Wanted) -> placing.Result:
         claimed = scheduler_utils.claim_resources(
-            context,
-            self._client(),
-            spec,
-            claim.consumer,
-            dict(claim.request),
+            self._elevated,
+            self._placement.client(),
+            self._spec,
+            wanted.consumer,
+            dict(wanted.chosen.allocation_requests[0]),
             allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
         )
-        self._look_at([claim.host_uuid])
-        return Result.JOINED if claimed else Result.NEXT_HOST
+        self._placement.look_at([wanted.chosen.uuid])
+        if not claimed:
+            return placing.Result.NEXT_HOST
+        self._joined.add(wanted.consumer)
+        return placing.Result.JOINED
 
-    @staticmethod
-    def _server(claim: Claim, spec: Any, user_id: str) -> outcomes.Server:
-        return outcomes.Server(claim.consumer, claim.request, spec.project_id, user_id)
+    def _server(self, wanted: claimer.Wanted) -> outcomes.Server:
+        return outcomes.Server(
+            wanted.consumer,
+            wanted.chosen.allocation_requests[0],
+            self._spec.project_id,
+            _user_id(self._elevated, self._spec),
+        )
 
 
-def held(claims: Sequence[Claim], found: Mapping[str, Result]) -> list[Claim]:
-    """Return the claims that Placement has, as they turned out: of new servers or not."""
-    made = []
-    for claim in claims:
-        result = found.get(claim.consumer)
-        if result in (Result.CLAIMED, Result.JOINED):
-            made.append(attrs.evolve(claim, is_new=result is Result.CLAIMED))
-    return made
+def _stands(outcome: placing.Outcome | None) -> bool:
+    return outcome is not None and outcome.result.stands
 
 
 def _is_written(outcome: outcomes.Outcome) -> bool:

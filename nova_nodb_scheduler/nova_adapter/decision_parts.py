@@ -14,17 +14,19 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import claiming, deciding, scheduling_options
-from nova_nodb_scheduler.nova_adapter import room as room_module
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
 from nova_nodb_scheduler.scheduling import (
     candidates,
+    claimer,
     engine,
     fact_source,
     frame_keeper,
     host_frame,
     node_facts,
+    placing,
     reservations,
 )
+from nova_nodb_scheduler.scheduling import room as room_module
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract, replication, replicator
 
@@ -92,14 +94,20 @@ class DecisionParts:
             max_batch_consumers=options.max_batch_servers,
         )
         self.decider = deciding.Decider(
-            around.host_manager,
-            self.engine,
-            self.frame_keeper,
-            room_module.Room(self.engine, self.reservations),
-            claiming.Claimer(around.placement_client, self._writer, self._mirror.hints.hint),
-            lambda uuid: bool(self._present.locate(uuid)),
+            deciding.Parts(
+                host_manager=around.host_manager,
+                engine=self.engine,
+                keeper=self.frame_keeper,
+                placing=placing.Parts(
+                    room_module.Room(self.engine, self.reservations), claimer.NoClaims()
+                ),
+                placement=claiming.Placement(
+                    around.placement_client, self._writer, self._mirror.hints.hint
+                ),
+                known_instance=lambda uuid: bool(self._present.locate(uuid)),
+                generation=lambda: around.replicator.generation,
+            ),
             self._proved_full,
-            lambda: around.replicator.generation,
             deadline_seconds=options.deadline_seconds,
         )
 

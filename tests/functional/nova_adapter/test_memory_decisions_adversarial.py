@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import attrs
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
@@ -112,8 +114,13 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         }
         self.ask("put", f"/allocations/{server}", body)
         spec = self.spec([server], ignore_hosts=ignored)
-        self.runtime.decisions.decider._known = lambda consumer: consumer == server
+        self.known(lambda consumer: consumer == server)
         return server, spec
+
+    def known(self, tell: Callable[[str], bool]) -> None:
+        """Have the decider take some servers for known."""
+        decider = self.runtime.decisions.decider
+        decider.parts = attrs.evolve(decider.parts, known_instance=tell)
 
     def test_a_server_that_fails_to_move_keeps_what_it_has_where_it_runs(self):
         server, spec = self.evacuated("h1", ["h1"])
@@ -135,7 +142,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
 
     def test_so_does_one_that_the_store_does_not_know(self):
         server, spec = self.evacuated("h1", ["h1"])
-        self.runtime.decisions.decider._known = lambda consumer: False
+        self.known(lambda consumer: False)
         self.beat()
         making = "nova_nodb_scheduler.nova_adapter.selections.selection"
         broken = exception.NovaException("the answer fails")
@@ -172,7 +179,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_at_the_second_server_gives_the_room_of_the_first_back(self):
-        room = self.runtime.decisions.decider._room
+        room = self.runtime.decisions.decider.parts.placing.room
         own = room.take
         calls = []
 
