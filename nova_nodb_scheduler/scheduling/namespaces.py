@@ -10,7 +10,12 @@ Namespaces of the API database have no cell.
 from __future__ import annotations
 
 from nova_nodb_scheduler.model import namespaces as model
-from nova_nodb_scheduler.scheduling import node_facts, provider_facts, service_facts
+from nova_nodb_scheduler.scheduling import (
+    claim_facts,
+    node_facts,
+    provider_facts,
+    service_facts,
+)
 
 #: Owner of what mirrors Nova's tables: the reporters.
 NOVA = "nova"
@@ -173,7 +178,7 @@ HOST_MAPPINGS = model.Namespace(
 )
 
 #: key: node uuid; consumers with pending and confirmed claims on that host
-CLAIM_RECORDS = model.Namespace(name="claims", owner=CLAIMS, schema=_V1)
+CLAIM_RECORDS = model.Namespace(name="claims", owner=CLAIMS, schema=_V1, digest=claim_facts.digest)
 
 #: key: server group uuid; members with the hosts they stand on
 GROUP_CLAIMS = model.Namespace(name="group_claims", owner=CLAIMS, schema=_V1)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What compute nodes' own records count already, by consumer.
+
+A node's record has sums and no names. What links it to a server: nova-compute
+saves the instance with its host, or the migration with its destination, and
+then the node, under one semaphore. So a node's record that is later than the
+instance's counts it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.scheduling import claim_facts, host_facts, namespaces
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+#: Moves whose destination counts what they will take before the server is there.
+_MOVES = frozenset(("migration", "resize", "evacuation"))
+
+#: Statuses before the destination's nova-compute took the move up.
+_NOT_TAKEN_UP = frozenset(("accepted", "queued", "preparing"))
+
+_COUNTED = model.NodeShare()
+
+
+class Counted(enum.Enum):
+    """How far a node's record counts a server."""
+
+    NOT = "not counted"
+    #: On its way: what it takes, but not as an instance and its I/O.
+    COMING = "coming"
+    WHOLE = "counted"
+
+
+class Shown:
+    """What one snapshot shows. Cheap to make; any thread."""
+
+    def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
+        self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
+        self._instances = snapshot.namespace(namespaces.INSTANCES.name)
+        self._migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
+
+    def uncounted(self, uuid: str) -> claim_facts.Uncounted:
+        """Return what tells how much of a share a node's record does not count."""
+
+        def left(consumer: str, share: model.NodeShare) -> model.NodeShare:
+            counted = self.counted(uuid, consumer, share)
+            if counted is Counted.WHOLE:
+                return _COUNTED
+            if counted is Counted.COMING:
+                return model.NodeShare(instances=share.instances, io_operations=share.io_operations)
+            return share
+
+        return left
+
+    def counted(self, uuid: str, consumer: str, share: model.NodeShare) -> Counted:
+        """Tell how far a node's record counts a consumer that claims a share of it."""
+        facts = self._nodes.digest(uuid)
+        record = self._nodes.get(uuid)
+        if record is None or not isinstance(facts, host_facts.HostFacts):
+            return Counted.NOT
+        at = _Node(facts, record.version)
+        if self._is_there(at, consumer, share) and self._counts_all(at):
+            return Counted.WHOLE
+        if self._comes(at, consumer):
+            return Counted.WHOLE if claim_facts.stays(share) else Counted.COMING
+        return Counted.NOT
+
+    def _is_there(self, at: _Node, consumer: str, share: model.NodeShare) -> bool:
+        key = f"{consumer}@{at.facts.cell}"
+        if self._instances.indexed(key, "cell_host") != (at.facts.cell, at.facts.host):
+            return False
+        record = self._instances.get(key)
+        if record is None or record.version >= at.version:
+            return False
+        row = record.state["row"]
+        if row.get("node") != at.facts.node:
+            return False
+        # It was there before it was resized: only its new size tells of the end.
+        return not claim_facts.stays(share) or (row.get("vcpus"), row.get("memory_mb")) == (
+            share.vcpus,
+            share.memory_mb,
+        )
+
+    def _counts_all(self, at: _Node) -> bool:
+        """Say whether a node's record counts as many servers as it should.
+
+        Two reporters may publish a node's row of before, after they published
+        the instance: then it counts fewer than there are.
+        """
+        keys = self._instances.lookup("cell_host", at.facts.cell, at.facts.host)
+        several = len(self._nodes.lookup("cell_host", at.facts.cell, at.facts.host)) > 1
+        expected = 0
+        for key in keys:
+            record = self._instances.get(key)
+            if record is not None and record.version < at.version:
+                expected += not several or record.state["row"].get("node") == at.facts.node
+        return at.facts.num_instances >= expected
+
+    def _comes(self, at: _Node, consumer: str) -> bool:
+        for key in self._migrations.lookup("instance", consumer):
+            record = self._migrations.get(key)
+            if record is not None and record.version < at.version:
+                if _names(record.state, at.facts):
+                    return True
+        return False
+
+
+@attrs.frozen
+class _Node:
+    facts: host_facts.HostFacts
+    version: int
+
+
+def _names(state: Mapping[str, Any], facts: host_facts.HostFacts) -> bool:
+    """Say whether a migration holds its destination's resources on a node."""
+    row = namespaces_model.value_at(state, ("row",)) or {}
+    return (
+        (state.get("cell"), row.get("dest_compute"), row.get("dest_node"))
+        == (facts.cell, facts.host, facts.node)
+        and row.get("migration_type") in _MOVES
+        and row.get("status") not in _NOT_TAKEN_UP
+    )

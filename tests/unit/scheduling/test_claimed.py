@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether claims fit beside what is shown and what is claimed."""
+
+import json
+
+import testtools
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.scheduling import claimed, host_facts, namespaces, options
+from tests.unit.scheduling import hosts
+
+NODES, PROVIDERS = namespaces.COMPUTE_NODES, namespaces.PROVIDERS
+INSTANCES, MIGRATIONS = namespaces.INSTANCES, namespaces.MIGRATIONS
+NUMBERS = ("NumInstancesFilter", "IoOpsFilter")
+SMALL = model.NodeShare(vcpus=1, memory_mb=512, disk_gb=1, instances=1, io_operations=1)
+
+
+def held(node=SMALL, state=model.ClaimState.PENDING, **resources):
+    return model.HeldClaim(resources, state, "id", "writer", 99.0, node=node)
+
+
+def instance(uuid, host="h1", node="node-n1", cell=hosts.CELL, **row):
+    return {
+        "cell": cell,
+        "object_version": "2.8",
+        "row": {"uuid": uuid, "host": host, "node": node, "vcpus": 1, "memory_mb": 512, **row},
+    }
+
+
+def migration(uuid, dest="h1", node="node-n1", status="pre-migrating", kind="resize"):
+    return {
+        "cell": hosts.CELL,
+        "object_version": "1.8",
+        "row": {
+            "uuid": f"m-{uuid}",
+            "instance_uuid": uuid,
+            "source_compute": "elsewhere",
+            "dest_compute": dest,
+            "dest_node": node,
+            "status": status,
+            "migration_type": kind,
+        },
+    }
+
+
+class FitsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.hosts = hosts.Hosts()
+        self.hosts.host()
+        self.aggregates = ()
+
+    def report(self, instances=2, busy=1, uuid="n1", host="h1"):
+        stats = json.dumps({"num_instances": str(instances), "io_workload": str(busy)})
+        self.hosts.put(NODES, uuid, hosts.node(uuid, host, stats=stats))
+
+    def allocate(self, **by_consumer):
+        inventories = {"VCPU": hosts.inventory(4), "MEMORY_MB": hosts.inventory(4096)}
+        state = hosts.provider(2, allocations=by_consumer, inventories=inventories)
+        self.hosts.put(PROVIDERS, "n1", state)
+
+    def fits(self, others=None, *, enabled=(), node=SMALL, consumer="me", fitted=None, **resources):
+        settings = options.SchedulingOptions(
+            enabled_filters=enabled, max_instances_per_host=4, max_io_ops_per_host=4
+        )
+        fits = claimed.make_fits(
+            self.hosts.store.snapshot(),
+            claimed.Bounds.of(settings),
+            lambda uuid: self.aggregates,
+            fitted or claimed.fits_anything,
+        )
+        claim = model.Claim(consumer, "n1", resources or {"VCPU": 1}, node=node)
+        return fits(claim, model.ClaimRecord("n1", others or {}))
+
+    def test_the_last_room_is_granted_and_no_more(self):
+        self.allocate(other={"VCPU": 2})
+
+        self.assertTrue(self.fits(VCPU=2))
+        self.assertFalse(self.fits(VCPU=3))
+        self.assertFalse(self.fits({"x": held(VCPU=1)}, VCPU=2))
+
+    def test_a_claim_that_is_shown_counts_once(self):
+        self.allocate(x={"VCPU": 1})
+
+        self.assertTrue(self.fits({"x": held(VCPU=1)}, VCPU=3))
+        self.assertFalse(self.fits({"x": held(VCPU=2)}, VCPU=3))
+
+    def test_a_server_resized_on_its_host_counts_old_and_new_until_the_migration_is_shown(self):
+        stays = model.NodeShare(vcpus=2, memory_mb=512, io_operations=1)
+        self.allocate(x={"VCPU": 1})
+        self.assertFalse(self.fits({"x": held(stays, VCPU=2)}, VCPU=2))
+
+        self.allocate(**{"x": {"VCPU": 2}, "m-x": {"VCPU": 1}})
+        self.assertTrue(self.fits({"x": held(stays, VCPU=2)}, VCPU=1))
+        self.assertFalse(self.fits({"x": held(stays, VCPU=2)}, VCPU=2))
+
+    def test_the_claimer_s_own_allocation_counts_once(self):
+        self.allocate(me={"VCPU": 2}, other={"VCPU": 2})
+
+        self.assertTrue(self.fits(VCPU=2))
+
+    def test_each_class_must_have_room(self):
+        self.allocate()
+
+        self.assertFalse(self.fits(VCPU=1, MEMORY_MB=5000))
+        self.assertFalse(self.fits(VCPU=1, CUSTOM_GOLD=1))
+
+    def test_what_placement_alone_can_tell_is_left_to_it(self):
+        self.hosts.put(PROVIDERS, "n1", None)
+
+        self.assertTrue(self.fits(VCPU=1000))
+
+    def test_servers_on_their_way_count_against_the_bounds(self):
+        for name, value in (("instances", 3), ("busy", 3)):
+            self.report(**{name: value})
+            self.assertTrue(self.fits(enabled=NUMBERS), name)
+            self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS), name)
+            self.assertTrue(self.fits({"x": held()}), name)
+
+    def test_aggregates_set_bounds_where_their_filter_is_enabled(self):
+        self.aggregates = (host_facts.Aggregate("a", 1, metadata={"max_instances_per_host": "3"}),)
+        self.assertTrue(self.fits({"x": held()}, enabled=NUMBERS))
+        self.assertFalse(self.fits({"x": held()}, enabled=("AggregateNumInstancesFilter",)))
+        self.aggregates = (host_facts.Aggregate("a", 1, metadata={"max_instances_per_host": "9"}),)
+        others = {"x": held(), "y": held()}
+        self.assertTrue(self.fits(others, enabled=("AggregateNumInstancesFilter",)))
+        both = ("AggregateNumInstancesFilter", *NUMBERS)
+        self.assertFalse(self.fits(others, enabled=both))
+        self.aggregates = (
+            host_facts.Aggregate("a", 1, metadata={"max_instances_per_host": "many"}),
+        )
+        self.assertFalse(self.fits(others, enabled=("AggregateNumInstancesFilter",)))
+
+    def test_a_server_counts_as_the_node_s_once_the_node_was_reported_after_it(self):
+        others = {"x": held()}
+        self.report(instances=3)
+        self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x"))
+        self.assertFalse(self.fits(others, enabled=NUMBERS))
+
+        self.report(instances=3)
+        self.assertTrue(self.fits(others, enabled=NUMBERS))
+
+    def test_a_node_that_counts_fewer_than_it_should_was_read_too_early(self):
+        self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x"))
+        for number in (1, 2, 3):
+            self.hosts.put(INSTANCES, f"i{number}@{hosts.CELL}", instance(f"i{number}"))
+        self.report(instances=3)
+        self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
+
+    def test_an_instance_on_another_host_node_or_cell_is_not_counted(self):
+        self.report(instances=3)
+        for where in (
+            {"host": "h2"},
+            {"node": "another"},
+            {"cell": hosts.OTHER_CELL},
+        ):
+            record = instance("x", **where)
+            self.hosts.put(INSTANCES, f"x@{record['cell']}", record)
+            self.report(instances=3)
+            self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS), where)
+            self.hosts.put(INSTANCES, f"x@{record['cell']}", None)
+
+    def test_what_is_fitted_is_asked_beside_others_that_the_node_does_not_count(self):
+        seen = []
+
+        def fitted(uuid, wanted, others):
+            seen.append((uuid, dict(wanted), dict(others)))
+            return False
+
+        share = model.NodeShare(instances=1, fitted={"numa": 1})
+        others = {"x": held(model.NodeShare(instances=1, fitted={"numa": 2})), "y": held()}
+        self.assertFalse(self.fits(others, node=share, fitted=fitted))
+        self.assertTrue(self.fits(others, fitted=fitted))
+        self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", migration("x"))
+        self.report()
+        self.assertFalse(self.fits(others, node=share, fitted=fitted))
+        self.assertEqual([("n1", {"numa": 1}, {"x": {"numa": 2}}), ("n1", {"numa": 1}, {})], seen)
+
+    def test_a_move_that_is_coming_is_no_instance_yet(self):
+        self.report(instances=3)
+        self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", migration("x"))
+        self.report(instances=3)
+
+        self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
+
+    def test_a_node_nobody_knows_takes_nothing(self):
+        self.hosts.put(NODES, "n1", None)
+
+        self.assertFalse(self.fits(VCPU=1))
