@@ -6,9 +6,9 @@ from __future__ import annotations
 import tempfile
 from typing import ClassVar
 
-from nova_nodb_scheduler.synchronizer.drivers import memcached
+from nova_nodb_scheduler.synchronizer.drivers import memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import conformance_claims, servers
+from nova_nodb_scheduler.testing import conformance_claims, redis_server, servers
 
 
 class TestMemcached(conformance_claims.ClaimsConformance):
@@ -20,6 +20,15 @@ class TestMemcached(conformance_claims.ClaimsConformance):
         return memcached.MemcachedSynchronizer(
             memcached.MemcachedOptions(servers=(self.server.address,))
         )
+
+
+class TestRedis(conformance_claims.ClaimsConformance):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.enterContext(redis_server.Redis())
+
+    def make_synchronizer(self) -> redis.RedisSynchronizer:
+        return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))
 
 
 class TestSQLite(conformance_claims.ClaimsConformance):

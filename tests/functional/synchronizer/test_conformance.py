@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nova_nodb_scheduler.synchronizer.drivers import memcached, memory
-from nova_nodb_scheduler.testing import conformance, servers
+from nova_nodb_scheduler.synchronizer.drivers import memcached, memory, redis
+from nova_nodb_scheduler.testing import conformance, redis_server, servers
 
 
 class TestMemory(conformance.ConformanceSuite):
@@ -31,3 +31,12 @@ class TestMemcached(conformance.ConformanceSuite):
         return memcached.MemcachedSynchronizer(
             memcached.MemcachedOptions(servers=(self.server.address,))
         )
+
+
+class TestRedis(conformance.ConformanceSuite):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.enterContext(redis_server.Redis())
+
+    def make_synchronizer(self) -> redis.RedisSynchronizer:
+        return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The redis driver: the contract, put together from its protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer.drivers.redis import (
+    connection,
+    epochs,
+    following,
+    housekeeping,
+    layout,
+    options,
+    server_check,
+    steps,
+    writing,
+)
+
+#: The server takes 512 MB, and serves nobody else while it moves them.
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
+#: So many of the largest fit into the server's query buffer of 1 GB.
+ATOMIC_KEYS = 100
+
+
+class RedisSynchronizer(contract.Synchronizer):
+    """One client of one Redis or Valkey server."""
+
+    name = "redis"
+    STEPS = tuple(step.value for step in steps.Step)
+
+    def __init__(self, settings: options.RedisOptions) -> None:
+        settings.check()
+        self._settings = settings
+        keys = layout.Keys.of(settings.key_prefix)
+        self._connection = connection.Connection(settings)
+        self._epochs = epochs.Epochs(settings, self._connection, keys, self._come_by)
+        self._follower = following.Follower(settings, self._connection, keys, self._epochs)
+        self._writer = writing.Writer(self._connection, keys, self._epochs, self._come_by)
+        self._housekeeper = housekeeping.Housekeeper(
+            self._connection, keys, self._epochs, self._come_by
+        )
+        self._is_open = False
+
+    @staticmethod
+    def register_opts(conf: cfg.ConfigOpts) -> None:
+        conf.register_opts(options.OPTS, group=options.GROUP)
+
+    @staticmethod
+    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+        return [(options.GROUP, options.OPTS)]
+
+    @classmethod
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
+        return cls(options.from_config(conf))
+
+    @property
+    def capabilities(self) -> contract.Capabilities:
+        # Not durable whatever the server's persistence: what it reads back
+        # after a restart may lack acknowledged writes, and does not say so.
+        return contract.Capabilities(
+            durable=False,
+            shared=True,
+            atomic_keys=ATOMIC_KEYS,
+            feed=contract.Feed.PUSH,
+            max_payload_bytes=MAX_PAYLOAD_BYTES,
+        )
+
+    def open(self) -> None:
+        if self._is_open:
+            return
+        self._connection.open()
+        self._epochs.forget()
+        try:
+            server_check.check(self._settings, self._housekeeper)
+            self._epochs.renew()
+        except errors.BackendUnavailable as error:
+            self._connection.close()
+            refused = server_check.explain(self._settings, error)
+            if refused is None:
+                raise
+            raise refused from error
+        except BaseException:
+            self._connection.close()
+            raise
+        self._is_open = True
+
+    def close(self) -> None:
+        self._is_open = False
+        self._connection.close()
+
+    def head(self) -> records.Cursor:
+        return self._follower.head()
+
+    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        return self._follower.snapshot(namespaces)
+
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        return self._follower.fetch(cursor, limit)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        return self._follower.wait(cursor, timeout_seconds, lambda: self._is_open)
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        return self._follower.read(keys)
+
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        admission.check(self.name, self.capabilities, writes, atomic=atomic)
+        return self._writer.write(writes, atomic=atomic)
+
+    def now_seconds(self) -> float:
+        return self._housekeeper.now_seconds()
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        return self._housekeeper.collect(keep_seconds)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        return self._housekeeper.statistics()
+
+    def reset(self) -> None:
+        self._housekeeper.reset()
+
+    def _come_by(self, step: steps.Step) -> None:
+        self.on_step(step.value)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping house: collecting tombstones, starting over, counting, telling the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
+
+#: Tombstones dropped in one call: some 5 ms, in which nobody else is served.
+COLLECTION_LIMIT = 1000
+
+
+class Housekeeper:
+    """Looks after one server; any thread may call."""
+
+    def __init__(
+        self,
+        connection: connection_module.Connection,
+        keys: layout.Keys,
+        epochs: epochs_module.Epochs,
+        observer: steps.Observer,
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._epochs = epochs
+        self._observer = observer
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        """See the contract; a feed without a log has no history to drop."""
+        for _ in range(epochs_module.ATTEMPTS):
+            epoch = self._epochs.current()
+            self._observer(steps.Step.COLLECT)
+            try:
+                answer = self._connection.run(
+                    scripts.COLLECT,
+                    self._keys.all,
+                    epoch.name,
+                    int(keep_seconds * 1000),
+                    COLLECTION_LIMIT,
+                )
+            except connection_module.ReplyLost as error:
+                # Whoever collects next finds what was left.
+                raise self._connection.unavailable(error) from error
+            if answer[0] == b"OK":
+                return contract.Collected(answer[1], 0, answer[2])
+            self._epochs.renew()
+        raise self._epochs.restless()
+
+    def reset(self) -> None:
+        """See the contract."""
+        self._epochs.renew("an operator asked for it")
+
+    def now_seconds(self) -> float:
+        """See the contract."""
+        seconds, microseconds = self._connection.ask("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        """See the contract; ``bytes`` is what the whole server uses."""
+        epoch, answer = self._epochs.read(scripts.HEAD)
+        _verdict, version, floor, count, tombstones = answer
+        memory = self.information("memory")
+        return {
+            "records": count - tombstones,
+            "tombstones": tombstones,
+            "bytes": int(memory["used_memory"]),
+            "limit_bytes": int(memory.get("maxmemory", 0)),
+            "floor": floor,
+            "version": version,
+            "epoch": epoch.name,
+        }
+
+    def information(self, section: str) -> dict[str, str]:
+        """Return a section of ``INFO``."""
+        lines = self._connection.ask("INFO", section).decode(errors="replace").splitlines()
+        pairs = (line.partition(":") for line in lines if ":" in line and line[0] != "#")
+        return {name: value for name, _, value in pairs}

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the redis driver."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+
+import attrs
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+
+GROUP = "nodb_redis"
+
+SCHEMES = ("redis", "rediss", "unix")
+DEFAULT_PORT = 6379
+
+OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "url",
+        default="redis://127.0.0.1:6379/0",
+        help="""
+The server: ``redis://host:port/database``, ``rediss://`` for TLS, or
+``unix:///path`` for a socket. One server, the primary: a replica is refused,
+and nothing fails over by itself, because a replica may lack acknowledged
+writes. Give it a server of its own, with ``maxmemory-policy noeviction``.
+
+Credentials belong into ``username`` and ``password``.
+""",
+    ),
+    cfg.StrOpt(
+        "username",
+        help="""
+User of the server's access control list; unset for the default user. It needs
+the commands named in the administration guide, on ``key_prefix`` alone.
+""",
+    ),
+    cfg.StrOpt(
+        "password",
+        secret=True,
+        help="Password of ``username``, or of the default user. Unset: none is sent.",
+    ),
+    cfg.StrOpt(
+        "tls_ca_file",
+        help="File of the certificate authorities to trust with ``rediss://``; the system's "
+        "if unset.",
+    ),
+    cfg.StrOpt(
+        "tls_cert_file",
+        help="Certificate of this client, where the server asks for one. Needs ``tls_key_file``.",
+    ),
+    cfg.StrOpt("tls_key_file", help="Private key of ``tls_cert_file``."),
+    cfg.StrOpt(
+        "key_prefix",
+        default="nodb",
+        help="""
+Begin of every key this driver uses, for clouds that share a server: up to 60
+letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
+the same value, and no other cloud may.
+""",
+    ),
+    cfg.StrOpt(
+        "cloud_name",
+        default="nova",
+        help="""
+Name of this cloud, kept beside the records: a service whose ``cloud_name``
+differs is refused at its start, before two clouds write each other's records.
+Set it where clouds share a server.
+""",
+    ),
+    cfg.FloatOpt(
+        "timeout_seconds",
+        default=5.0,
+        min=0.1,
+        help="""
+Longest wait for a connection, and for one answer of the server. Raise it on
+slow networks; while the server is down, each call takes as long as this.
+""",
+    ),
+    cfg.FloatOpt(
+        "wake_check_seconds",
+        default=1.0,
+        min=0.05,
+        help="""
+How often a waiting scheduler looks by itself whether something is new. Changes
+wake it at once; this bounds the delay where a wake-up is lost, and the time in
+which a server that was emptied is noticed while nobody writes.
+""",
+    ),
+]
+
+
+@attrs.frozen
+class Address:
+    """Where the server is.
+
+    :param path: of a unix socket; empty for TCP
+    """
+
+    host: str
+    port: int
+    path: str
+    database: int
+    tls: bool
+
+    def __str__(self) -> str:
+        return f"{self.path or f'{self.host}:{self.port}'}/{self.database}"
+
+
+@attrs.frozen
+class RedisOptions:
+    """Options of one client; see :data:`OPTS`."""
+
+    url: str = "redis://127.0.0.1:6379/0"
+    username: str | None = None
+    password: str | None = attrs.field(default=None, repr=False)
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    key_prefix: str = "nodb"
+    cloud_name: str = "nova"
+    timeout_seconds: float = 5.0
+    wake_check_seconds: float = 1.0
+
+    def address(self) -> Address:
+        """Return the server's address.
+
+        :raises ConfigurationError: the URL is none of ours; it is not
+            repeated where it might hold a password
+        """
+        parts = urllib.parse.urlsplit(self.url)
+        if "@" in self.url:
+            raise _refused("url", "(hidden)", "put credentials into 'username' and 'password'.")
+        if parts.scheme not in SCHEMES:
+            raise _refused("url", self.url, f"begin it with one of: {', '.join(SCHEMES)}.")
+        if parts.query or parts.fragment:
+            # redis-py takes options here, its own retries among them.
+            raise _refused("url", self.url, "leave out everything behind the database.")
+        tcp = parts.scheme != "unix"
+        try:
+            port = parts.port or DEFAULT_PORT
+            database = int(parts.path.strip("/") or 0) if tcp else 0
+        except ValueError as error:
+            raise _refused(
+                "url", self.url, "write it as redis://host:port/database-number."
+            ) from error
+        if bool(parts.hostname) != tcp or not (tcp or parts.path):
+            raise _refused("url", self.url, "name a host, or with unix:// a path.")
+        return Address(
+            parts.hostname or "",
+            port,
+            "" if tcp else parts.path,
+            database,
+            parts.scheme == "rediss",
+        )
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        :raises ConfigurationError: a bad URL, prefix or pair of files
+        """
+        address = self.address()
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", self.key_prefix):
+            raise _refused(
+                "key_prefix", self.key_prefix, "use 1 to 60 letters, digits, '-', '_' and '.'."
+            )
+        if not self.cloud_name:
+            raise _refused("cloud_name", self.cloud_name, "give this cloud a name.")
+        if self.username and self.password is None:
+            raise _refused("username", self.username, "set 'password', too.")
+        for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+            value = getattr(self, name)
+            if value and not address.tls:
+                raise _refused(name, value, "it needs a 'url' that begins with rediss://.")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise _refused(
+                "tls_cert_file", self.tls_cert_file, "set it together with 'tls_key_file'."
+            )
+
+
+def from_config(conf: cfg.ConfigOpts) -> RedisOptions:
+    """Read the group of this driver."""
+    group = conf[GROUP]
+    return RedisOptions(**{field.name: group[field.name] for field in attrs.fields(RedisOptions)})
+
+
+def _refused(name: str, value: object, remedy: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(f"[{GROUP}] {name}", value, remedy)
