@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import attrs
 
@@ -78,6 +79,10 @@ class Collected:
     floor: int
 
 
+def _go_on(_step: str) -> None:
+    """Do nothing."""
+
+
 class Synchronizer(abc.ABC):
     """One back end.
 
@@ -91,6 +96,12 @@ class Synchronizer(abc.ABC):
 
     #: Name of the driver's entry point, for messages.
     name: str
+    #: Where in its protocols a client may die or be held up, in order. The
+    #: fault suite kills and freezes a client at each.
+    STEPS: ClassVar[tuple[str, ...]] = ()
+    #: Told each of STEPS before it is taken, in the caller's thread; for tests,
+    #: which block or end the process there.
+    on_step: Callable[[str], None] = staticmethod(_go_on)
 
     @property
     @abc.abstractmethod

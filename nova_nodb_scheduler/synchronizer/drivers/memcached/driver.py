@@ -42,10 +42,11 @@ class MemcachedSynchronizer(contract.Synchronizer):
     """One client of one memcached server.
 
     :param observer: told each step of the write protocol before it is taken,
-        so that tests can pause or kill a writer there
+        beside ``on_step``
     """
 
     name = "memcached"
+    STEPS = tuple(step.value for step in steps.Step)
 
     def __init__(
         self,
@@ -62,13 +63,18 @@ class MemcachedSynchronizer(contract.Synchronizer):
             settings, self._connection, self._clock, self._epochs, self._index
         )
         self._writer = writing.Writer(
-            settings, self._connection, self._clock, self._epochs, self._index, observer
+            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
         )
         self._collector = collection.Collector(
             self._connection, self._clock, self._epochs, self._index, self._follower
         )
+        self._observer = observer
         self._is_open = False
         self._settled_at = 0.0
+
+    def _come_by(self, step: steps.Step) -> None:
+        self._observer(step)
+        self.on_step(step.value)
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 import attrs
@@ -23,6 +23,9 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     migration,
     options,
     reading,
+    schema,
+    sequenced_writing,
+    sequencing,
     writing,
 )
 
@@ -49,16 +52,20 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
-    #: What a write goes through; ``on_step`` is told each before it is taken.
     STEPS = ("lock", "read", "sequence", "upsert", "commit", "reply")
+    #: What an instance in sequencer mode has as STEPS.
+    SEQUENCER_STEPS = (
+        *("epoch", "lock", "upsert", "commit"),
+        *("number", "assign", "publish", "reply"),
+    )
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
         self._url = engines.parse(sql_options.connection)
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
-        #: For tests of faults: called in the writer's thread, may block or raise.
-        self.on_step: Callable[[str], None] = lambda _step: None
+        if sql_options.ordering == schema.SEQUENCER:
+            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -112,14 +119,35 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engine.dispose()
                 raise
             opened = database.Database(engine, self._options.timeout_seconds)
-            keeper = epochs.Epochs(opened)
-            self._opened = _Parts(
-                database=opened,
-                reader=reading.Reader(opened, keeper, self._options.poll_interval_seconds),
-                writer=writing.Writer(opened, keeper, limits, self._report_step),
-                housekeeper=housekeeping.Housekeeper(opened, keeper),
-                clock=housekeeping.Clock(opened),
+            keeper = epochs.Epochs(opened, self._options.ordering)
+            try:
+                keeper.agree_on_ordering()
+            except BaseException:
+                opened.close()
+                raise
+            self._opened = self._make_parts(opened, keeper, limits)
+
+    def _make_parts(
+        self, opened: database.Database, keeper: epochs.Epochs, limits: writing.Limits
+    ) -> _Parts:
+        poll_seconds = self._options.poll_interval_seconds
+        sequencer = None
+        if self._options.ordering == schema.SEQUENCER:
+            sequencer = sequencing.Sequencer(opened, keeper, self._report_step)
+        reader = reading.Reader(opened, keeper, poll_seconds, sequencer)
+        if sequencer is None:
+            writer = writing.Writer(opened, keeper, limits, self._report_step)
+        else:
+            writer = sequenced_writing.SequencedWriter(
+                opened, keeper, limits, self._report_step, sequencer, reader.read
             )
+        return _Parts(
+            database=opened,
+            reader=reader,
+            writer=writer,
+            housekeeper=housekeeping.Housekeeper(opened, keeper),
+            clock=housekeeping.Clock(opened),
+        )
 
     def _prepare_schema(self, engine: sa.Engine) -> None:
         embedded = engine.dialect.name == "sqlite"
