@@ -18,6 +18,9 @@ from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+_WIDTH = 110
+"""Columns of the table where no terminal says how many it has."""
+
 _FAILING = {"nova-compute-1": {"DEFAULT": {"compute_driver": "fake.FakeRescheduleDriver"}}}
 
 
@@ -25,7 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when every run went as promised."""
     options = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    terminal = rich_console.Console(stderr=options.json, highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else _WIDTH
+    terminal = rich_console.Console(
+        stderr=options.json, highlight=False, soft_wrap=True, width=width
+    )
     settings = attrs.evolve(
         command_line.settings_from(options, plugin=not options.stock),
         vcpus_per_host=options.vcpus,
