@@ -23,6 +23,15 @@ Fits = Callable[[model.Claim, model.ClaimRecord], bool]
 
 HostAnswer = tuple[model.Granted, ...] | model.Refused
 
+#: Says of a confirmed claim whether its consumer is known to have left the host
+#: since: a server that moves begins there anew.
+Ended = Callable[[model.Claim, model.HeldClaim], bool]
+
+
+def never_ended(claim: model.Claim, held: model.HeldClaim) -> bool:
+    """Say no: a confirmed claim stands until it is dropped."""
+    return False
+
 
 @attrs.frozen
 class Taking:
@@ -39,6 +48,7 @@ class Taking:
     view: records.Cursor
     now_seconds: float
     deadline_seconds: float
+    ended: Ended = never_ended
 
 
 def take(
@@ -56,6 +66,23 @@ def take(
             return _refuse(answer)
         grants.append(answer)
     return record_editor.Proposal(tuple(grants), record.to_state())
+
+
+def take_each(
+    record: model.ClaimRecord, claims: Sequence[model.Claim], taking: Taking
+) -> record_editor.Proposal[tuple[model.Granted | model.Refused, ...]]:
+    """Take each claim on one host by itself; what does not fit stays out."""
+    stale = stale_view(record.settled, taking.view)
+    if stale:
+        refused = tuple(model.Refused(each, model.Reason.STALE_VIEW, stale) for each in claims)
+        return record_editor.Proposal(refused, accepted=False)
+    record = record.without(expired(record, taking.now_seconds))
+    answers = []
+    for claim in claims:
+        answer, record = _take_one(record, claim, taking)
+        answers.append(answer)
+    granted = any(isinstance(answer, model.Granted) for answer in answers)
+    return record_editor.Proposal(tuple(answers), record.to_state() if granted else None, granted)
 
 
 def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:
@@ -81,26 +108,42 @@ def confirm(
 
     Past its lease, too, if it still stands: it was counted all the time.
     """
-    claim = granted.claim
-    held = record.claims.get(claim.consumer)
-    if held is None or held.claim_id != granted.claim_id:
-        return record_editor.Proposal(model.Gone(claim, granted.claim_id), accepted=False)
-    answer = attrs.evolve(granted, state=model.ClaimState.CONFIRMED)
-    if held.state is model.ClaimState.CONFIRMED:
-        return record_editor.Proposal(answer)
-    held = attrs.evolve(held, state=model.ClaimState.CONFIRMED, deadline_seconds=None)
-    return record_editor.Proposal(answer, record.with_claim(claim.consumer, held).to_state())
+    answer, after = _confirm_one(record, granted)
+    changed = after.to_state() if after is not record else None
+    return record_editor.Proposal(answer, changed, isinstance(answer, model.Granted))
+
+
+def confirm_each(
+    record: model.ClaimRecord, grants: Sequence[model.Granted]
+) -> record_editor.Proposal[tuple[model.Granted | model.Gone, ...]]:
+    """Confirm each claim on one host by itself."""
+    answers, after = [], record
+    for granted in grants:
+        answer, after = _confirm_one(after, granted)
+        answers.append(answer)
+    return record_editor.Proposal(tuple(answers), after.to_state() if after is not record else None)
 
 
 def release(
     record: model.ClaimRecord, claim: model.Claim, claim_id: str
 ) -> record_editor.Proposal[model.Released | model.Gone]:
     """Drop one claim, whatever its state."""
-    held = record.claims.get(claim.consumer)
-    if held is None or held.claim_id != claim_id:
+    dropped = own(record, claim.consumer, claim_id)
+    if not dropped:
         return record_editor.Proposal(model.Gone(claim, claim_id))
-    left = record.without([claim.consumer])
+    left = record.without(dropped)
     return record_editor.Proposal(model.Released(claim, claim_id), left.to_state())
+
+
+def release_each(
+    record: model.ClaimRecord, ids: Mapping[str, str]
+) -> record_editor.Proposal[tuple[str, ...]]:
+    """Drop claims by consumer and id, whatever their state; answers with those found."""
+    dropped = tuple(
+        c for consumer, claim_id in ids.items() for c in own(record, consumer, claim_id)
+    )
+    left = record.without(dropped).to_state() if dropped else None
+    return record_editor.Proposal(dropped, left)
 
 
 def drop(
@@ -164,6 +207,20 @@ def find(
     return record_editor.Proposal(model.Granted(claim, unknown.claim_id, held.state))
 
 
+def _confirm_one(
+    record: model.ClaimRecord, granted: model.Granted
+) -> tuple[model.Granted | model.Gone, model.ClaimRecord]:
+    claim = granted.claim
+    held = record.claims.get(claim.consumer)
+    if held is None or held.claim_id != granted.claim_id:
+        return model.Gone(claim, granted.claim_id), record
+    answer = attrs.evolve(granted, state=model.ClaimState.CONFIRMED)
+    if held.state is model.ClaimState.CONFIRMED:
+        return answer, record
+    held = attrs.evolve(held, state=model.ClaimState.CONFIRMED, deadline_seconds=None)
+    return answer, record.with_claim(claim.consumer, held)
+
+
 def _take_one(
     record: model.ClaimRecord, claim: model.Claim, taking: Taking
 ) -> tuple[model.Granted | model.Refused, model.ClaimRecord]:
@@ -183,7 +240,11 @@ def _take_one(
         renewed = attrs.evolve(held, deadline_seconds=deadline, confirmed_by=None)
         granted = model.Granted(claim, held.claim_id, held.state)
         return granted, record.with_claim(claim.consumer, renewed)
-    if held is not None and held.state is model.ClaimState.CONFIRMED:
+    if (
+        held is not None
+        and held.state is model.ClaimState.CONFIRMED
+        and not taking.ended(claim, held)
+    ):
         return model.Refused(claim, model.Reason.HELD, str(dict(held.resources))), record
     others = record.without([claim.consumer])
     if not taking.fits(claim, others):

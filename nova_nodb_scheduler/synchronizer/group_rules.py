@@ -7,6 +7,7 @@ proposal for the compare-and-set on it, and is idempotent.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
@@ -35,6 +36,17 @@ class Joining:
     deadline_seconds: float
 
 
+@attrs.frozen
+class Broken:
+    """A place that would break the group's policy, or that the view is too old for.
+
+    :param hosts: that rule the place out: the full ones, or those of the group
+    """
+
+    refused: claims.Refused
+    hosts: frozenset[str] = frozenset()
+
+
 def join(
     record: model.GroupRecord, wanted: Sequence[claims.Claim], joining: Joining
 ) -> record_editor.Proposal[tuple[str, ...] | claims.Refused]:
@@ -46,26 +58,60 @@ def join(
     record = record.without(expired(record, joining.now_seconds))
     member_ids = []
     for claim in wanted:
-        broken = policy_broken(record, claim, joining.group, joining.known)
-        if broken:
-            refused = claims.Refused(claim, claims.Reason.GROUP_POLICY, broken)
-            return record_editor.Proposal(refused, accepted=False)
-        place = (claim.consumer, claim.host)
-        member = record.members.get(place)
-        if member is None:
-            member = model.Member(
-                state=claims.ClaimState.PENDING,
-                claim_id=joining.ids[claim.consumer],
-                writer=joining.writer,
-            )
-        # As a claim, a confirmed member is written anew too.
-        deadline = member.deadline_seconds
-        if member.state is claims.ClaimState.PENDING:
-            deadline = max(deadline or 0.0, joining.deadline_seconds)
-        member = attrs.evolve(member, deadline_seconds=deadline, confirmed_by=None)
-        record = record.with_member(place, member)
-        member_ids.append(member.claim_id)
+        answer, record = _join_one(record, claim, joining)
+        if isinstance(answer, Broken):
+            return record_editor.Proposal(answer.refused, accepted=False)
+        member_ids.append(answer)
     return record_editor.Proposal(tuple(member_ids), record.to_state())
+
+
+def join_each(
+    record: model.GroupRecord, wanted: Sequence[claims.Claim], joining: Joining
+) -> record_editor.Proposal[tuple[str | Broken, ...]]:
+    """Add each claim's place by itself as a pending member; answers with their ids."""
+    stale = claim_rules.stale_view(record.settled, joining.view)
+    if stale:
+        refused = (claims.Refused(each, claims.Reason.STALE_VIEW, stale) for each in wanted)
+        return record_editor.Proposal(tuple(map(Broken, refused)), accepted=False)
+    record = record.without(expired(record, joining.now_seconds))
+    answers = []
+    for claim in wanted:
+        answer, record = _join_one(record, claim, joining)
+        answers.append(answer)
+    joined = any(isinstance(answer, str) for answer in answers)
+    return record_editor.Proposal(tuple(answers), record.to_state() if joined else None, joined)
+
+
+def _join_one(
+    record: model.GroupRecord, claim: claims.Claim, joining: Joining
+) -> tuple[str | Broken, model.GroupRecord]:
+    broken = policy_broken(record, claim, joining.group, joining.known)
+    if broken:
+        refused = claims.Refused(claim, claims.Reason.GROUP_POLICY, broken)
+        return Broken(refused, _in_the_way(record, claim, joining)), record
+    place = (claim.consumer, claim.host)
+    member = record.members.get(place)
+    if member is None:
+        member = model.Member(
+            state=claims.ClaimState.PENDING,
+            claim_id=joining.ids[claim.consumer],
+            writer=joining.writer,
+        )
+    # As a claim, a confirmed member is written anew too.
+    deadline = member.deadline_seconds
+    if member.state is claims.ClaimState.PENDING:
+        deadline = max(deadline or 0.0, joining.deadline_seconds)
+    member = attrs.evolve(member, deadline_seconds=deadline, confirmed_by=None)
+    return member.claim_id, record.with_member(place, member)
+
+
+def _in_the_way(record: model.GroupRecord, claim: claims.Claim, joining: Joining) -> frozenset[str]:
+    others = _hosts_of_others(record, claim.consumer, joining.known)
+    counts = collections.Counter(host for hosts in others.values() for host in hosts)
+    if joining.group.policy is model.Policy.ANTI_AFFINITY:
+        most = joining.group.max_server_per_host
+        return frozenset(host for host, count in counts.items() if count >= most)
+    return frozenset(counts)
 
 
 def policy_broken(
@@ -128,14 +174,32 @@ def confirm(
     record: model.GroupRecord, granted: model.GroupGranted
 ) -> record_editor.Proposal[claims.Granted | claims.Gone]:
     """Turn a pending member into a confirmed one; drops the places it replaces."""
+    answer, after = _confirm_one(record, granted)
+    changed = after.to_state() if after is not record else None
+    return record_editor.Proposal(answer, changed, isinstance(answer, claims.Granted))
+
+
+def confirm_each(
+    record: model.GroupRecord, grants: Sequence[model.GroupGranted]
+) -> record_editor.Proposal[tuple[claims.Granted | claims.Gone, ...]]:
+    """Confirm each member of a group by itself."""
+    answers, after = [], record
+    for granted in grants:
+        answer, after = _confirm_one(after, granted)
+        answers.append(answer)
+    return record_editor.Proposal(tuple(answers), after.to_state() if after is not record else None)
+
+
+def _confirm_one(
+    record: model.GroupRecord, granted: model.GroupGranted
+) -> tuple[claims.Granted | claims.Gone, model.GroupRecord]:
     claim = granted.grant.claim
     place = (claim.consumer, claim.host)
     member = record.members.get(place)
     if member is None or member.claim_id != granted.member_id:
-        gone = claims.Gone(claim, granted.grant.claim_id)
-        return record_editor.Proposal(gone, accepted=False)
+        return claims.Gone(claim, granted.grant.claim_id), record
     if member.state is claims.ClaimState.CONFIRMED:
-        return record_editor.Proposal(granted.grant)
+        return granted.grant, record
     replaced = [
         (claim.consumer, host)
         for host, claim_id in claim.replaces.items()
@@ -143,18 +207,27 @@ def confirm(
         and former.claim_id == claim_id
     ]
     standing = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
-    after = record.without(replaced).with_member(place, standing)
-    return record_editor.Proposal(granted.grant, after.to_state())
+    return granted.grant, record.without(replaced).with_member(place, standing)
 
 
 def leave(
     record: model.GroupRecord, place: model.Place, member_id: str
 ) -> record_editor.Proposal[bool]:
     """Drop one member, whatever its state; says whether it was there."""
-    member = record.members.get(place)
-    if member is None or member.claim_id != member_id:
-        return record_editor.Proposal(False)
-    return record_editor.Proposal(True, record.without([place]).to_state())
+    proposal = leave_each(record, {place: member_id})
+    return record_editor.Proposal(bool(proposal.answer), proposal.state)
+
+
+def leave_each(
+    record: model.GroupRecord, ids: Mapping[model.Place, str]
+) -> record_editor.Proposal[tuple[model.Place, ...]]:
+    """Drop members by place and id, whatever their state; answers with those found."""
+    dropped = tuple(
+        place
+        for place, member_id in ids.items()
+        if (member := record.members.get(place)) is not None and member.claim_id == member_id
+    )
+    return record_editor.Proposal(dropped, record.without(dropped).to_state() if dropped else None)
 
 
 def drop(

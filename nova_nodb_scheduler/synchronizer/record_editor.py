@@ -34,6 +34,10 @@ class Unwritten(enum.Enum):
     LOST = "lost"
     #: A write may or may not have been carried out, and reading failed.
     UNKNOWN = "unknown"
+    #: The back end went away; nothing was written. Only of edits in a batch.
+    UNAVAILABLE = "unavailable"
+    #: A newer release wrote the record. Only of edits in a batch.
+    UNREADABLE = "unreadable"
 
 
 @attrs.frozen
@@ -58,11 +62,13 @@ class Edited(Generic[T]):
         the first refusal, else the last answer)
     :param answers: of all proposals, in order; of a refusal only that one
     :param revision: of the (last) record, as read or as written
+    :param record: as it was written, of an edit in a batch
     """
 
     answer: T
     answers: tuple[T, ...]
     revision: int
+    record: records.Record | None = None
 
 
 #: From a decoded state (None: no live record) and the version of its last
@@ -87,6 +93,7 @@ class RecordEditor:
         and a write. In every round some writer wins, so with n writers of one
         record n rounds nearly always do.
     :param pause: called with the number of rounds lost so far
+    :param count_lost: told of compare-and-sets that were lost, with how many
     """
 
     def __init__(
@@ -95,11 +102,13 @@ class RecordEditor:
         namespaces: Sequence[namespaces_model.Namespace],
         rounds: int = 64,
         pause: Callable[[int], None] = pause_briefly,
+        count_lost: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._namespaces = {namespace.name: namespace for namespace in namespaces}
         self._rounds = rounds
         self._pause = pause
+        self._count_lost = count_lost
 
     def read(self, key: records.RecordKey) -> tuple[State | None, int, int]:
         """Return a record's decoded state (None: no live record), revision and version.
@@ -147,6 +156,7 @@ class RecordEditor:
             # For good: that write may have been carried out and then lost its
             # recognition to somebody else's.
             unknown |= any(result.verdict is records.Verdict.UNKNOWN for result in results)
+            self._count_lost(sum(r.verdict is records.Verdict.LOST for r in results))
         return Unwritten.UNKNOWN if unknown else Unwritten.LOST
 
     def _propose(
