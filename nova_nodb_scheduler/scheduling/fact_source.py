@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts' facts from one snapshot of the store.
 
-A host's facts come of four records: its compute node's, its service's, the
-service's liveness and its provider tree's, and of the aggregates that hold it.
-Each part can be read by itself, for most changes touch one part.
+A host's facts come of five records: its compute node's, its service's, the
+service's liveness, its provider tree's and its claims, and of the aggregates
+that hold it. Each part can be read by itself, for most changes touch one part.
+What is claimed counts beside what the node and the provider show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as claims_model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.scheduling import (
+    claim_facts,
     fields,
     host_facts,
     memberships,
     namespaces,
     node_facts,
     service_facts,
+    shown,
 )
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
@@ -38,6 +42,8 @@ NAMESPACES = (
     namespaces.INSTANCES.name,
     namespaces.AGGREGATES.name,
     namespaces.PROVIDERS.name,
+    namespaces.CLAIM_RECORDS.name,
+    namespaces.MIGRATIONS.name,
 )
 
 
@@ -68,12 +74,19 @@ class NoReservations:
 
 
 class _Consumers:
-    """The consumers a provider's record shows; decoded when somebody asks."""
+    """The consumers of a host's claims and in its provider's record.
 
-    def __init__(self, providers: snapshot_module.NamespaceView, uuid: str) -> None:
-        self._providers, self._uuid = providers, uuid
+    The record is decoded when somebody asks.
+    """
+
+    def __init__(
+        self, providers: snapshot_module.NamespaceView, uuid: str, claimed: Container[str]
+    ) -> None:
+        self._providers, self._uuid, self._claimed = providers, uuid, claimed
 
     def __contains__(self, consumer: object) -> bool:
+        if consumer in self._claimed:
+            return True
         record = self._providers.get(self._uuid)
         return record is not None and consumer in (record.state.get("allocations") or ())
 
@@ -100,6 +113,9 @@ class FactSource:
         self._instances = snapshot.namespace(namespaces.INSTANCES.name)
         self._aggregates = snapshot.namespace(namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(namespaces.PROVIDERS.name)
+        self._claims = snapshot.namespace(namespaces.CLAIM_RECORDS.name)
+        self._migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
+        self._shown = shown.Shown(snapshot)
         self._cells = self._instances.vocabulary("cell").texts()
 
     # -- whole hosts ------------------------------------------------------------
@@ -122,8 +138,11 @@ class FactSource:
         if isinstance(node, errors.InvalidRecord):
             raise node
         service = self.service(node.cell, node.host)
+        unshown = self.unshown(uuid)
+        claimed: dict[str, Any] = _counts(node, unshown)
         return attrs.evolve(
             node,
+            **claimed,
             cpu_allocation_ratio=node.cpu_allocation_ratio or self._ratios.cpu,
             ram_allocation_ratio=node.ram_allocation_ratio or self._ratios.ram,
             disk_allocation_ratio=node.disk_allocation_ratio or self._ratios.disk,
@@ -132,8 +151,41 @@ class FactSource:
             forced_down=service.forced_down,
             last_seen_seconds=service.last_seen_seconds,
             aggregates=aggregates(node.host),
-            provider=self.provider(uuid),
+            provider=self.provider(uuid, unshown),
         )
+
+    # -- claims -------------------------------------------------------------------
+
+    def claims(self, uuid: str) -> Mapping[str, claims_model.HeldClaim]:
+        """Return a host's claims by consumer.
+
+        :raises InvalidRecord: the record is not as the ledger writes it
+        """
+        record: claims_model.ClaimRecord | errors.InvalidRecord | None = self._claims.digest(uuid)
+        if isinstance(record, errors.InvalidRecord):
+            raise record
+        return {} if record is None else record.claims
+
+    def claimed_uuids(self) -> Iterator[str]:
+        """Iterate over the uuids of hosts that were ever claimed, in no order."""
+        return self._claims.keys()
+
+    def unshown(self, uuid: str) -> claim_facts.Unshown:
+        """Return what claims add to a host beside its other records.
+
+        :raises InvalidRecord: the record is not as the ledger writes it
+        """
+        claims = self.claims(uuid)
+        if not claims:
+            return claim_facts.NOTHING
+        record = self._providers.get(uuid)
+        allocations = {} if record is None else record.state.get("allocations") or {}
+        return claim_facts.unshown(claims, allocations, self._shown.uncounted(uuid))
+
+    def counts(self, uuid: str, unshown: claim_facts.Unshown) -> Mapping[str, int]:
+        """Return the facts of a node that claims change, by name."""
+        node = self._nodes.digest(uuid)
+        return _counts(node, unshown) if isinstance(node, host_facts.HostFacts) else {}
 
     # -- services -----------------------------------------------------------------
 
@@ -181,19 +233,35 @@ class FactSource:
 
     # -- providers ----------------------------------------------------------------
 
-    def provider(self, uuid: str) -> host_facts.ProviderFacts | None:
-        """Return a provider tree, with what is promised of it counted as used."""
+    def provider(
+        self, uuid: str, unshown: claim_facts.Unshown | None = None
+    ) -> host_facts.ProviderFacts | None:
+        """Return a provider tree, with what is claimed and promised of it counted as used.
+
+        :param unshown: what claims add to the host, where the caller knows it
+        :raises InvalidRecord: its claims are not as the ledger writes them
+        """
         read: host_facts.ProviderFacts | None = self._providers.digest(uuid)
         if read is None:
             return None
-        consumers = _Consumers(self._providers, uuid)
+        claims = self.claims(uuid)
+        if unshown is None:
+            unshown = self.unshown(uuid)
+        # What this process promised stands in its claim, once that came back.
+        consumers = _Consumers(self._providers, uuid, claims)
         unseen = self._reservations.unseen(uuid, consumers, read.generation)
-        if not unseen or read.broken:
+        if not (claims or unseen) or read.broken:
             return read
         used = dict(read.used)
-        for name, amount in unseen.items():
-            used[name] = used.get(name, 0) + amount
+        for more in (unseen, unshown.used):
+            for name, amount in more.items():
+                used[name] = used.get(name, 0) + amount
         return attrs.evolve(read, used=used)
+
+    def shared(self, uuid: str) -> host_facts.ProviderFacts | None:
+        """Return a provider tree that is no host's as its record has it."""
+        read: host_facts.ProviderFacts | None = self._providers.digest(uuid)
+        return read
 
     def provider_uuids(self) -> Iterator[str]:
         """Iterate over the uuids of all root providers, in no order."""
@@ -205,6 +273,11 @@ class FactSource:
         """Return whether there is a compute node of that uuid."""
         return uuid in self._nodes
 
+    def host_of_node(self, uuid: str) -> tuple[str, str] | None:
+        """Return (cell, host) of a compute node; None for none."""
+        found = self._nodes.indexed(uuid, "cell_host")
+        return None if found is None else (found[0], found[1])
+
     def nodes_of_host(self, cell: str, host: str) -> tuple[str, ...]:
         """Return the uuids of a host's compute nodes."""
         return self._nodes.lookup("cell_host", cell, host)
@@ -212,6 +285,19 @@ class FactSource:
     def nodes_named(self, host: str) -> tuple[str, ...]:
         """Return the uuids of the compute nodes of a host name, in any cell."""
         return self._nodes.lookup("host", host)
+
+    # -- servers --------------------------------------------------------------------
+
+    def host_of_instance(self, key: str) -> tuple[str, str] | None:
+        """Return (cell, host) of an instance's record; None for none."""
+        found = self._instances.indexed(key, "cell_host")
+        return None if found is None else (found[0], found[1])
+
+    def destination(self, key: str) -> tuple[str, str] | None:
+        """Return (cell, host) that a migration's record goes to; None for none."""
+        found = self._migrations.indexed(key, "destination")
+        cell = self._migrations.indexed(key, "cell")
+        return None if found is None or cell is None else (cell[0], found[0])
 
     # -- aggregates -----------------------------------------------------------------
 
@@ -281,6 +367,18 @@ class Present:
     def locate(self, uuid: str) -> tuple[tuple[str, str], ...]:
         """See :meth:`FactSource.locate`."""
         return () if self.source is None else self.source.locate(uuid)
+
+
+def _counts(node: host_facts.HostFacts, unshown: claim_facts.Unshown) -> dict[str, int]:
+    """Return what Nova's HostState would have once the claims were consumed from it."""
+    share = unshown.share
+    return {
+        "free_ram_mb": node.free_ram_mb - share.memory_mb,
+        "free_disk_mb": node.free_disk_mb - share.disk_gb * 1024,
+        "vcpus_used": node.vcpus_used + share.vcpus,
+        "num_instances": node.num_instances + share.instances,
+        "num_io_ops": node.num_io_ops + share.io_operations,
+    }
 
 
 def _name(namespace: str, key: str) -> str:

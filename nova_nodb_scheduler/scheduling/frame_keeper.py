@@ -17,6 +17,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling import (
+    claimed_hosts,
     fact_source,
     host_facts,
     host_frame,
@@ -35,10 +36,11 @@ _SERVICES = namespaces.SERVICES.name
 _LIVENESS = namespaces.SERVICE_LIVENESS.name
 _AGGREGATES = namespaces.AGGREGATES.name
 _PROVIDERS = namespaces.PROVIDERS.name
+_CLAIMS = namespaces.CLAIM_RECORDS.name
 
 
 #: What hosts are made of. Of instances nothing is kept here.
-_WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS)
+_WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS, _CLAIMS)
 
 
 class Engine(Protocol):
@@ -92,6 +94,7 @@ class FrameKeeper:
             reservations = fact_source.NoReservations()
         self._reservations: fact_source.Reservations = reservations
         self._subscription = store.subscribe(_WATCHED, most_keys)
+        self._claimed_hosts = claimed_hosts.ClaimedHosts(store, most_keys)
         self._unreadable: dict[str, str] = {}
         self._memberships = memberships.Memberships()
         self._sharing: dict[str, frozenset[str]] = {}
@@ -117,6 +120,7 @@ class FrameKeeper:
             # Drained first: what is written in between is in the snapshot, and
             # looked at again next time.
             touched = self._subscription.drain()
+            self._claimed_hosts.drain()
             snapshot = self._store.snapshot()
             former, sound = self._present.source, self._sound
             self._sound = False
@@ -126,9 +130,14 @@ class FrameKeeper:
             self._present.source = source
             lapsed = self._reservations.expire()
             if touched is None or former is None or not sound:
+                self._claimed_hosts.take_all(source)
                 self._take_all(source)
-            elif touched or lapsed:
-                self._take_changes(touched, lapsed, former, source)
+            else:
+                claimed = self._claimed_hosts.take(
+                    touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source
+                )
+                if touched or lapsed or claimed:
+                    self._take_changes(touched, lapsed, claimed, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
         return snapshot
@@ -160,6 +169,7 @@ class FrameKeeper:
         self,
         touched: Mapping[str, Collection[str]],
         lapsed: Collection[str],
+        claimed: Collection[str],
         former: fact_source.FactSource,
         source: fact_source.FactSource,
     ) -> None:
@@ -179,7 +189,7 @@ class FrameKeeper:
             if place is not None and place not in places and not self._heard(source, key, place):
                 places.add(place)
         served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
-        provided = {*touched.get(_PROVIDERS, ()), *lapsed}
+        provided = {*touched.get(_PROVIDERS, ()), *lapsed, *claimed}
         for uuid in lapsed:
             # Its record may be the very one that the columns were filled from.
             row = self._engine.frame.row_of(uuid)
@@ -190,7 +200,11 @@ class FrameKeeper:
         parts.difference_update(nodes)
         for uuid in parts:
             self._take_parts(
-                source, uuid, with_service=uuid in served, with_provider=uuid in provided
+                source,
+                uuid,
+                with_service=uuid in served,
+                with_provider=uuid in provided,
+                with_claims=uuid in claimed,
             )
         for uuid in nodes:
             self._take_host(source, uuid)
@@ -257,6 +271,7 @@ class FrameKeeper:
         *,
         with_service: bool,
         with_provider: bool,
+        with_claims: bool,
     ) -> None:
         """Make a host anew from some records beside its node's, which did not change."""
         frame = self._engine.frame
@@ -270,24 +285,27 @@ class FrameKeeper:
             # Heartbeats go to the column alone.
             "last_seen_seconds": frame.last_seen_seconds.item(row),
         }
-        if with_service:
-            try:
-                service = source.service(facts.cell, facts.host)
-            except errors.InvalidRecord as error:
-                self._leave_out(uuid, str(error))
-                return
-            changes.update(attrs.asdict(service))
-        if with_provider:
-            # Otherwise the very object stays: what was used since is in the
-            # frame's columns, and counted from there.
-            changes["provider"] = source.provider(uuid)
+        try:
+            if with_service:
+                changes.update(attrs.asdict(source.service(facts.cell, facts.host)))
+            if with_claims:
+                unshown = source.unshown(uuid)
+                changes.update(source.counts(uuid, unshown))
+                changes["provider"] = source.provider(uuid, unshown)
+            elif with_provider:
+                # Otherwise the very object stays: what was used since is in the
+                # frame's columns, and counted from there.
+                changes["provider"] = source.provider(uuid)
+        except errors.InvalidRecord as error:
+            self._leave_out(uuid, str(error))
+            return
         self._engine.put(attrs.evolve(facts, **changes))
 
     def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
         """Look at roots again that are no hosts, or that may have become hosts."""
         changed = False
         for uuid in uuids:
-            provider = None if source.has_node(uuid) else source.provider(uuid)
+            provider = None if source.has_node(uuid) else source.shared(uuid)
             shared = provider_facts.sharing(provider) if provider is not None else frozenset()
             if shared != self._sharing.get(uuid, frozenset()):
                 changed = True

@@ -8,39 +8,11 @@ import testtools
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import claimed, host_facts, namespaces, options
 from tests.unit.scheduling import hosts
+from tests.unit.scheduling.claims import SMALL, held, instance, migration
 
 NODES, PROVIDERS = namespaces.COMPUTE_NODES, namespaces.PROVIDERS
 INSTANCES, MIGRATIONS = namespaces.INSTANCES, namespaces.MIGRATIONS
 NUMBERS = ("NumInstancesFilter", "IoOpsFilter")
-SMALL = model.NodeShare(vcpus=1, memory_mb=512, disk_gb=1, instances=1, io_operations=1)
-
-
-def held(node=SMALL, state=model.ClaimState.PENDING, **resources):
-    return model.HeldClaim(resources, state, "id", "writer", 99.0, node=node)
-
-
-def instance(uuid, host="h1", node="node-n1", cell=hosts.CELL, **row):
-    return {
-        "cell": cell,
-        "object_version": "2.8",
-        "row": {"uuid": uuid, "host": host, "node": node, "vcpus": 1, "memory_mb": 512, **row},
-    }
-
-
-def migration(uuid, dest="h1", node="node-n1", status="pre-migrating", kind="resize"):
-    return {
-        "cell": hosts.CELL,
-        "object_version": "1.8",
-        "row": {
-            "uuid": f"m-{uuid}",
-            "instance_uuid": uuid,
-            "source_compute": "elsewhere",
-            "dest_compute": dest,
-            "dest_node": node,
-            "status": status,
-            "migration_type": kind,
-        },
-    }
 
 
 class FitsTest(testtools.TestCase):

@@ -6,11 +6,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.scheduling import namespaces, reservations
-from tests.unit.scheduling import hosts
+from tests.unit.scheduling import claims, hosts
 
 NODES, SERVICES = namespaces.COMPUTE_NODES, namespaces.SERVICES
 LIVENESS, AGGREGATES = namespaces.SERVICE_LIVENESS, namespaces.AGGREGATES
 PROVIDERS, INSTANCES = namespaces.PROVIDERS, namespaces.INSTANCES
+CLAIMS, MIGRATIONS = namespaces.CLAIM_RECORDS, namespaces.MIGRATIONS
 
 
 class FrameKeeperTest(testtools.TestCase):
@@ -299,6 +300,7 @@ class FrameKeeperTest(testtools.TestCase):
 KEYS = st.sampled_from(["n1", "n2", "n3"])
 HOST_NAMES = st.sampled_from(["h1", "h2"])
 CELLS = st.sampled_from([hosts.CELL, hosts.OTHER_CELL])
+CONSUMERS = st.sampled_from(["c", "x", "y"])
 GONE = st.just(None)
 
 
@@ -369,6 +371,47 @@ STEPS = st.one_of(
             st.integers(1, 3),
             st.integers(0, 3),
             st.sampled_from([[], ["MISC_SHARES_VIA_AGGREGATE"]]),
+        ),
+    ),
+    _write(
+        CLAIMS,
+        KEYS,
+        st.builds(
+            lambda amounts, state: (
+                lambda key: claims.record(
+                    key, {name: claims.held(VCPU=amount) for name, amount in amounts.items()}, state
+                )
+            ),
+            st.dictionaries(CONSUMERS, st.integers(1, 3), max_size=2),
+            st.sampled_from([{}, {}, {}, {"claims": "broken"}]),
+        ),
+    ),
+    _write(
+        INSTANCES,
+        st.builds("{}@{}".format, CONSUMERS, CELLS),
+        st.builds(
+            lambda host, node: (
+                lambda key: claims.instance(
+                    key.split("@")[0], host, f"node-{node}", key.split("@")[1]
+                )
+            ),
+            HOST_NAMES,
+            KEYS,
+        ),
+    ),
+    _write(
+        MIGRATIONS,
+        st.builds("m-{}@{}".format, CONSUMERS, CELLS),
+        st.builds(
+            lambda host, node, status: (
+                lambda key: {
+                    **claims.migration(key[2:].split("@")[0], host, f"node-{node}", status),
+                    "cell": key.split("@")[1],
+                }
+            ),
+            HOST_NAMES,
+            KEYS,
+            st.sampled_from(["accepted", "pre-migrating"]),
         ),
     ),
 )
