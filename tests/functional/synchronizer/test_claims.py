@@ -6,9 +6,9 @@ from __future__ import annotations
 import tempfile
 from typing import ClassVar
 
-from nova_nodb_scheduler.synchronizer.drivers import memcached, redis
+from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import conformance_claims, redis_server, servers
+from nova_nodb_scheduler.testing import conformance_claims, etcd_server, redis_server, servers
 
 
 class TestMemcached(conformance_claims.ClaimsConformance):
@@ -29,6 +29,17 @@ class TestRedis(conformance_claims.ClaimsConformance):
 
     def make_synchronizer(self) -> redis.RedisSynchronizer:
         return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))
+
+
+class TestEtcd(conformance_claims.ClaimsConformance):
+    def setUp(self) -> None:
+        super().setUp()
+        self.etcd = self.enterContext(etcd_server.Etcd())
+
+    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
+        return etcd.EtcdSynchronizer(
+            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
+        )
 
 
 class TestSQLite(conformance_claims.ClaimsConformance):

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nova_nodb_scheduler.synchronizer.drivers import memcached, memory, redis
-from nova_nodb_scheduler.testing import conformance, redis_server, servers
+from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
+from nova_nodb_scheduler.testing import conformance, etcd_server, redis_server, servers
 
 
 class TestMemory(conformance.ConformanceSuite):
@@ -40,3 +40,17 @@ class TestRedis(conformance.ConformanceSuite):
 
     def make_synchronizer(self) -> redis.RedisSynchronizer:
         return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))
+
+
+class TestEtcd(conformance.ConformanceSuite):
+    def setUp(self) -> None:
+        super().setUp()
+        self.etcd = self.enterContext(etcd_server.Etcd())
+
+    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
+        return etcd.EtcdSynchronizer(
+            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
+        )
+
+    def restart_backend(self) -> None:
+        self.etcd.server.restart()

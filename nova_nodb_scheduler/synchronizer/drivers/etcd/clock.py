@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of the member that answers, out of the Date of its answers.
+
+etcd has no clock to ask; every answer of its gateway has the second in which
+the member sent it. A record that clients advance would be no better: who
+advances it needs a clock, too, and each reading would cost a commit. So with
+one member this is the same clock for all; with several it is as good as the
+members' NTP, which is checked at the start (:mod:`.admittance`).
+"""
+
+from __future__ import annotations
+
+import email.utils
+import threading
+import time
+from collections.abc import Callable
+
+#: Without an answer for so long, one is asked for.
+CACHE_SECONDS = 1.0
+#: Not worth to step back for: two members' clocks by NTP.
+SLACK_SECONDS = 1.0
+
+
+class ServerClock:
+    """The server's time between answers; any thread may call.
+
+    An answer says that the server's time was between its Date and a second
+    later, at some moment between request and answer. The greatest lower bound
+    of the offset to the monotonic clock that was ever seen comes close to the
+    true one, and never runs back; only an upper bound that contradicts it (the
+    server's own clock was set back) makes this one follow.
+    """
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._offset: float | None = None
+        self._noted_at = 0.0
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def note(self, date: str | None, sent_at: float, received_at: float) -> None:
+        """Take the Date of an answer, and when request and answer passed (monotonic)."""
+        seconds = self._parse(date) if date else None
+        if seconds is None:
+            return
+        least, most = seconds - received_at, seconds + 1.0 - sent_at
+        with self._lock:
+            known = self._offset
+            if known is None or least > known or known > most + SLACK_SECONDS:
+                self._offset = least
+            self._noted_at = received_at
+
+    def now_seconds(self) -> float:
+        """Return the server's time, at most a second too early.
+
+        :raises BackendUnavailable: it does not answer
+        """
+        if self._is_stale():
+            self._ask()
+        with self._lock:
+            # A proxy that strips the header leaves nothing better than ours.
+            offset = time.time() - time.monotonic() if self._offset is None else self._offset
+            return offset + time.monotonic()
+
+    def _is_stale(self) -> bool:
+        with self._lock:
+            return self._offset is None or time.monotonic() - self._noted_at > CACHE_SECONDS
+
+    def _parse(self, date: str) -> float | None:
+        # One second's answers have one Date, and parsing costs 10 us.
+        text, seconds = self._last
+        if text != date:
+            try:
+                seconds = email.utils.parsedate_to_datetime(date).timestamp()
+            except ValueError:
+                return None
+            self._last = (date, seconds)
+        return seconds

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edge to etcd: members in turn, authentication, failures translated once.
+
+No library retries anything: a write that is sent twice is a write too many.
+What may be sent again (it was not sent, or is a read) is sent again here, to
+the next member, as long as the time-out lasts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import etcd3gw
+import requests
+import requests.adapters
+from etcd3gw import exceptions as etcd_exceptions
+from oslo_log import log
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.etcd import failures
+from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+
+LOG = log.getLogger(__name__)
+
+API_PATH = "/v3/"
+POOLED_CONNECTIONS = 64
+
+Reply = Mapping[str, Any]
+
+_REMEDIES = {
+    failures.Kind.TLS: (
+        f"check [{options_module.GROUP}] endpoints (https or http?), tls_cafile, "
+        "tls_certfile and tls_keyfile"
+    ),
+    failures.Kind.UNAUTHENTICATED: (
+        f"etcd asks for credentials: check [{options_module.GROUP}] user and password"
+    ),
+    failures.Kind.PERMISSION_DENIED: (
+        f"grant the role of [{options_module.GROUP}] user readwrite on the prefix key_prefix"
+    ),
+}
+
+
+@attrs.frozen
+class Endpoint:
+    """A member's client URL."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        parts = urllib.parse.urlsplit(url)
+        return cls(parts.scheme, parts.hostname or "", parts.port or 2379)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+
+class Connection:
+    """Requests to one etcd cluster; any thread may call.
+
+    :param note: told the Date of each answer, and when request and answer
+        passed (monotonic seconds)
+    """
+
+    def __init__(
+        self,
+        settings: options_module.EtcdOptions,
+        note: Callable[[str | None, float, float], None],
+    ) -> None:
+        self._settings = settings
+        self._note = note
+        self.endpoints = tuple(Endpoint.parse(url) for url in settings.endpoints)
+        self.label = f"etcd at {', '.join(map(str, self.endpoints))}"
+        self._lock = threading.Lock()
+        self._session: requests.Session | None = None
+        self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
+        self._preferred = 0
+        self.token: str | None = None
+        #: Cluster of the last answer, and when its request was sent.
+        self.cluster = ""
+        self.answered_at = float("-inf")
+
+    def open(self) -> None:
+        """Make the session; connections are made as needed. Idempotent."""
+        with self._lock:
+            if self._session is not None:
+                return
+            session = requests.Session()
+            # Neither a proxy of the environment nor a .netrc is meant for etcd.
+            session.trust_env = False
+            adapter = requests.adapters.HTTPAdapter(
+                pool_connections=len(self.endpoints),
+                pool_maxsize=POOLED_CONNECTIONS,
+                max_retries=0,
+            )
+            session.mount("http://", adapter)
+            session.mount("https://", adapter)
+            session.verify = self._settings.tls_cafile or True
+            if self._settings.tls_certfile and self._settings.tls_keyfile:
+                session.cert = (self._settings.tls_certfile, self._settings.tls_keyfile)
+            session.hooks["response"].append(self._noted)
+            self._clients = tuple(
+                etcd3gw.Etcd3Client(
+                    endpoint.host,
+                    endpoint.port,
+                    endpoint.scheme,
+                    timeout=self._settings.timeout_seconds,
+                    api_path=API_PATH,
+                    session=session,
+                )
+                for endpoint in self.endpoints
+            )
+            self._session = session
+
+    def close(self) -> None:
+        """Drop idle connections; those in use end with their calls."""
+        with self._lock:
+            session, self._session, self.token = self._session, None, None
+            self.answered_at = float("-inf")
+        if session is not None:
+            session.close()
+
+    @property
+    def preferred(self) -> Endpoint:
+        """The member that requests go to now."""
+        return self.endpoints[self._preferred]
+
+    def call(self, path: str, body: Reply) -> Reply:
+        """Send a request that may be sent twice without harm.
+
+        :raises BackendUnavailable: no member answered it
+        :raises Failure: it is about a revision that was compacted
+        """
+        return self._call(path, body, failures.RETRIED_READS)
+
+    def write(self, body: Reply) -> Reply:
+        """Send a transaction, once.
+
+        :raises BackendUnavailable: it was not carried out
+        :raises Failure: nothing is known, see :data:`failures.UNKNOWN`
+        """
+        sendable = frozenset({failures.Kind.NOT_SENT, failures.Kind.NO_LEADER})
+        return self._call("/kv/txn", body, sendable)
+
+    def ask(self, endpoint: int, path: str, body: Reply | None = None) -> Reply:
+        """Ask one member; a GET outside of the API where there is no body.
+
+        :raises Failure: it does not answer
+        """
+        client = self._clients[endpoint]
+        try:
+            if body is not None:
+                reply: Reply = client.post(client.get_url(path), json=body)
+                return reply
+            answer = client.session.get(client.base_url + path, timeout=client.timeout)
+            answer.raise_for_status()
+            return dict(answer.json())
+        except (etcd_exceptions.Etcd3Exception, OSError, ValueError) as error:
+            raise failures.of_exception(error) from error
+
+    def authenticate(self) -> None:
+        """Get a token for the configured user, where there is one.
+
+        :raises Failure: it is refused
+        """
+        if self._settings.user is None:
+            return
+        body = {"name": self._settings.user, "password": self._settings.password}
+        try:
+            reply = self.ask(self._preferred, "/auth/authenticate", body)
+        except failures.Failure as failure:
+            if "not enabled" not in failure.text:
+                raise
+            LOG.warning(
+                "[%(group)s] user is set, but authentication is not enabled in %(label)s: "
+                "anybody who reaches it can change host states",
+                {"group": options_module.GROUP, "label": self.label},
+            )
+            return
+        self._use_token(reply["token"])
+
+    def unavailable(self, reason: str) -> errors.BackendUnavailable:
+        return errors.BackendUnavailable(self.label, reason)
+
+    def translate(self, failure: failures.Failure) -> errors.BackendUnavailable:
+        """Return the project's error, with what to do about it."""
+        reason = failure.text
+        if failure.kind is failures.Kind.FULL:
+            reason = f"{reason}: {self._remedy_of_a_full_store()}"
+        elif failure.kind in _REMEDIES:
+            reason = f"{reason}: {_REMEDIES[failure.kind]}"
+        return self.unavailable(reason)
+
+    def prefer(self, endpoint: int) -> None:
+        """Ask a member first, by its place among the endpoints."""
+        with self._lock:
+            self._preferred = endpoint
+
+    def avoid(self, endpoint: Endpoint) -> None:
+        """Ask the next member from now on, if this one is asked still."""
+        with self._lock:
+            if self.preferred == endpoint:
+                self._preferred = (self._preferred + 1) % len(self.endpoints)
+
+    def _call(self, path: str, body: Reply, retried: frozenset[failures.Kind]) -> Reply:
+        if self._session is None:
+            raise self.unavailable("this client is closed")
+        deadline = time.monotonic() + self._settings.timeout_seconds
+        authenticated = False
+        attempts_left = max(2, len(self.endpoints))
+        while True:
+            number = self._preferred
+            sent_at = time.monotonic()
+            try:
+                reply = self.ask(number, path, body)
+            except failures.Failure as failure:
+                if failure.kind is failures.Kind.UNAUTHENTICATED and not authenticated:
+                    authenticated = True
+                    self._authenticate_again(failure)
+                    continue
+                if failure.kind in retried | failures.UNKNOWN:
+                    self.avoid(self.endpoints[number])
+                attempts_left -= 1
+                late = time.monotonic() >= deadline
+                if failure.kind in retried and attempts_left and not late:
+                    continue
+                if failure.kind is failures.Kind.COMPACTED:
+                    raise
+                if failure.kind in failures.UNKNOWN and failures.Kind.UNSURE not in retried:
+                    raise
+                raise self.translate(failure) from failure
+            self.cluster = str(reply["header"]["cluster_id"])
+            self.answered_at = max(self.answered_at, sent_at)
+            return reply
+
+    def _authenticate_again(self, failure: failures.Failure) -> None:
+        if self._settings.user is None:
+            raise self.translate(failure) from failure
+        try:
+            self.authenticate()
+        except failures.Failure as refused:
+            raise self.translate(refused) from refused
+
+    def _use_token(self, token: str) -> None:
+        with self._lock:
+            self.token = token
+            if self._session is not None:
+                self._session.headers["Authorization"] = token
+
+    def _remedy_of_a_full_store(self) -> str:
+        """Say how to get a full etcd to write again; the alarm names its members."""
+        members = ""
+        try:
+            reply = self.ask(self._preferred, "/maintenance/alarm", {"action": "GET"})
+            members = ", ".join(
+                f"{int(alarm['memberID']):x} (memberID {alarm['memberID']})"
+                for alarm in reply.get("alarms", ())
+            )
+        except failures.Failure:
+            members = "unknown"
+        return (
+            "nothing is lost, and nothing can be written. Compact ('etcdctl compact <revision>'), "
+            "defragment ('etcdctl defrag') and disarm the alarm ('etcdctl alarm disarm'; through "
+            'the gateway POST /v3/maintenance/alarm {"action": "DEACTIVATE", "alarm": "NOSPACE", '
+            f'"memberID": ...}}) of the members {members}; then start etcd with '
+            "--auto-compaction-retention=1h or a greater --quota-backend-bytes"
+        )
+
+    def _noted(self, response: requests.Response, **_: object) -> None:
+        received_at = time.monotonic()
+        sent_at = received_at - response.elapsed.total_seconds()
+        self._note(response.headers.get("Date"), sent_at, received_at)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The etcd driver: the contract, put together from its protocols."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer.drivers.etcd import (
+    admittance,
+    clock,
+    connection,
+    epochs,
+    following,
+    housekeeping,
+    layout,
+    options,
+    reading,
+    steps,
+    streaming,
+    writing,
+)
+
+#: etcd's default --max-request-bytes is 1.5 MiB.
+MAX_PAYLOAD_BYTES = 1_000_000
+
+
+class EtcdSynchronizer(contract.Synchronizer):
+    """One client of one etcd cluster."""
+
+    name = "etcd"
+    STEPS = tuple(step.value for step in steps.Step)
+
+    def __init__(self, settings: options.EtcdOptions) -> None:
+        settings.check()
+        self._settings = settings
+        keys = layout.Layout(settings.key_prefix)
+        self._clock = clock.ServerClock(self._ask_anything)
+        self._connection = connection.Connection(settings, self._clock.note)
+        self._epochs = epochs.Epochs(
+            keys, self._connection, settings.cloud_name, self._clock.now_seconds
+        )
+        self._reader = reading.Reader(keys, self._connection, self._epochs)
+        self._feed = following.Feed(
+            keys,
+            self._connection,
+            functools.partial(streaming.Stream, settings, self._connection),
+            settings.timeout_seconds,
+        )
+        self._writer = writing.Writer(
+            keys,
+            self._connection,
+            self._epochs,
+            settings.timeout_seconds,
+            self._clock.now_seconds,
+            self._come_by,
+        )
+        self._housekeeper = housekeeping.Housekeeper(
+            keys,
+            self._connection,
+            self._epochs,
+            self._clock.now_seconds,
+            self._come_by,
+            compacts=settings.compact,
+        )
+        self._is_open = False
+
+    @staticmethod
+    def register_opts(conf: cfg.ConfigOpts) -> None:
+        conf.register_opts(options.OPTS, group=options.GROUP)
+
+    @staticmethod
+    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+        return [(options.GROUP, options.OPTS)]
+
+    @classmethod
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
+        return cls(options.from_config(conf))
+
+    @property
+    def capabilities(self) -> contract.Capabilities:
+        return contract.Capabilities(
+            durable=True,
+            shared=True,
+            atomic_keys=writing.ATOMIC_KEYS,
+            feed=contract.Feed.PUSH,
+            max_payload_bytes=MAX_PAYLOAD_BYTES,
+        )
+
+    def open(self) -> None:
+        if self._is_open:
+            return
+        admittance.check_files(self._settings)
+        self._connection.open()
+        try:
+            admittance.check_server(self._settings, self._connection)
+            epochs.check_cloud(
+                self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
+            )
+        except BaseException:
+            self._connection.close()
+            raise
+        self._is_open = True
+
+    def close(self) -> None:
+        self._is_open = False
+        self._feed.close()
+        self._connection.close()
+
+    def head(self) -> records.Cursor:
+        return self._epochs.read().cursor
+
+    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        meta = self._epochs.read()
+        return contract.SnapshotPages(meta.cursor, self._reader.pages(meta, namespaces))
+
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        meta = self._epochs.read()
+        refused = _refuse(cursor, meta)
+        if refused is not None:
+            return refused
+        return self._feed.fetch(meta, cursor.version, limit)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        if not self._feed.is_watching(cursor):
+            meta = self._epochs.read()
+            if meta.cursor != cursor:
+                return True
+            self._feed.follow_from(meta.epoch, cursor.version)
+        return self._feed.wait(cursor.version, deadline - time.monotonic())
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        return self._reader.read(keys)
+
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        admission.check(self.name, self.capabilities, writes, atomic=atomic)
+        if atomic:
+            _check_sum(writes)
+        return self._writer.write(writes, atomic=atomic)
+
+    def now_seconds(self) -> float:
+        return self._clock.now_seconds()
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        return self._housekeeper.collect(keep_seconds)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        return {**self._housekeeper.statistics(), "watches": self._feed.watches}
+
+    def reset(self) -> None:
+        self._epochs.begin_anew()
+        self._housekeeper.sweep(self._epochs.current())
+
+    def _come_by(self, step: steps.Step) -> None:
+        self.on_step(step.value)
+
+    def _ask_anything(self) -> None:
+        """Have an answer, for its Date."""
+        key = layout.encode(layout.Layout(self._settings.key_prefix).epoch_key)
+        self._connection.call("/kv/range", {"key": key})
+
+
+def _refuse(cursor: records.Cursor, meta: epochs.Meta) -> records.ResyncNeeded | None:
+    reason = records.ResyncReason
+    if cursor.epoch != meta.epoch.cursor_name:
+        return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {meta.epoch.cursor_name}")
+    if cursor.version > meta.head:
+        return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {meta.head}")
+    if cursor.version < meta.floor:
+        return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {meta.floor}")
+    return None
+
+
+def _check_sum(writes: Sequence[records.Write]) -> None:
+    """Refuse an all-or-nothing write that no transaction of etcd takes."""
+    total = sum(writing.size_of(write) for write in writes)
+    if len(writes) > 1 and total > writing.BYTES_PER_TRANSACTION:
+        names = ", ".join(str(write.key) for write in writes[:3])
+        raise errors.PayloadTooLarge(
+            f"{names} and others, all or nothing,", total, writing.BYTES_PER_TRANSACTION
+        )

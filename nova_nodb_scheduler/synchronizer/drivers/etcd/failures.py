@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a failed request says of the write that it carried, told once for all.
+
+etcd3gw gives every failure as one class with the body of the answer in it, and
+what became of the request must be read out of both: a compare-and-set that was
+refused may be tried again, one whose answer is lost may have been carried out.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+
+import requests
+import urllib3.exceptions
+from etcd3gw import exceptions as etcd_exceptions
+
+#: Codes of gRPC that the gateway passes on.
+_CODES = {
+    3: "invalid argument",
+    5: "not found",
+    7: "permission denied",
+    8: "resource exhausted",
+    9: "failed precondition",
+    11: "out of range",
+    12: "unimplemented",
+    15: "data loss",
+    16: "unauthenticated",
+}
+
+
+class Kind(enum.Enum):
+    """What is known of a request that failed."""
+
+    #: No connection: another member may be asked.
+    NOT_SENT = enum.auto()
+    #: This member cannot serve it now, and has not begun to.
+    NO_LEADER = enum.auto()
+    #: It was refused as a whole.
+    REFUSED = enum.auto()
+    #: The token is missing, old or expired.
+    UNAUTHENTICATED = enum.auto()
+    PERMISSION_DENIED = enum.auto()
+    #: The NOSPACE alarm is up: nothing is written any more.
+    FULL = enum.auto()
+    #: The revision that was asked for is not kept any more.
+    COMPACTED = enum.auto()
+    #: Certificates do not fit.
+    TLS = enum.auto()
+    #: It may or may not have been carried out.
+    UNSURE = enum.auto()
+    #: The same, and the time-out is used up.
+    TIMED_OUT = enum.auto()
+
+
+#: The connection broke, or the member is of no use: another try costs little.
+RETRIED_READS = frozenset({Kind.NOT_SENT, Kind.NO_LEADER, Kind.UNSURE})
+#: After these nothing is known of a write.
+UNKNOWN = frozenset({Kind.UNSURE, Kind.TIMED_OUT})
+
+
+class Failure(Exception):
+    """A request failed; translated into the project's errors by the connection."""
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind, self.text = kind, text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def of_exception(error: BaseException) -> Failure:
+    """Say what an exception of etcd3gw or of requests means."""
+    cause = error
+    if isinstance(error, etcd_exceptions.Etcd3Exception):
+        if error.detail_text and error.detail_text.startswith("{"):
+            return of_answer(error.detail_text)
+        cause = error.__context__ or error
+    text = " ".join(str(cause).split())[:300] or type(cause).__name__
+    if isinstance(cause, requests.exceptions.SSLError):
+        return Failure(Kind.TLS, text)
+    if isinstance(cause, requests.exceptions.ConnectTimeout):
+        return Failure(Kind.NOT_SENT, text)
+    if isinstance(cause, requests.exceptions.Timeout):
+        return Failure(Kind.TIMED_OUT, text)
+    if isinstance(cause, requests.exceptions.ConnectionError) and _never_connected(cause):
+        return Failure(Kind.NOT_SENT, text)
+    return Failure(Kind.UNSURE, text)
+
+
+def of_answer(body: str) -> Failure:
+    """Say what an answer other than success means; its body is the gateway's JSON."""
+    try:
+        answer = json.loads(body)
+        text, code = str(answer.get("error") or answer.get("message")), int(answer.get("code", 2))
+    except (ValueError, AttributeError):
+        return Failure(Kind.UNSURE, body[:300])
+    return of_status(code, text)
+
+
+def of_status(code: int, text: str) -> Failure:
+    """Say what a status of gRPC means."""
+    for phrase, kind in (
+        ("database space exceeded", Kind.FULL),
+        ("has been compacted", Kind.COMPACTED),
+        ("no leader", Kind.NO_LEADER),
+        ("user name is empty", Kind.UNAUTHENTICATED),
+        ("invalid auth token", Kind.UNAUTHENTICATED),
+        ("revision of auth store is old", Kind.UNAUTHENTICATED),
+        ("revision in header is old", Kind.UNAUTHENTICATED),
+        ("permission denied", Kind.PERMISSION_DENIED),
+    ):
+        if phrase in text:
+            return Failure(kind, text)
+    if code == 16:
+        return Failure(Kind.UNAUTHENTICATED, text)
+    return Failure(Kind.REFUSED if code in _CODES else Kind.UNSURE, text)
+
+
+def _never_connected(error: requests.exceptions.ConnectionError) -> bool:
+    inner = error.args[0] if error.args else None
+    reason = getattr(inner, "reason", inner)
+    return isinstance(
+        reason,
+        urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
+    )

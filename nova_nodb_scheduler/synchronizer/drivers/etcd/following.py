@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feed: a thread reads the watch into a buffer, fetches are served from it.
+
+To ask etcd for what changed since a revision, without a watch, means to read
+every record: ``min_mod_revision`` is a filter, not an index. And a watch that is
+made for each fetch brings its first event only after up to 100 ms, the beat
+at which etcd serves watches that begin in the past. So one watch stays, and a
+fetch reads etcd's head and waits until the watch has brought all up to it.
+That wait is also what keeps the watch honest: one that does not come to the
+head in time is broken off and made again where it stood, which loses nothing.
+
+A cursor from before the buffer makes the watch begin anew at the cursor, so
+the same fetch brings the same again, as long as etcd keeps the history.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from oslo_log import log
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, streaming
+
+LOG = log.getLogger(__name__)
+
+#: Fetched records that are kept, to be fetched again.
+KEPT_RECORDS = 2000
+KEPT_BYTES = 32 * 1024 * 1024
+#: Unfetched ones, before the watch is read on; each may have a megabyte.
+BUFFERED_RECORDS = 20_000
+BUFFERED_BYTES = 128 * 1024 * 1024
+
+RETRY_MIN_SECONDS, RETRY_MAX_SECONDS = 0.05, 1.0
+JOIN_SECONDS = 5.0
+
+_BROKEN = (OSError, http.client.HTTPException, ValueError, failures.Failure)
+
+
+class End(enum.Enum):
+    """Why a watch cannot go on."""
+
+    EPOCH = records.ResyncReason.EPOCH_CHANGED
+    COMPACTED = records.ResyncReason.HISTORY_TRUNCATED
+
+
+class Stream(Protocol):
+    endpoint: connection_module.Endpoint
+
+    def messages(self, prefix: bytes, start_revision: int) -> Iterator[streaming.Message]: ...
+    def close(self) -> None: ...
+    def release(self) -> None: ...
+
+
+class Feed:
+    """What changed in the epoch in force; any thread may call.
+
+    All between ``_begin`` and ``_position`` that was written in ``_epoch`` is
+    in ``_records``, in the order of its versions.
+    """
+
+    def __init__(
+        self,
+        keys: layout.Layout,
+        connection: connection_module.Connection,
+        make_stream: Callable[[], Stream],
+        timeout_seconds: float,
+    ) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._make_stream = make_stream
+        self._timeout_seconds = timeout_seconds
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._stream: Stream | None = None
+        self._is_watching = False
+        self._failures = 0
+        self._trouble = ""
+        #: How often a watch was made, for statistics.
+        self.watches = 0
+        self._generation = 0
+        self._epoch: layout.Epoch | None = None
+        self._end: End | None = None
+        self._begin = self._position = 0
+        self._resume_at = 0
+        self._records: list[records.Record] = []
+        self._bytes = 0
+        #: Records of a revision that is not complete yet.
+        self._partial: list[records.Record] = []
+
+    def fetch(
+        self, meta: epochs_module.Meta, version: int, limit: int
+    ) -> records.Changes | records.ResyncNeeded:
+        """Return what was written after a version of the epoch, up to the head at least.
+
+        :raises BackendUnavailable: the watch does not come to the head in time
+        """
+        now = time.monotonic()
+        deadline, broken_off_at = now + self._timeout_seconds, now + self._timeout_seconds / 4
+        with self._changed:
+            self._follow_from(meta.epoch, version)
+            while True:
+                self._forget_before(version)
+                start = self._place_of(version)
+                if (
+                    self._position >= meta.head
+                    or len(self._records) - start > limit
+                    or self._is_full
+                ):
+                    return self._changes(version, start, limit)
+                if self._end is not None:
+                    return records.ResyncNeeded(self._end.value, self._trouble)
+                now = time.monotonic()
+                if self._thread is None or now >= deadline:
+                    reason = self._trouble or "its watch does not bring what was written"
+                    raise self._connection.unavailable(reason)
+                if self._is_watching and now >= broken_off_at:
+                    broken_off_at = now + self._timeout_seconds / 4
+                    self._break_off("the watch was behind the head for too long")
+                self._changed.wait(min(deadline, max(broken_off_at, now + 0.01)) - now)
+                if self._thread is not None:
+                    # Another reader may have begun anew, further behind or not.
+                    self._follow_from(meta.epoch, version)
+
+    def is_watching(self, cursor: records.Cursor) -> bool:
+        """Return whether :meth:`wait` would be told of what comes after a cursor."""
+        with self._changed:
+            return (
+                self._is_watching
+                and self._epoch is not None
+                and self._epoch.cursor_name == cursor.epoch
+                and self._begin <= cursor.version
+            )
+
+    def follow_from(self, epoch: layout.Epoch, version: int) -> None:
+        """Have what was written after a version watched."""
+        with self._changed:
+            self._follow_from(epoch, version)
+
+    def wait(self, version: int, timeout_seconds: float) -> bool:
+        """Block until something after a version came, or the watch ended for good."""
+        with self._changed:
+            generation = self._generation
+            self._changed.wait_for(
+                lambda: (
+                    self._position > version
+                    or self._end is not None
+                    or self._thread is None
+                    or self._generation != generation
+                ),
+                timeout_seconds,
+            )
+            return self._position > version or self._end is not None
+
+    def close(self) -> None:
+        """End the thread; idempotent."""
+        with self._changed:
+            thread, self._thread = self._thread, None
+            self._stopping.set()
+            self._generation += 1
+            self._break_off("")
+            self._epoch = None
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_SECONDS)
+
+    # -- the buffer; all of these with the lock held ----------------------------
+
+    def _follow_from(self, epoch: layout.Epoch, version: int) -> None:
+        covered = self._epoch == epoch and self._end is None and self._begin <= version
+        if not covered:
+            self._generation += 1
+            self._epoch, self._end, self._trouble = epoch, None, ""
+            self._begin = self._position = version
+            # Inclusive: there may be more of the revision in which it stands.
+            self._resume_at = max(1, version >> layout.PLACE_BITS)
+            self._records, self._partial, self._bytes = [], [], 0
+            self._failures = 0
+            self._break_off("")
+            self._changed.notify_all()
+        if self._thread is None:
+            self._stopping = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stopping,), name="nodb-etcd-watch", daemon=True
+            )
+            self._thread.start()
+
+    def _place_of(self, version: int) -> int:
+        return bisect.bisect_right(self._records, version, key=lambda record: record.version)
+
+    def _changes(self, version: int, start: int, limit: int) -> records.Changes:
+        assert self._epoch is not None
+        found = tuple(self._records[start : start + limit])
+        more = len(self._records) > start + limit
+        end = found[-1].version if more else max(version, self._position)
+        return records.Changes(found, records.Cursor(self._epoch.cursor_name, end), more)
+
+    def _forget_before(self, version: int) -> None:
+        fetched, dropped = self._place_of(version), 0
+        while dropped < fetched and (
+            len(self._records) - dropped > KEPT_RECORDS or self._bytes > KEPT_BYTES
+        ):
+            self._begin = self._records[dropped].version
+            self._bytes -= len(self._records[dropped].payload)
+            dropped += 1
+        if dropped:
+            del self._records[:dropped]
+            self._changed.notify_all()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._records) >= BUFFERED_RECORDS or self._bytes >= BUFFERED_BYTES
+
+    def _break_off(self, why: str) -> None:
+        self._is_watching = False
+        if why:
+            self._trouble = why
+        if self._stream is not None:
+            self._stream.close()
+
+    # -- the thread --------------------------------------------------------------
+
+    def _run(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            with self._changed:
+                if self._end is not None:
+                    # Until a fetch begins anew from another cursor.
+                    self._changed.wait(1.0)
+                    continue
+                generation = self._generation
+            try:
+                self._watch(generation)
+            except _BROKEN as error:
+                self._note_failure(generation, error)
+            except Exception as error:  # a thread must not end in silence
+                LOG.exception("The watch of %(label)s failed", {"label": self._connection.label})
+                self._note_failure(generation, error)
+
+    def _watch(self, generation: int) -> None:
+        stream = self._make_stream()
+        with self._changed:
+            if generation != self._generation or self._stopping.is_set():
+                return
+            self._stream, self._partial = stream, []
+            start = self._resume_at
+            self.watches += 1
+        try:
+            for message in stream.messages(self._keys.prefix, start):
+                if not self._take(generation, message):
+                    return
+        except failures.Failure as failure:
+            if failure.kind is failures.Kind.UNAUTHENTICATED:
+                self._connection.authenticate()
+            raise
+        finally:
+            with self._changed:
+                self._stream, self._is_watching = None, False
+            stream.release()
+
+    def _note_failure(self, generation: int, error: Exception) -> None:
+        with self._changed:
+            if generation != self._generation:
+                return
+            stream_endpoint = self._connection.preferred
+            self._trouble = f"its watch broke: {' '.join(str(error).split())[:300]}"
+            pause = min(RETRY_MAX_SECONDS, RETRY_MIN_SECONDS * 2**self._failures)
+            self._failures = min(self._failures + 1, 10)
+            if self._failures > 1:
+                self._connection.avoid(stream_endpoint)
+                # A fetch or a restart of the watch does not wait for the pause.
+                self._changed.wait_for(lambda: self._generation != generation, pause)
+
+    def _take(self, generation: int, message: streaming.Message) -> bool:
+        """Take one message into the buffer; False where the stream is to be left."""
+        with self._changed:
+            if generation != self._generation or self._epoch is None:
+                return False
+            header = message["header"]
+            if message.get("canceled"):
+                return self._canceled(message)
+            if message.get("created"):
+                if header["cluster_id"] != self._epoch.cluster:
+                    return self._ended(End.EPOCH, f"cluster {header['cluster_id']} answers")
+                self._is_watching = True
+                return True
+            self._failures = 0
+            events = message.get("events", ())
+            if not events:
+                # Progress: all up to this revision has been brought, so that a
+                # compaction below it does not harm when the watch is made anew.
+                self._resume_at = max(self._resume_at, int(header["revision"]) + 1)
+                return True
+            for event in events:
+                if not self._take_key(event["kv"]):
+                    return False
+            self._changed.notify_all()
+            while self._is_full and generation == self._generation and self._thread is not None:
+                self._changed.wait(1.0)
+            return True
+
+    def _take_key(self, held: layout.KeyValue) -> bool:
+        epoch = self._epoch
+        assert epoch is not None
+        key = layout.key_of(held)
+        revision = layout.mod_revision(held)
+        if key == self._keys.head_key:
+            self._complete(revision)
+        elif key == self._keys.epoch_key:
+            if revision > epoch.revision:
+                return self._ended(End.EPOCH, "a new epoch began")
+        elif key.startswith(self._keys.records_of(epoch.name)):
+            record = self._keys.decode_record(epoch.name, epoch.base, held)
+            if record.version > self._position:
+                self._partial.append(record)
+        return True
+
+    def _complete(self, revision: int) -> None:
+        """All of a revision is here: the head is put last."""
+        self._records += self._partial
+        self._bytes += sum(len(record.payload) for record in self._partial)
+        self._partial = []
+        self._position = max(self._position, layout.end_of(revision))
+        self._resume_at = max(self._resume_at, revision + 1)
+
+    def _canceled(self, message: streaming.Message) -> bool:
+        compacted = int(message.get("compact_revision", 0))
+        if compacted:
+            return self._ended(End.COMPACTED, f"etcd was compacted at revision {compacted}")
+        raise failures.of_status(2, message.get("cancel_reason") or "etcd canceled the watch")
+
+    def _ended(self, end: End, why: str) -> bool:
+        self._end, self._trouble, self._is_watching = end, why, False
+        self._changed.notify_all()
+        return False

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and values of the keys in etcd, and how records are read out of them.
+
+Below the prefix::
+
+    m/epoch  m/floor  m/head  m/marks      what is one for all
+    r/<epoch>/<namespace>\\x1f<key>         records, tombstones included
+    g/<epoch>/<namespace>\\x1f<key>         a grave beside each tombstone
+
+A transaction of writes puts ``m/head`` last, whose revision is so the last
+accepted one, and whose event says that the revision is complete. All records
+of a transaction have one revision, so each value begins with its place in the
+transaction, and a version is both: revision * 256 + place.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+#: Bits of a version for the place within a transaction.
+PLACE_BITS = 8
+LAST_PLACE = (1 << PLACE_BITS) - 1
+#: No key ever has this revision: to compare with where a comparison must fail.
+NO_REVISION = 1 << 62
+
+_TOMBSTONE, _LIVE = 0, 1
+_SEPARATOR = "\x1f"
+
+#: A key or value as the gateway gives it.
+KeyValue = Mapping[str, Any]
+
+
+def encode(text: bytes) -> str:
+    """Return bytes as the gateway wants them."""
+    return base64.b64encode(text).decode()
+
+
+def mod_revision(held: KeyValue | None) -> int:
+    """Return the revision of a key's last change; 0 where there is no key."""
+    return int(held["mod_revision"]) if held else 0
+
+
+def key_of(held: KeyValue) -> bytes:
+    """Return the name of a key."""
+    return base64.b64decode(held["key"])
+
+
+def value_of(held: KeyValue) -> bytes:
+    """Return a key's value; the gateway leaves an empty one out."""
+    return base64.b64decode(held.get("value", ""))
+
+
+def end_of(revision: int) -> int:
+    """Return the version behind all writes of a revision."""
+    return revision << PLACE_BITS | LAST_PLACE
+
+
+def past(prefix: bytes) -> bytes:
+    """Return the end of the range of keys with a prefix, which ends in no 0xff."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def encode_value(write: records.Write, place: int) -> bytes:
+    """Return the value of a record's key."""
+    if write.deleted:
+        return bytes((_TOMBSTONE, place))
+    return bytes((_LIVE, place)) + write.payload
+
+
+@attrs.frozen
+class Epoch:
+    """What the key of the epoch holds.
+
+    :param name: 16 hexadecimal digits, by chance
+    :param cluster: id of the cluster in which it began: a restored backup has
+        another, and so has another cluster behind the same address
+    :param base: added to etcd's revisions: in a new cluster they begin anew,
+        and a remembered one must not match another state
+    :param cloud: see the option ``cloud_name``
+    :param revision: mod_revision of the key, which every write compares
+    """
+
+    name: str
+    cluster: str
+    base: int
+    cloud: str
+    revision: int = 0
+
+    @property
+    def cursor_name(self) -> str:
+        return f"{self.cluster}-{self.name}"
+
+    def encode(self) -> bytes:
+        held = {"name": self.name, "cluster": self.cluster, "base": self.base, "cloud": self.cloud}
+        return json.dumps(held).encode()
+
+    @classmethod
+    def decode(cls, held: KeyValue) -> Epoch:
+        value = json.loads(value_of(held))
+        return cls(
+            value["name"], value["cluster"], value["base"], value["cloud"], mod_revision(held)
+        )
+
+
+class Layout:
+    """The keys below one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = f"{prefix}/".encode()
+        self.meta = self.prefix + b"m/"
+        self.epoch_key = self.meta + b"epoch"
+        self.floor_key = self.meta + b"floor"
+        self.head_key = self.meta + b"head"
+        self.marks_key = self.meta + b"marks"
+        self.records = self.prefix + b"r/"
+        self.graves = self.prefix + b"g/"
+
+    def records_of(self, epoch: str) -> bytes:
+        return self.records + epoch.encode() + b"/"
+
+    def graves_of(self, epoch: str) -> bytes:
+        return self.graves + epoch.encode() + b"/"
+
+    def record_key(self, epoch: str, key: records.RecordKey) -> bytes:
+        return self.records_of(epoch) + _name(key)
+
+    def grave_key(self, epoch: str, key: records.RecordKey) -> bytes:
+        return self.graves_of(epoch) + _name(key)
+
+    def namespace_range(self, epoch: str, namespace: str) -> tuple[bytes, bytes]:
+        """Return begin and end of the range of a namespace's records."""
+        begin = self.records_of(epoch) + namespace.encode() + _SEPARATOR.encode()
+        return begin, past(begin)
+
+    def decode_record(self, epoch: str, base: int, held: KeyValue) -> records.Record:
+        """Return the record that a key of this epoch holds.
+
+        :raises ValueError: somebody else wrote below the prefix
+        """
+        name = key_of(held)[len(self.records_of(epoch)) :].decode()
+        namespace, separator, key = name.partition(_SEPARATOR)
+        value = value_of(held)
+        if not separator or len(value) < 2:
+            raise ValueError(f"the value of {name!r} was not written by this driver")
+        revision = mod_revision(held)
+        return records.Record(
+            records.RecordKey(namespace, key),
+            base + revision,
+            revision << PLACE_BITS | value[1],
+            value[2:],
+            deleted=value[0] == _TOMBSTONE,
+        )
+
+
+def _name(key: records.RecordKey) -> bytes:
+    return f"{key.namespace}{_SEPARATOR}{key.key}".encode()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the etcd driver."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+
+import attrs
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+
+GROUP = "nodb_etcd"
+DEFAULT_ENDPOINT = "http://127.0.0.1:2379"
+
+OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "endpoints",
+        default=[DEFAULT_ENDPOINT],
+        help="""
+Client URLs of the members of **one** etcd cluster, such as
+``https://etcd1:2379``. The first that answers is used, and the next one when
+it fails. The members' clocks must be kept together by NTP: leases are counted
+by the clock of the member that answers.
+""",
+    ),
+    cfg.StrOpt(
+        "user",
+        help="""
+Name of an etcd user, where etcd's authentication is enabled. It needs a role
+with ``readwrite`` on the prefix ``key_prefix``. Related option: ``password``.
+""",
+    ),
+    cfg.StrOpt("password", secret=True, help="Password of ``user``."),
+    cfg.StrOpt(
+        "tls_cafile",
+        help="""
+File of the certificate authorities to trust with ``https`` endpoints; those of
+the ``certifi`` package if unset.
+""",
+    ),
+    cfg.StrOpt(
+        "tls_certfile",
+        help="""
+File of this client's certificate, where etcd asks for one
+(``--client-cert-auth``). Related option: ``tls_keyfile``.
+""",
+    ),
+    cfg.StrOpt("tls_keyfile", help="File of the key to ``tls_certfile``."),
+    cfg.StrOpt(
+        "key_prefix",
+        default="nodb",
+        help="""
+Begin of every key this driver uses: up to 60 letters, digits, ``-``, ``_``,
+``.`` and ``/``. All services of one cloud must have the same value, and clouds
+that share an etcd different ones.
+""",
+    ),
+    cfg.StrOpt(
+        "cloud_name",
+        default="",
+        help="""
+Written below ``key_prefix`` by the first service that starts there; a service
+with another value is refused. Set it where several clouds share an etcd, so
+that a mistake in ``key_prefix`` does not mix their hosts.
+""",
+    ),
+    cfg.FloatOpt(
+        "timeout_seconds",
+        default=5.0,
+        min=0.1,
+        help="""
+Longest wait for one answer of etcd. Raise it on slow networks and slow disks;
+while etcd is down, each call takes as long as this.
+""",
+    ),
+    cfg.BoolOpt(
+        "compact",
+        default=False,
+        help="""
+Compact etcd's history behind the collection of tombstones
+(``[nodb_scheduler] collect_keep_seconds``). Compaction concerns the **whole**
+etcd, so set this only where no other service needs its history, and etcd does
+not compact by itself; better start etcd with
+``--auto-compaction-retention=1h``. Without either, etcd grows by gigabytes an
+hour until it refuses all writes.
+""",
+    ),
+]
+
+
+@attrs.frozen
+class EtcdOptions:
+    """Options of one client; see :data:`OPTS`."""
+
+    endpoints: tuple[str, ...] = (DEFAULT_ENDPOINT,)
+    user: str | None = None
+    password: str | None = attrs.field(default=None, repr=False)
+    tls_cafile: str | None = None
+    tls_certfile: str | None = None
+    tls_keyfile: str | None = None
+    key_prefix: str = "nodb"
+    cloud_name: str = ""
+    timeout_seconds: float = 5.0
+    compact: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        :raises ConfigurationError: an endpoint that is no URL, a bad prefix,
+            half a pair of credentials
+        """
+        if not self.endpoints:
+            raise _refusal("endpoints", "", f"name at least one, such as {DEFAULT_ENDPOINT}.")
+        for endpoint in self.endpoints:
+            _check_endpoint(endpoint)
+        if not re.fullmatch(r"[A-Za-z0-9_./-]{1,60}", self.key_prefix):
+            raise _refusal(
+                "key_prefix",
+                self.key_prefix,
+                "use 1 to 60 letters, digits, '-', '_', '.' and '/'.",
+            )
+        if (self.user is None) != (self.password is None):
+            raise _refusal("user", self.user, "set both user and password, or neither.")
+        if (self.tls_certfile is None) != (self.tls_keyfile is None):
+            raise _refusal(
+                "tls_certfile", self.tls_certfile, "set both tls_certfile and tls_keyfile."
+            )
+
+
+def from_config(conf: cfg.ConfigOpts) -> EtcdOptions:
+    """Read the group of this driver."""
+    group = conf[GROUP]
+    return EtcdOptions(
+        endpoints=tuple(group.endpoints),
+        user=group.user,
+        password=group.password,
+        tls_cafile=group.tls_cafile,
+        tls_certfile=group.tls_certfile,
+        tls_keyfile=group.tls_keyfile,
+        key_prefix=group.key_prefix,
+        cloud_name=group.cloud_name,
+        timeout_seconds=group.timeout_seconds,
+        compact=group.compact,
+    )
+
+
+def _check_endpoint(endpoint: str) -> None:
+    remedy = f"use URLs with scheme, host and port alone, such as {DEFAULT_ENDPOINT}"
+    try:
+        url = urllib.parse.urlsplit(endpoint)
+        port = url.port
+    except ValueError as error:
+        raise _refusal("endpoints", endpoint, f"{remedy}: {error}.") from error
+    if "@" in url.netloc:
+        # Not repeated here: it may be a password.
+        raise _refusal("endpoints", "...@...", "give user and password by their own options.")
+    if url.scheme not in ("http", "https") or not url.hostname or port is None:
+        raise _refusal("endpoints", endpoint, f"{remedy}.")
+    if url.path.strip("/") or url.query or url.fragment:
+        raise _refusal("endpoints", endpoint, f"{remedy}.")
+
+
+def _refusal(option: str, value: object, remedy: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(f"[{GROUP}] {option}", value, remedy)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The write protocol: transactions that compare revisions, many writes in each.
+
+etcd syncs its log for every transaction, some milliseconds on a disk. So
+independent writes travel together, each as a transaction of its own inside of
+another one, where each wins or loses by itself. Only the epoch is compared for
+all of them.
+
+A creation compares with "there is no key". Where a tombstone stands, the
+answer shows its revision, and the creation is sent again to compare with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
+from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
+
+#: Of the 128 that etcd takes: the head, and what the nesting counts for.
+WRITES_PER_TRANSACTION = 100
+#: A put and the removal of a grave for each key, the head, the comparisons.
+ATOMIC_KEYS = 60
+#: etcd's default --max-request-bytes is 1.5 MiB, of the request without its
+#: JSON; names and frames take their part.
+BYTES_PER_TRANSACTION = 1_300_000
+_FRAME_BYTES = 100
+
+Reply = Mapping[str, Any]
+
+
+@attrs.define
+class _Call:
+    """One call of write(): what is known so far of each write.
+
+    :param compared: by the write's number, the revision to compare with
+        where a tombstone was found
+    """
+
+    writes: Sequence[records.Write]
+    atomic: bool
+    results: dict[int, records.WriteResult] = attrs.field(factory=dict)
+    compared: dict[int, int] = attrs.field(factory=dict)
+
+    @property
+    def todo(self) -> list[int]:
+        return [number for number in range(len(self.writes)) if number not in self.results]
+
+    @property
+    def may_have_written(self) -> bool:
+        lost = records.Verdict.LOST
+        return any(result.verdict is not lost for result in self.results.values())
+
+
+class Writer:
+    """Carries out compare-and-sets; any thread may call."""
+
+    def __init__(
+        self,
+        keys: layout.Layout,
+        connection: connection_module.Connection,
+        epochs: epochs_module.Epochs,
+        timeout_seconds: float,
+        now_seconds: Any,
+        observer: steps.Observer,
+    ) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._epochs = epochs
+        self._timeout_seconds = timeout_seconds
+        self._now_seconds = now_seconds
+        self._at = observer
+
+    def write(
+        self, writes: Sequence[records.Write], *, atomic: bool = False
+    ) -> list[records.WriteResult]:
+        """Carry out writes, each by itself or all or none.
+
+        :raises BackendUnavailable: nothing was written
+        """
+        call = _Call(writes, atomic)
+        unknown = records.WriteResult(records.Verdict.UNKNOWN)
+        step = steps.Step.SEND
+        try:
+            while call.todo:
+                # It bounds a round, not a call: a large one may take longer
+                # as long as it gets on.
+                deadline = time.monotonic() + self._timeout_seconds
+                for numbers in _portions(call):
+                    self._send(call, numbers, step)
+                if call.todo and time.monotonic() > deadline:
+                    raise self._connection.unavailable(
+                        f"{len(call.todo)} records could not be written in time"
+                    )
+                step = steps.Step.TOMBSTONE
+        except errors.BackendUnavailable:
+            if not call.may_have_written:
+                raise
+        except failures.Failure as failure:
+            if failure.kind not in failures.UNKNOWN:
+                raise self._connection.translate(failure) from failure
+            # What was not sent any more is told as what may have been carried
+            # out: the caller reads again in any case.
+        self._at(steps.Step.DONE)
+        return [call.results.get(number, unknown) for number in range(len(writes))]
+
+    def _send(self, call: _Call, numbers: Sequence[int], step: steps.Step) -> None:
+        self._at(steps.Step.EPOCH)
+        epoch = self._epochs.current()
+        body, nests = self._transaction(call, epoch, numbers)
+        self._at(step)
+        reply = self._connection.write(body)
+        if reply["header"]["cluster_id"] != epoch.cluster:
+            # A restored backup holds the same epoch until somebody looks.
+            self._epochs.forget(epoch)
+            unknown = records.WriteResult(records.Verdict.UNKNOWN)
+            call.results.update(dict.fromkeys(numbers, unknown))
+            return
+        if nests:
+            self._settle_each(call, epoch, numbers, reply)
+        else:
+            self._settle_together(call, epoch, numbers, reply)
+
+    def _transaction(
+        self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int]
+    ) -> tuple[transactions.Operation, bool]:
+        """Return a transaction, and whether each write is nested in it."""
+        guard = self._epochs.compare(epoch)
+        head = transactions.put(self._keys.head_key, b"")
+        show_epoch = transactions.get(self._keys.epoch_key)
+        parts = [self._parts(call, epoch, number, place) for place, number in enumerate(numbers)]
+        if call.atomic or len(numbers) == 1:
+            return transactions.transaction(
+                [guard, *(compare for compare, _, _ in parts)],
+                [*(operation for _, success, _ in parts for operation in success), head],
+                [show_epoch, *(show for _, _, show in parts)],
+            ), False
+        return transactions.transaction(
+            [guard],
+            [*(transactions.nested([c], success, [show]) for c, success, show in parts), head],
+            [show_epoch],
+        ), True
+
+    def _parts(
+        self, call: _Call, epoch: layout.Epoch, number: int, place: int
+    ) -> tuple[transactions.Operation, list[transactions.Operation], transactions.Operation]:
+        """Return a write's comparison, its operations, and how to see what stands there."""
+        write = call.writes[number]
+        key = self._keys.record_key(epoch.name, write.key)
+        grave = self._keys.grave_key(epoch.name, write.key)
+        expected = call.compared.get(number, _revision_to_compare(epoch, write))
+        operations = [transactions.put(key, layout.encode_value(write, place))]
+        if write.deleted:
+            operations.append(transactions.put(grave, b"%.3f" % self._now_seconds()))
+        elif expected:
+            # It may be a tombstone's.
+            operations.append(transactions.delete(grave))
+        return transactions.unchanged(key, expected), operations, transactions.get(key)
+
+    def _settle_each(
+        self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int], reply: Reply
+    ) -> None:
+        if not transactions.succeeded(reply):
+            self._epochs.forget(epoch)
+            return
+        for place, number in enumerate(numbers):
+            answer = transactions.inner(reply, place)
+            if transactions.succeeded(answer):
+                call.results[number] = self._won(call, epoch, number, place, reply)
+            else:
+                self._lost(call, epoch, {number: transactions.first(answer, 0)})
+
+    def _settle_together(
+        self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int], reply: Reply
+    ) -> None:
+        if transactions.succeeded(reply):
+            for place, number in enumerate(numbers):
+                call.results[number] = self._won(call, epoch, number, place, reply)
+            return
+        if layout.mod_revision(transactions.first(reply, 0)) != epoch.revision:
+            self._epochs.forget(epoch)
+            return
+        standing = {
+            number: transactions.first(reply, place)
+            for place, number in enumerate(numbers, start=1)
+        }
+        self._lost(call, epoch, standing)
+
+    def _won(
+        self, call: _Call, epoch: layout.Epoch, number: int, place: int, reply: Reply
+    ) -> records.WriteResult:
+        write = call.writes[number]
+        revision = transactions.revision(reply)
+        record = records.Record(
+            write.key,
+            epoch.base + revision,
+            revision << layout.PLACE_BITS | place,
+            b"" if write.deleted else write.payload,
+            write.deleted,
+        )
+        return records.WriteResult(records.Verdict.WON, record)
+
+    def _lost(
+        self,
+        call: _Call,
+        epoch: layout.Epoch,
+        standing: Mapping[int, layout.KeyValue | None],
+    ) -> None:
+        """Settle writes that lost together, or note tombstones to try again over."""
+        found = {
+            number: self._keys.decode_record(epoch.name, epoch.base, held) if held else None
+            for number, held in standing.items()
+        }
+        if all(_fits(call.writes[number], record) for number, record in found.items()):
+            for number, held in standing.items():
+                call.compared[number] = layout.mod_revision(held)
+            return
+        for number, record in found.items():
+            call.results[number] = records.WriteResult(records.Verdict.LOST, record)
+
+
+def _portions(call: _Call) -> list[list[int]]:
+    """Part the writes that are left into what one transaction takes."""
+    todo = call.todo
+    if call.atomic:
+        return [todo]
+    portions: list[list[int]] = []
+    room = 0
+    for number in todo:
+        size = size_of(call.writes[number])
+        if size > room or len(portions[-1]) == WRITES_PER_TRANSACTION:
+            portions.append([])
+            room = max(BYTES_PER_TRANSACTION, size)
+        portions[-1].append(number)
+        room -= size
+    return portions
+
+
+def size_of(write: records.Write) -> int:
+    """Return what a write takes of a transaction's bytes, at most."""
+    name = len(str(write.key).encode())
+    return (0 if write.deleted else len(write.payload)) + 3 * (name + _FRAME_BYTES)
+
+
+def _revision_to_compare(epoch: layout.Epoch, write: records.Write) -> int:
+    if not write.expected_revision:
+        return 0
+    revision = write.expected_revision - epoch.base
+    return revision if 0 < revision < layout.NO_REVISION else layout.NO_REVISION
+
+
+def _fits(write: records.Write, standing: records.Record | None) -> bool:
+    if write.expected_revision == 0:
+        return standing is None or standing.deleted
+    return standing is not None and standing.revision == write.expected_revision

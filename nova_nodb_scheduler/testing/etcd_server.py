@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real etcd of one member, and the fixture that gives tests a part of one.
+
+It listens on 127.0.0.1 alone, in a temporary directory. It takes half a second
+to start, so one serves a whole test process, and each fixture has a prefix of
+its own; a test that hurts its server asks for a private one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import shutil
+import socket
+import threading
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fixtures
+
+from nova_nodb_scheduler.testing import server_processes
+
+PROGRAM = "etcd"
+
+
+class EtcdServer(server_processes.Server):
+    """An etcd, whose data outlive a restart.
+
+    :param options: added to its command line, such as
+        ``--quota-backend-bytes=2000000``
+    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``:
+        clients speak TLS
+    """
+
+    def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
+        super().__init__()
+        self._peer_port = server_processes.free_port()
+        self._options = tuple(options)
+        self._tls_directory = tls_directory
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls_directory else 'http'}://{self.address}"
+
+    def initialize(self) -> None:
+        """Do nothing: it makes its data directory itself."""
+
+    def command(self) -> Sequence[str]:
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        tls = self._tls_directory
+        certificates = (f"--cert-file={tls}/server.pem", f"--key-file={tls}/server.key")
+        return (
+            server_processes.find_program(PROGRAM),
+            "--name=one",
+            f"--data-dir={self.directory / 'data'}",
+            f"--listen-client-urls={self.url}",
+            f"--advertise-client-urls={self.url}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=one={peer}",
+            # Alone it need not wait for others' votes.
+            "--heartbeat-interval=50",
+            "--election-timeout=250",
+            "--logger=zap",
+            "--log-level=warn",
+            *(certificates if tls else ()),
+            *self._options,
+        )
+
+    def answers(self) -> bool:
+        if self._tls_directory:
+            return _listens(self.port)
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5.0) as answer:
+                return bool(json.load(answer).get("health") == "true")
+        except (OSError, ValueError):
+            return False
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request to the gateway, without TLS and credentials.
+
+        :raises urllib.error.HTTPError: it is refused
+        """
+        request = urllib.request.Request(
+            f"{self.url}/v3{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10.0) as answer:
+            return dict(json.load(answer))
+
+    def put(self, key: str, value: bytes = b"") -> int:
+        """Put a key past any driver; returns the revision."""
+        reply = self.post("/kv/put", {"key": _encode(key.encode()), "value": _encode(value)})
+        return int(reply["header"]["revision"])
+
+    def compact(self, revision: int = 0) -> int:
+        """Forget the history below a revision, by default all of it; returns the revision."""
+        if not revision:
+            reply = self.post("/kv/range", {"key": _encode(b"x")})
+            revision = int(reply["header"]["revision"])
+        self.post("/kv/compaction", {"revision": str(revision), "physical": True})
+        return revision
+
+    def empty(self) -> None:
+        """Take the data away while it is stopped: a new cluster begins at the next start."""
+        shutil.rmtree(self.directory / "data")
+
+
+class Etcd(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+    """A prefix in an etcd: ``url``, ``key_prefix``, ``server``.
+
+    :param options: of the command line; these make the server a private one
+    :param private: the test stops, pauses or compacts the server
+    """
+
+    def __init__(self, *options: str, private: bool = False, tls_directory: str = "") -> None:
+        self._options = options
+        self._private = private or bool(options) or bool(tls_directory)
+        self._tls_directory = tls_directory
+
+    def setUp(self) -> None:
+        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+        server_processes.find_program(PROGRAM)
+        super().setUp()
+
+    def _setUp(self) -> None:  # noqa: N802, as fixtures names it
+        self.key_prefix = f"nodb-{uuid.uuid4().hex[:12]}"
+        if self._private:
+            options = self._options or ("--auto-compaction-retention=1h",)
+            self.server = EtcdServer(options, self._tls_directory)
+            self.addCleanup(self.server.destroy)
+            self.server.initialize()
+            self.server.start()
+        else:
+            self.server = _shared_server()
+        self.url = self.server.url
+
+
+_shared: list[EtcdServer] = []
+_shared_lock = threading.Lock()
+
+
+def _shared_server() -> EtcdServer:
+    """Return this process's etcd, started at the first call."""
+    with _shared_lock:
+        if not _shared:
+            server = EtcdServer(("--auto-compaction-retention=1h",))
+            atexit.register(server.destroy)
+            server.initialize()
+            server.start()
+            _shared.append(server)
+        return _shared[0]
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _encode(text: bytes) -> str:
+    return base64.b64encode(text).decode()
