@@ -137,7 +137,9 @@ class Change:
     """A record on its way into a store, already decoded once.
 
     :param state: decoded payload; None for a tombstone
+    :param text: the text in the payload, where whoever decoded it has it at hand
     """
 
     record: Record
     state: Mapping[str, Any] | None
+    text: bytes | None = attrs.field(default=None, eq=False, repr=False)

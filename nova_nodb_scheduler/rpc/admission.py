@@ -168,5 +168,5 @@ class Admission:
         if state is None:
             return len(key.key)
         known = self._layouts[key.namespace]
-        known.row(key, state)
+        known.page([key.key], [state])
         return len(codec.encode(state, known.namespace.schema, record=str(key)))

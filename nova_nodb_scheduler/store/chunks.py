@@ -9,6 +9,7 @@ would tell the same only as long as nobody else looks at a chunk.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,14 @@ class Chunk:
     """:data:`CHUNK_ROWS` rows; free rows have no key and are False in ``live``.
 
     ``arrays`` stand in the order of the declared columns: shape
-    ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``.
+    ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``. ``absent`` says by
+    position of a column which rows hold its default because their state lacks
+    it; kept of those columns alone where it makes a difference. ``digests`` and
+    ``index_values`` are empty where the namespace needs none.
     """
 
     __slots__ = (
+        "absent",
         "arrays",
         "digests",
         "generation",
@@ -58,6 +63,8 @@ class Chunk:
         generation: int,
         *,
         with_digests: bool = False,
+        with_index_values: bool = False,
+        marked: Iterable[int] = (),
     ) -> None:
         self.generation = generation
         self.live_count = 0
@@ -66,7 +73,10 @@ class Chunk:
         self.versions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
         self.keys: list[str | None] = [None] * CHUNK_ROWS
         self.payloads: list[bytes] = [b""] * CHUNK_ROWS
-        self.index_values: list[tuple[layout.IndexValues, ...]] = [()] * CHUNK_ROWS
+        self.index_values: list[tuple[layout.IndexValues, ...]] = (
+            [()] * CHUNK_ROWS if with_index_values else []
+        )
+        self.absent = {position: np.zeros(CHUNK_ROWS, np.bool_) for position in marked}
         self.digests: list[Any] = [None] * CHUNK_ROWS if with_digests else []
         self.arrays: list[npt.NDArray[Any]] = [
             np.zeros(
@@ -87,6 +97,7 @@ class Chunk:
         twin.keys = self.keys.copy()
         twin.payloads = self.payloads.copy()
         twin.index_values = self.index_values.copy()
+        twin.absent = {position: flags.copy() for position, flags in self.absent.items()}
         twin.digests = self.digests.copy()
         twin.arrays = [array.copy() for array in self.arrays]
         return twin
@@ -98,7 +109,8 @@ class Chunk:
             self.live.nbytes
             + self.revisions.nbytes
             + self.versions.nbytes
-            + (3 * CHUNK_ROWS + len(self.digests)) * _POINTER_BYTES
+            + (2 * CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
+            + sum(flags.nbytes for flags in self.absent.values())
             + sum(array.nbytes for array in self.arrays)
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -20,7 +20,7 @@ from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.store import keeping, snapshot, subscription, table
 
-#: How many changes are applied before readers get a turn: some 10 ms.
+#: How many changes are applied before readers get a turn: some 5 ms.
 _CHANGES_PER_TURN = 256
 
 
@@ -49,12 +49,13 @@ class HostStateStore:
 
         decode_kept: table.Decoder = cached_decode  # type: ignore[assignment]
         self._tables: dict[str, table.Table] = {}
+        texts: table.Vocabularies = {}
         for namespace in namespaces:
             if namespace.name in self._tables:
                 raise errors.ConfigurationError(
                     "namespaces", namespace.name, "declared twice; give each its own name"
                 )
-            self._tables[namespace.name] = table.Table(namespace, decode_kept, packing)
+            self._tables[namespace.name] = table.Table(namespace, decode_kept, packing, texts)
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
         self._latest: snapshot.Snapshot | None = None
@@ -87,8 +88,27 @@ class HostStateStore:
         :raises InvalidRecord: a field does not fit its column; the store is
             as it was, the caller quarantines the record
         """
-        with self._lock:
-            return self._apply(change)
+        (outcome,) = self.apply_page((change,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def apply_page(self, changes: Iterable[records.Change]) -> list[table.Outcome]:
+        """Take changes over in their order, as :meth:`apply` does each of them.
+
+        What many changes have in common is done once. Not one transaction:
+        readers get a turn every few milliseconds, and a snapshot may be taken
+        in between, as the feed gives no boundaries either.
+
+        :returns: for each True, False, or the error that :meth:`apply` raises
+        """
+        outcomes: list[table.Outcome] = []
+        for turn in _turns(changes):
+            if outcomes:
+                # A released lock alone does not let a waiting thread run.
+                time.sleep(0)
+            outcomes += self._apply_turn(turn)
+        return outcomes
 
     def subscribe(
         self, namespaces: Collection[str], most_keys: int = subscription.MOST_KEYS
@@ -121,42 +141,48 @@ class HostStateStore:
 
         :param refused: called, without the lock, for each change that
             :meth:`apply` raises for; the others are applied. Without it the
-            first such error is raised, the changes before it stay applied,
-            and the call may be repeated without the offender.
+            first such error is raised, and the call may be repeated without
+            the offender.
         """
+        changes = list(changes)
         newer = 0
-        failures: list[tuple[records.Change, errors.NodbError]] = []
-        turn: list[records.Change] = []
-        for change in changes:
-            turn.append(change)
-            if len(turn) == _CHANGES_PER_TURN:
-                newer += self._apply_turn(turn, failures, collect=refused is not None)
-                turn.clear()
-                # A released lock alone does not let a waiting thread run.
-                time.sleep(0)
-        newer += self._apply_turn(turn, failures, collect=refused is not None)
-        if refused is not None:
-            for change, error in failures:
-                refused(change, error)
+        for change, outcome in zip(changes, self.apply_page(changes), strict=True):
+            if not isinstance(outcome, Exception):
+                newer += outcome
+            elif refused is not None and isinstance(outcome, errors.NodbError):
+                refused(change, outcome)
+            else:
+                raise outcome
         return newer
 
-    def _apply_turn(
-        self,
-        changes: list[records.Change],
-        failures: list[tuple[records.Change, errors.NodbError]],
-        *,
-        collect: bool,
-    ) -> int:
-        newer = 0
+    def _apply_turn(self, changes: Sequence[records.Change]) -> list[table.Outcome]:
+        """Apply changes of different records."""
+        places: dict[str, list[int]] = {}
+        for at, change in enumerate(changes):
+            places.setdefault(change.record.key.namespace, []).append(at)
+        outcomes: list[table.Outcome] = [False] * len(changes)
         with self._lock:
-            for change in changes:
-                try:
-                    newer += self._apply(change)
-                except (errors.InvalidRecord, errors.UnknownNamespace) as error:
-                    if not collect:
-                        raise
-                    failures.append((change, error))
-        return newer
+            for name, here in places.items():
+                made = self._apply_to(name, [changes[at] for at in here])
+                for at, outcome in zip(here, made, strict=True):
+                    outcomes[at] = outcome
+        return outcomes
+
+    def _apply_to(self, name: str, changes: Sequence[records.Change]) -> list[table.Outcome]:
+        try:
+            outcomes = self._table(name).apply(changes)
+        except errors.UnknownNamespace as error:
+            return [error] * len(changes)
+        subscribed = self._subscriptions.get(name, ())
+        if subscribed:
+            newer = [
+                change.record.key.key
+                for change, outcome in zip(changes, outcomes, strict=True)
+                if outcome is True
+            ]
+            for each in subscribed:
+                each.note(name, newer)
+        return outcomes
 
     def retain(self, namespace: str, keys: Collection[str], version: int) -> int:
         """Drop what a snapshot of the back end no longer held; return how many.
@@ -168,8 +194,7 @@ class HostStateStore:
         with self._lock:
             dropped = self._table(namespace).retain(keys, version)
             for each in self._subscriptions.get(namespace, ()):
-                for key in dropped:
-                    each.note(namespace, key)
+                each.note(namespace, dropped)
             return len(dropped)
 
     def forget_tombstones(self, below_version: int) -> int:
@@ -199,9 +224,10 @@ class HostStateStore:
 
     def begin_epoch(self) -> None:
         """Drop everything, remembered tombstones included: revisions begin anew."""
+        texts: table.Vocabularies = {}
         with self._lock:
             for each in self._tables.values():
-                each.clear()
+                each.clear(texts)
             for subscriptions in self._subscriptions.values():
                 for subscribed in subscriptions:
                     subscribed.note_all()
@@ -220,16 +246,23 @@ class HostStateStore:
                 self._latest = latest = snapshot.Snapshot(self._snapshot_count, views)
             return latest
 
-    def _apply(self, change: records.Change) -> bool:
-        key = change.record.key
-        newer = self._table(key.namespace).apply(change)
-        if newer:
-            for each in self._subscriptions.get(key.namespace, ()):
-                each.note(key.namespace, key.key)
-        return newer
-
     def _table(self, name: str) -> table.Table:
         found = self._tables.get(name)
         if found is None:
             raise errors.UnknownNamespace(name, ", ".join(sorted(self._tables)))
         return found
+
+
+def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
+    """Divide changes into lists of different records, none longer than a turn."""
+    turn: list[records.Change] = []
+    keys: set[records.RecordKey] = set()
+    for change in changes:
+        key = change.record.key
+        if len(turn) == _CHANGES_PER_TURN or key in keys:
+            yield turn
+            turn, keys = [], set()
+        turn.append(change)
+        keys.add(key)
+    if turn:
+        yield turn

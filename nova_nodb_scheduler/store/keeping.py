@@ -15,14 +15,23 @@ class Packing(Protocol):
 
     least_bytes: ClassVar[int]
 
-    def pack(self, payload: bytes) -> bytes:
-        """Return a payload packed; one thread at a time."""
+    def pack(self, payload: bytes, text: bytes | None = None) -> bytes:
+        """Return a payload packed; one thread at a time.
+
+        :param text: what it holds, where that is at hand
+        """
 
     def readable(self, kept: bytes) -> bytes:
         """Return a payload of the same state; kept may be packed or not."""
 
     def unpack(self, kept: bytes) -> bytes:
-        """Return the very payload; kept may be packed or not."""
+        """Return a payload of the same text; kept may be packed or not.
+
+        It is the very payload where that was compressed by an equal library.
+        """
+
+    def holds(self, kept: bytes, payload: bytes) -> bool:
+        """Return whether kept was made of a payload of the same text."""
 
 
 class AsTheyAre:
@@ -30,7 +39,7 @@ class AsTheyAre:
 
     least_bytes: ClassVar[int] = sys.maxsize
 
-    def pack(self, payload: bytes) -> bytes:
+    def pack(self, payload: bytes, text: bytes | None = None) -> bytes:
         """Return the payload."""
         return payload
 
@@ -41,3 +50,7 @@ class AsTheyAre:
     def unpack(self, kept: bytes) -> bytes:
         """Return the payload."""
         return kept
+
+    def holds(self, kept: bytes, payload: bytes) -> bool:
+        """Return whether they are equal."""
+        return kept == payload

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a state becomes the values of a row, as a namespace declares it.
+"""How states become the values of rows, as a namespace declares it.
 
 Nothing here changes a store: a state that does not fit is refused before the
 first of its values is written anywhere.
@@ -7,11 +7,14 @@ first of its values is written anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+import numpy as np
+
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import namespaces
 
 _INT64_LEAST = -(2**63)
 _INT64_GREATEST = 2**63 - 1
@@ -23,9 +26,19 @@ IndexValues = tuple[str, ...] | None
 _Field = tuple[int, str, namespaces.Path]
 
 
-#: Values of a record in the order of the declared columns: int, float, bool,
-#: text (CATEGORY) or a tuple of texts (BITS); and in that of the indexes.
-Row = tuple[list[Any], tuple[IndexValues, ...]]
+@attrs.frozen
+class Page:
+    """Some records' values, column by column.
+
+    :param cells: in the order of the declared columns: an array of shape (n,),
+        for CATEGORY a list of texts, for BITS a list of tuples of texts
+    :param absent: by position of a marked column, whether a record lacks it
+    :param index_values: by record, in the order of :attr:`Layout.by_text`
+    """
+
+    cells: list[Any]
+    absent: dict[int, list[bool]]
+    index_values: list[tuple[IndexValues, ...]]
 
 
 class Layout:
@@ -52,12 +65,8 @@ class Layout:
         #: Most fields of a state share a parent, which is looked up once.
         self._parents = tuple(dict.fromkeys(path[:-1] for path in paths))
         self._columns = tuple(
-            (self._field(column.path), _CONVERTERS[column.kind], _default(namespace, column))
+            (self._field(column.path), column.kind, _default(namespace, column))
             for column in namespace.columns
-        )
-        self._indexes = tuple(
-            None if index.few_values else tuple(self._field(path) for path in index.paths)
-            for index in namespace.indexes
         )
         category = {
             column.path: position
@@ -75,55 +84,122 @@ class Layout:
                     index.name,
                     "an index of few values needs a CATEGORY column for each of its paths",
                 )
+        #: Indexes whose texts columns hold, by position: the columns of their
+        #: paths, the last of which leads to the rows.
+        self.by_column: dict[int, tuple[int, ...]] = {
+            position: tuple(column for column in found if column is not None)
+            for position, found in enumerate(self.index_columns)
+            if None not in found and not namespace.indexes[position].few_values
+        }
+        #: Columns whose codes lead to rows.
+        self.leading = tuple(sorted({columns[-1] for columns in self.by_column.values()}))
+        #: Columns of which an index has to know whether a record lacks the value.
+        self.marked = tuple(
+            sorted({each for columns in self.by_column.values() for each in columns})
+        )
+        #: Positions of indexes by texts that no column holds.
+        self.by_text = tuple(
+            position
+            for position, index in enumerate(namespace.indexes)
+            if not index.few_values and position not in self.by_column
+        )
+        self._texts = tuple(
+            tuple(self._field(path) for path in namespace.indexes[position].paths)
+            for position in self.by_text
+        )
 
     def _field(self, path: namespaces.Path) -> _Field:
         return self._parents.index(path[:-1]), path[-1], path
 
-    def row(self, key: records.RecordKey, state: Mapping[str, Any]) -> Row:
-        """Convert a state.
+    def page(self, keys: Sequence[str], states: Sequence[Mapping[str, Any]]) -> Page:
+        """Convert the states of some records.
 
         :raises InvalidRecord: a value cannot be what its column holds
         """
-        parents = [_parent(state, path) for path in self._parents]
-        cells = []
-        for (parent, name, path), convert, default in self._columns:
-            value = parents[parent].get(name)
-            if value is None:
-                cells.append(default)
-                continue
-            try:
-                cells.append(convert(value))
-            except (ValueError, TypeError, OverflowError) as error:
-                raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
-        return cells, tuple(
-            [
-                None if fields is None else _index_values(key, parents, fields)
-                for fields in self._indexes
+        parents = [_parents(states, path) for path in self._parents]
+        cells: list[Any] = []
+        absent: dict[int, list[bool]] = {}
+        for position, ((parent, name, path), kind, default) in enumerate(self._columns):
+            values = [each.get(name) for each in parents[parent]]
+            if position in self.marked:
+                absent[position] = [value is None for value in values]
+            cells.append(self._cells(keys, values, kind, default, path))
+        index_values: list[tuple[IndexValues, ...]] = []
+        if self._texts:
+            index_values = [
+                tuple([self._index_values(key, at, parents, fields) for fields in self._texts])
+                for at, key in enumerate(keys)
             ]
-        )
+        return Page(cells, absent, index_values)
+
+    def _cells(
+        self,
+        keys: Sequence[str],
+        values: list[Any],
+        kind: namespaces.Kind,
+        default: Any,
+        path: namespaces.Path,
+    ) -> Any:
+        dtype = _DTYPES.get(kind)
+        found = set(map(type, values))
+        if type(None) in found and kind is not namespaces.Kind.BITS:
+            found.discard(type(None))
+            values = [default if value is None else value for value in values]
+        if found <= _PLAIN[kind]:
+            try:
+                return values if dtype is None else np.array(values, dtype)
+            except OverflowError:
+                pass  # one of them, which is named below
+        convert = _CONVERTERS[kind]
+        converted = []
+        for key, value in zip(keys, values, strict=True):
+            try:
+                converted.append(default if value is None else convert(value))
+            except (ValueError, TypeError, OverflowError) as error:
+                raise self._refused(key, path, error) from error
+        return converted if dtype is None else np.array(converted, dtype)
+
+    def _index_values(
+        self,
+        key: str,
+        at: int,
+        parents: list[Sequence[Mapping[str, Any]]],
+        fields: tuple[_Field, ...],
+    ) -> IndexValues:
+        texts = []
+        for parent, name, path in fields:
+            value = parents[parent][at].get(name)
+            if type(value) is str:
+                texts.append(value)  # nearly always
+                continue
+            if value is None:
+                continue  # the other values are looked at all the same
+            try:
+                texts.append(to_text(value))
+            except ValueError as error:
+                raise self._refused(key, path, error) from error
+        return tuple(texts) if len(texts) == len(fields) else None
+
+    def _refused(self, key: str, path: namespaces.Path, error: Exception) -> errors.InvalidRecord:
+        return errors.InvalidRecord(f"{self.namespace.name}/{key}", ".".join(path), str(error))
+
+
+def _parents(
+    states: Sequence[Mapping[str, Any]], path: namespaces.Path
+) -> Sequence[Mapping[str, Any]]:
+    if not path:
+        return states
+    if len(path) == 1:
+        name = path[0]
+        found = [state.get(name) for state in states]
+        if set(map(type, found)) == {dict}:
+            return found  # type: ignore[return-value]
+    return [_parent(state, path) for state in states]
 
 
 def _parent(state: Mapping[str, Any], path: namespaces.Path) -> Mapping[str, Any]:
     found = state if not path else namespaces.value_at(state, path)
     return found if isinstance(found, Mapping) else {}
-
-
-def _index_values(
-    key: records.RecordKey, parents: list[Mapping[str, Any]], fields: tuple[_Field, ...]
-) -> IndexValues:
-    texts = []
-    for parent, name, path in fields:
-        value = parents[parent].get(name)
-        if type(value) is str:
-            texts.append(value)  # nearly always
-            continue
-        if value is None:
-            continue  # the other values are looked at all the same
-        try:
-            texts.append(to_text(value))
-        except ValueError as error:
-            raise errors.InvalidRecord(str(key), ".".join(path), str(error)) from error
-    return tuple(texts) if len(texts) == len(fields) else None
 
 
 def to_text(value: object) -> str:
@@ -194,6 +270,21 @@ _CONVERTERS: dict[namespaces.Kind, Callable[[object], Any]] = {
     namespaces.Kind.BOOL: _to_bool,
     namespaces.Kind.CATEGORY: to_text,
     namespaces.Kind.BITS: _to_texts,
+}
+
+#: Types of values that need no conversion.
+_PLAIN: dict[namespaces.Kind, set[type[Any]]] = {
+    namespaces.Kind.INT: {int},
+    namespaces.Kind.FLOAT: {float, int},
+    namespaces.Kind.BOOL: {bool},
+    namespaces.Kind.CATEGORY: {str},
+    namespaces.Kind.BITS: set(),
+}
+
+_DTYPES: dict[namespaces.Kind, type[Any]] = {
+    namespaces.Kind.INT: np.int64,
+    namespaces.Kind.FLOAT: np.float64,
+    namespaces.Kind.BOOL: np.bool_,
 }
 
 _ZERO: dict[namespaces.Kind, Any] = {

@@ -36,8 +36,12 @@ class StoredRecord:
 
     @property
     def payload(self) -> bytes:
-        """The payload as it came."""
+        """A payload of the text that came; see :meth:`.keeping.Packing.unpack`."""
         return self._packing.unpack(self._kept)
+
+    def holds(self, payload: bytes) -> bool:
+        """Return whether the record's payload has the same text as another."""
+        return self._packing.holds(self._kept, payload)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -63,7 +67,8 @@ class NamespaceView:
         epoch: int,
         rows: immutables.Map[str, int],
         row_chunks: immutables.Map[int, chunks.Chunk],
-        entries: list[indexes.Entries],
+        led: Mapping[int, indexes.Entries[int, int]],
+        texts: Mapping[int, indexes.Entries[indexes.Texts, str]],
         vocabularies: Mapping[int, vocabulary.VocabularyView],
         decode: Callable[[keeping.Packing, bytes], Mapping[str, Any]],
         packing: keeping.Packing,
@@ -74,7 +79,8 @@ class NamespaceView:
         self._epoch = epoch
         self._rows = rows
         self._chunks = row_chunks
-        self._entries = entries
+        self._led = led
+        self._texts = texts
         self._vocabularies = vocabularies
         self._decode = decode
         # Filled by whoever asks first. Two threads may compute the same at
@@ -135,7 +141,31 @@ class NamespaceView:
         texts = tuple(map(layout.to_text, values))
         if self.namespace.indexes[position].few_values:
             return self._pass_over(position, texts)
-        return indexes.lookup(self._entries[position], texts)
+        columns = self._layout.by_column.get(position)
+        if columns is None:
+            return tuple(sorted(indexes.lookup(self._texts[position], texts)))
+        return self._look_up(columns, texts)
+
+    def _look_up(self, columns: tuple[int, ...], texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Look up in an index whose texts are those of columns."""
+        codes = [
+            self._vocabularies[column].code(text)
+            for column, text in zip(columns, texts, strict=True)
+        ]
+        if None in codes:
+            return ()
+        found = []
+        leading = codes[-1]
+        assert leading is not None
+        for row in indexes.lookup(self._led[columns[-1]], leading):
+            number, offset = divmod(row, chunks.CHUNK_ROWS)
+            chunk = self._chunks[number]
+            if all(
+                chunk.arrays[column][offset] == code and not chunk.absent[column][offset]
+                for column, code in zip(columns[:-1], codes, strict=False)
+            ):
+                found.append(chunk.keys[offset] or "")
+        return tuple(sorted(found))
 
     def _pass_over(self, position: int, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Look up in an index of few values: the answers are kept with the view."""
@@ -170,13 +200,16 @@ class NamespaceView:
             return None
         number, offset = divmod(row, chunks.CHUNK_ROWS)
         chunk = self._chunks[number]
-        if self.namespace.indexes[position].few_values:
-            return tuple(
-                self._vocabularies[column].text(int(chunk.arrays[column][offset]))
-                for column in self._layout.index_columns[position]
-                if column is not None
-            )
-        return chunk.index_values[offset][position]
+        if position in self._layout.by_text:
+            return chunk.index_values[offset][self._layout.by_text.index(position)]
+        columns = self._layout.by_column.get(position, ())
+        if any(chunk.absent[column][offset] for column in columns):
+            return None
+        return tuple(
+            self._vocabularies[column].text(int(chunk.arrays[column][offset]))
+            for column in self._layout.index_columns[position]
+            if column is not None
+        )
 
     def digest(self, key: str) -> Any:
         """Return what the namespace's digest made of a record; None where there is none."""

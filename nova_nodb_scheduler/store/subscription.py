@@ -51,13 +51,13 @@ class Subscription:
             self._left = self._most_keys
         return None if everything else {name: keys for name, keys in touched.items() if keys}
 
-    def note(self, namespace: str, key: str) -> None:
-        """Remember a key. Called by the store for each change, with its lock."""
+    def note(self, namespace: str, keys: Collection[str]) -> None:
+        """Remember keys. Called by the store for each change, with its lock."""
         with self._lock:
             if self._everything:
                 return
-            self._touched[namespace].add(key)
-            self._left -= 1
+            self._touched[namespace].update(keys)
+            self._left -= len(keys)
             if self._left <= 0:
                 self._overfull()
 

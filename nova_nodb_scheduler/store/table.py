@@ -8,8 +8,10 @@ holds a lock around every call.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
@@ -26,45 +28,56 @@ from nova_nodb_scheduler.store import (
 Decoder = Callable[[keeping.Packing, bytes], Mapping[str, Any]]
 
 
+#: What became of a change: whether it was newer, or why it cannot be taken.
+Outcome = bool | Exception
+#: Vocabularies by path: columns of one path, of any namespace, share theirs.
+Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
+
+
 class Table:
-    """All records of one namespace."""
+    """All records of one namespace.
+
+    :param texts: shared with other tables of the same store and epoch
+    """
 
     def __init__(
         self,
         namespace: namespaces.Namespace,
         decode: Decoder,
-        make_packing: Callable[[], keeping.Packing] = keeping.AsTheyAre,
+        make_packing: Callable[[], keeping.Packing],
+        texts: Vocabularies,
     ) -> None:
         self._make_packing = make_packing
         self._layout = layout.Layout(namespace)
         self._namespace = namespace
         self._decode = decode
         self._kinds = tuple(column.kind for column in namespace.columns)
-        self._bits = [
-            position for position, kind in enumerate(self._kinds) if kind is namespaces.Kind.BITS
-        ]
         self._epoch = 0
         #: Grows with every change a snapshot can see, across epochs too.
         self._version = 0
         self._generation = 0
         self.bytes_copied = 0
         self._view: snapshot.NamespaceView | None = None
-        self._drop_all()
+        self._drop_all(texts)
 
-    def _drop_all(self) -> None:
+    def _drop_all(self, texts: Vocabularies) -> None:
         self._rows: transient.Transient[str, int] = transient.Transient()
         self._chunks: transient.Transient[int, chunks.Chunk] = transient.Transient()
-        self._indexes: list[transient.Transient[indexes.Values, indexes.Postings]] = [
-            transient.Transient() for _ in self._namespace.indexes
-        ]
+        #: By leading column: code -> rows.
+        self._led: dict[int, transient.Transient[int, indexes.Postings[int]]] = {
+            column: transient.Transient() for column in self._layout.leading
+        }
+        #: By index: texts -> keys.
+        self._texts: dict[int, transient.Transient[indexes.Texts, indexes.Postings[str]]] = {
+            position: transient.Transient() for position in self._layout.by_text
+        }
         self._vocabularies = {
-            position: vocabulary.Vocabulary()
+            position: texts.setdefault(column.path, vocabulary.Vocabulary())
+            if column.kind is namespaces.Kind.CATEGORY
+            else vocabulary.Vocabulary()
             for position, column in enumerate(self._namespace.columns)
             if column.kind in (namespaces.Kind.CATEGORY, namespaces.Kind.BITS)
         }
-        self._words: list[Any] = [
-            self._vocabularies.get(position) for position in range(len(self._kinds))
-        ]
         self._packing = self._make_packing()
         #: Numbers of chunks that hold payloads as they came.
         self._unpacked: set[int] = set()
@@ -81,36 +94,70 @@ class Table:
     def tombstone_count(self) -> int:
         return len(self._tombstones)
 
-    def apply(self, change: records.Change) -> bool:
-        """Take a change over if it is newer than what is known of its record.
+    def apply(self, changes: Sequence[records.Change]) -> list[Outcome]:
+        """Take over those changes that are newer than what is known of their records.
 
-        :returns: False if it is not newer
-        :raises InvalidRecord: nothing was changed
+        :param changes: of different records
+        :returns: for each what became of it; an InvalidRecord, or what else its
+            state made the namespace's digest raise, changed nothing
         """
-        record = change.record
-        key = record.key.key
-        revision = _checked(record, "revision", record.revision)
-        version = _checked(record, "version", record.version)
-        row = self._rows.open().get(key)
-        if row is not None:
-            known = int(self._chunk_of(row).revisions[row % chunks.CHUNK_ROWS])
-        else:
-            known = self._tombstones.get(key, (0, 0))[0]
-        if revision <= known:
-            return False
-        if record.deleted:
+        outcomes: list[Outcome] = [False] * len(changes)
+        rows = self._rows.open()
+        taken: list[int] = []
+        for at, change in enumerate(changes):
+            record = change.record
+            key = record.key.key
+            try:
+                revision = _checked(record, "revision", record.revision)
+                version = _checked(record, "version", record.version)
+            except errors.InvalidRecord as error:
+                outcomes[at] = error
+                continue
+            row = rows.get(key)
             if row is not None:
-                self._remove(key, row)
-            self._tombstones[key] = (revision, version)
-            return True
-        if not isinstance(change.state, Mapping):
-            raise errors.InvalidRecord(str(record.key), "(state)", "it is not an object")
-        values = self._layout.row(record.key, change.state)
+                known = int(self._chunk_of(row).revisions[row % chunks.CHUNK_ROWS])
+            else:
+                known = self._tombstones.get(key, (0, 0))[0]
+            if revision <= known:
+                continue
+            if record.deleted:
+                if row is not None:
+                    self._remove(key, row)
+                self._tombstones[key] = (revision, version)
+                outcomes[at] = True
+            elif isinstance(change.state, Mapping):
+                taken.append(at)
+            else:
+                outcomes[at] = errors.InvalidRecord(
+                    str(record.key), "(state)", "it is not an object"
+                )
+        if taken:
+            self._take(changes, taken, outcomes)
+        return outcomes
+
+    def _take(
+        self, changes: Sequence[records.Change], taken: Sequence[int], outcomes: list[Outcome]
+    ) -> None:
+        """Take live records over all at once, or each by itself where one is refused."""
+        here = [changes[at] for at in taken]
+        keys = [change.record.key.key for change in here]
+        states: list[Mapping[str, Any]] = [change.state or {} for change in here]
         make_digest = self._namespace.digest
-        digest = None if make_digest is None else make_digest(key, change.state)
-        self._tombstones.pop(key, None)
-        self._put(row, record, values, digest)
-        return True
+        try:
+            page = self._layout.page(keys, states)
+            digests = make_digest and [
+                make_digest(key, state) for key, state in zip(keys, states, strict=True)
+            ]
+        except (errors.NodbError, TypeError, ValueError) as error:
+            if len(taken) == 1:
+                outcomes[taken[0]] = error
+                return
+            for at in taken:
+                self._take(changes, (at,), outcomes)
+            return
+        self._put(here, keys, page, digests)
+        for at in taken:
+            outcomes[at] = True
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:
         """Drop rows whose key is not among these and whose version is not above.
@@ -152,11 +199,11 @@ class Table:
         self._tombstones = kept
         return forgotten
 
-    def clear(self) -> None:
+    def clear(self, texts: Vocabularies) -> None:
         """Begin a new epoch with nothing; snapshots keep what they hold."""
         self._epoch += 1
         self._changed()
-        self._drop_all()
+        self._drop_all(texts)
 
     def view(self) -> snapshot.NamespaceView:
         """Return what there is now, for good; the same object until a change."""
@@ -168,7 +215,8 @@ class Table:
                 epoch=self._epoch,
                 rows=self._rows.freeze(),
                 row_chunks=self._chunks.freeze(),
-                entries=[index.freeze() for index in self._indexes],
+                led={column: entries.freeze() for column, entries in self._led.items()},
+                texts={position: entries.freeze() for position, entries in self._texts.items()},
                 vocabularies={
                     position: words.view() for position, words in self._vocabularies.items()
                 },
@@ -177,38 +225,76 @@ class Table:
             )
         return self._view
 
+    # -- rows ---------------------------------------------------------------------
+
     def _put(
-        self, row: int | None, record: records.Record, values: layout.Row, digest: Any
+        self,
+        changes: Sequence[records.Change],
+        keys: Sequence[str],
+        page: layout.Page,
+        digests: Sequence[Any] | None,
     ) -> None:
-        key = record.key.key
-        if row is None:
-            row = self._take_row()
-            self._rows.open()[key] = row
-        chunk = self._writable(row // chunks.CHUNK_ROWS)
-        offset = row % chunks.CHUNK_ROWS
-        if not chunk.live[offset]:
-            chunk.live[offset] = True
-            chunk.live_count += 1
-            chunk.keys[offset] = key
-        cells, index_values = values
-        for array, kind, value, words in zip(
-            chunk.arrays, self._kinds, cells, self._words, strict=True
-        ):
-            if kind is namespaces.Kind.CATEGORY:
-                array[offset] = words.code(value)
-            elif kind is not namespaces.Kind.BITS:
-                array[offset] = value
-        for position in self._bits:
-            self._put_bits(chunk, offset, position, cells[position])
-        self._index(chunk, offset, key, index_values)
-        chunk.revisions[offset] = record.revision
-        chunk.versions[offset] = record.version
-        chunk.payloads[offset] = record.payload
-        if len(record.payload) >= self._packing.least_bytes:
-            self._unpacked.add(row // chunks.CHUNK_ROWS)
-        if chunk.digests:
-            chunk.digests[offset] = digest
+        rows = self._rows_for(keys)
+        cells = [
+            np.array(self._vocabularies[position].codes(values), np.int32)
+            if kind is namespaces.Kind.CATEGORY
+            else values
+            for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True))
+        ]
+        absent = {column: np.array(flags) for column, flags in page.absent.items()}
+        revisions = np.array([change.record.revision for change in changes], np.int64)
+        versions = np.array([change.record.version for change in changes], np.int64)
+        by_chunk: dict[int, list[int]] = {}
+        for at, row in enumerate(rows):
+            by_chunk.setdefault(row // chunks.CHUNK_ROWS, []).append(at)
+        for number, places in by_chunk.items():
+            chunk = self._writable(number)
+            offsets = [rows[at] % chunks.CHUNK_ROWS for at in places]
+            self._lead(chunk, offsets, places, number * chunks.CHUNK_ROWS, cells, absent)
+            for position, (kind, values) in enumerate(zip(self._kinds, cells, strict=True)):
+                if kind is namespaces.Kind.BITS:
+                    for offset, at in zip(offsets, places, strict=True):
+                        self._put_bits(chunk, offset, position, values[at])
+                else:
+                    chunk.arrays[position][offsets] = values[places]
+            for column, flags in absent.items():
+                chunk.absent[column][offsets] = flags[places]
+            chunk.revisions[offsets] = revisions[places]
+            chunk.versions[offsets] = versions[places]
+            chunk.live[offsets] = True
+            for offset, at in zip(offsets, places, strict=True):
+                if page.index_values:
+                    self._index(chunk, offset, keys[at], page.index_values[at])
+                if chunk.keys[offset] is None:
+                    chunk.live_count += 1
+                    chunk.keys[offset] = keys[at]
+                chunk.payloads[offset] = self._kept(changes[at], number)
+                if digests is not None:
+                    chunk.digests[offset] = digests[at]
         self._changed()
+
+    def _rows_for(self, keys: Sequence[str]) -> list[int]:
+        """Return the rows of keys, new ones for those that have none."""
+        known = self._rows.open()
+        rows = []
+        for key in keys:
+            row = known.get(key)
+            if row is None:
+                row = known[key] = self._take_row()
+                if self._tombstones:
+                    self._tombstones.pop(key, None)
+            rows.append(row)
+        return rows
+
+    def _kept(self, change: records.Change, number: int) -> bytes:
+        """Return a payload as it is to be kept: packed where that costs no decompression."""
+        payload = change.record.payload
+        if len(payload) < self._packing.least_bytes:
+            return payload
+        if change.text is not None:
+            return self._packing.pack(payload, change.text)
+        self._unpacked.add(number)
+        return payload
 
     def _put_bits(
         self, chunk: chunks.Chunk, offset: int, position: int, texts: tuple[str, ...]
@@ -219,6 +305,38 @@ class Table:
             bits |= 1 << words.code(text)
         self.bytes_copied += chunk.write_bits(position, offset, bits, words.view().words)
 
+    # -- indexes --------------------------------------------------------------------
+
+    def _lead(
+        self,
+        chunk: chunks.Chunk,
+        offsets: Sequence[int],
+        places: Sequence[int],
+        first_row: int,
+        cells: Sequence[Any],
+        absent: Mapping[int, Any],
+    ) -> None:
+        """Move rows from the codes that they had in leading columns to their new ones."""
+        for column, transient_entries in self._led.items():
+            entries = transient_entries.open()
+            formers = self._codes_of(chunk, column, offsets)
+            codes = cells[column][places].tolist()
+            flags = absent[column][places].tolist()
+            for offset, former, code, lacking in zip(offsets, formers, codes, flags, strict=True):
+                present = None if lacking else code
+                if former != present:
+                    if former is not None:
+                        indexes.discard(entries, former, first_row + offset)
+                    if present is not None:
+                        indexes.add(entries, present, first_row + offset)
+
+    @staticmethod
+    def _codes_of(chunk: chunks.Chunk, column: int, offsets: Sequence[int]) -> list[int | None]:
+        """Return the codes rows have in a column; None for rows that are free or lack the value."""
+        without = (chunk.absent[column] | ~chunk.live)[offsets].tolist()
+        codes = chunk.arrays[column][offsets].tolist()
+        return [None if none else code for none, code in zip(without, codes, strict=True)]
+
     def _index(
         self,
         chunk: chunks.Chunk,
@@ -226,17 +344,22 @@ class Table:
         key: str,
         values: tuple[layout.IndexValues, ...],
     ) -> None:
-        """Move a key from its former index values to these."""
+        """Move a key from its former texts in the indexes by text to these."""
         former = chunk.index_values[offset]
         if former == values:
             return  # and keep the former texts: the maps already hold those
-        values = tuple(map(self._shared, values, self._layout.index_columns))
-        for position, index in enumerate(self._indexes):
-            old = former[position] if former else None
-            new = values[position] if values else None
+        values = tuple(
+            self._shared(texts, self._layout.index_columns[position])
+            for texts, position in zip(values, self._texts, strict=False)
+        )
+        for at, index in enumerate(self._texts.values()):
+            old = former[at] if former else None
+            new = values[at] if values else None
             if old != new:
-                indexes.discard(index.open(), old, key)
-                indexes.add(index.open(), new, key)
+                if old is not None:
+                    indexes.discard(index.open(), old, key)
+                if new is not None:
+                    indexes.add(index.open(), new, key)
         chunk.index_values[offset] = values
 
     def _shared(
@@ -255,7 +378,12 @@ class Table:
     def _remove(self, key: str, row: int) -> None:
         number, offset = divmod(row, chunks.CHUNK_ROWS)
         chunk = self._writable(number)
-        self._index(chunk, offset, key, ())
+        for column, entries in self._led.items():
+            (code,) = self._codes_of(chunk, column, [offset])
+            if code is not None:
+                indexes.discard(entries.open(), code, row)
+        if chunk.index_values:
+            self._index(chunk, offset, key, ())
         chunk.live[offset] = False
         chunk.live_count -= 1
         chunk.keys[offset] = None
@@ -285,6 +413,8 @@ class Table:
                 self._namespace.columns,
                 self._generation,
                 with_digests=self._namespace.digest is not None,
+                with_index_values=bool(self._texts),
+                marked=self._layout.marked,
             )
         elif chunk.generation == self._generation:
             return chunk

@@ -8,6 +8,8 @@ held since the epoch began.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 BITS_PER_WORD = 64
 
 
@@ -54,6 +56,15 @@ class Vocabulary:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._codes: dict[str, int] = {}
+
+    def codes(self, texts: Iterable[str]) -> list[int]:
+        """Return the codes of texts, new ones where they have none."""
+        known = self._codes
+        found = []
+        for text in texts:
+            code = known.get(text)
+            found.append(self.code(text) if code is None else code)
+        return found
 
     def code(self, text: str) -> int:
         """Return the code of a text, a new one where it has none."""

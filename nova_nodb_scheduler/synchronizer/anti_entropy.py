@@ -141,7 +141,7 @@ class AntiEntropy:
         return (
             stored is not None
             and stored.revision == record.revision
-            and stored.payload == record.payload
+            and stored.holds(record.payload)
         )
 
     def _settle(self, suspects: Sequence[records.RecordKey]) -> None:
@@ -186,7 +186,7 @@ class AntiEntropy:
             return Finding.MISSED
         if stored.revision < current.revision:
             return Finding.STALE
-        return None if stored.payload == current.payload else Finding.DIVERGED
+        return None if stored.holds(current.payload) else Finding.DIVERGED
 
     def _repair(self, repairs: Sequence[records.Record]) -> None:
         if not repairs:

@@ -13,6 +13,9 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import quarantine
 from nova_nodb_scheduler.wire import codec
 
+#: What an unreadable record makes its readers raise.
+_NOT_TAKEN = (errors.NodbError, TypeError, ValueError)
+
 
 @attrs.frozen
 class Taken:
@@ -52,21 +55,35 @@ class Intake:
 
         A second identical call applies nothing.
         """
+        sound: list[records.Change] = []
+        unreadable: list[tuple[records.Record, Exception]] = []
         readable: list[records.Change] = []
         applied: list[records.Change] = []
         for record in batch:
             try:
                 change = self._read(record)
-                news = change is not None and self._store.apply(change)
-            except (errors.NodbError, TypeError, ValueError) as error:
+            except _NOT_TAKEN as error:
+                unreadable.append((record, error))
+                continue
+            if change is None:
+                self._quarantine.release(record.key, record.revision)
+            else:
+                sound.append(change)
+        # Before the others are applied: a sound one of the same key that is
+        # newer lets it go again, and one that is older does not.
+        for record, reason in unreadable:
+            self._set_aside(record, reason)
+        for change, outcome in zip(sound, self._store.apply_page(sound), strict=True):
+            if isinstance(outcome, _NOT_TAKEN):
                 # Whatever a state holds that its columns cannot take, one
                 # writer's mistake must not stop the feed of all others.
-                self._set_aside(record, error)
-                continue
-            self._quarantine.release(record.key, record.revision)
-            if change is not None:
+                self._set_aside(change.record, outcome)
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                self._quarantine.release(change.record.key, change.record.revision)
                 readable.append(change)
-                if news:
+                if outcome:
                     applied.append(change)
         return Taken(tuple(readable), tuple(applied))
 
@@ -79,7 +96,7 @@ class Intake:
             raise errors.UnknownNamespace(record.key.namespace, ", ".join(sorted(self._declared)))
         decoded = self._decode(record.payload)
         codec.check_readable(decoded.schema, namespace)
-        return records.Change(record, decoded.state)
+        return records.Change(record, decoded.state, decoded.text)
 
     def _set_aside(self, record: records.Record, error: Exception) -> None:
         """Quarantine a record unless the store has a newer one of its key already."""

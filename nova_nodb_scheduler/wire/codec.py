@@ -45,10 +45,12 @@ class Decoded:
 
     :param schema: version of the schema its writer used
     :param state: the state, fields unknown to this release included
+    :param text: JSON text it was read from
     """
 
     schema: namespaces.SchemaVersion
     state: dict[str, Any]
+    text: bytes | None = attrs.field(default=None, eq=False, repr=False)
 
 
 def encode(
@@ -112,7 +114,12 @@ def decode(payload: bytes) -> Decoded:
     state = envelope.get("d")
     if not isinstance(state, dict):
         raise errors.UndecodableRecord("its state ('d') is not an object")
-    return Decoded(_parse_schema(envelope.get("s")), state)
+    return Decoded(_parse_schema(envelope.get("s")), state, text)
+
+
+def text_of(payload: bytes) -> bytes:
+    """Return the JSON text in a payload that :func:`decode` took."""
+    return payload[1:] if payload[0] == PLAIN else zlib.decompress(payload[1:])
 
 
 def decode_state(payload: bytes) -> Mapping[str, Any]:

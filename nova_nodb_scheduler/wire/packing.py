@@ -27,24 +27,24 @@ class Packing:
     def __init__(self) -> None:
         self._dictionary = b""
 
-    def pack(self, payload: bytes) -> bytes:
+    def pack(self, payload: bytes, text: bytes | None = None) -> bytes:
         """Return a payload packed, or as it is where that saves nothing.
 
         The first one of some size becomes the dictionary. One thread at a time.
+
+        :param text: what it holds, where that is at hand
         """
         if len(payload) < self.least_bytes or payload[0] not in (codec.PLAIN, codec.ZLIB):
             return payload
-        was_zlib = payload[0] == codec.ZLIB
-        text = zlib.decompress(payload[1:]) if was_zlib else payload[1:]
+        if text is None:
+            text = codec.text_of(payload)
         if not self._dictionary:
             self._dictionary = text
-        if was_zlib and codec.compress(text) != payload[1:]:
-            return payload  # of another zlib: it could not be given back as it was
-        packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, zdict=self._dictionary)
+        packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, memLevel=7, zdict=self._dictionary)
         packed = packer.compress(text) + packer.flush()
         if len(packed) + 1 >= len(payload):
             return payload
-        return bytes((_WAS_ZLIB if was_zlib else _WAS_PLAIN,)) + packed
+        return bytes((_WAS_ZLIB if payload[0] == codec.ZLIB else _WAS_PLAIN,)) + packed
 
     def readable(self, kept: bytes) -> bytes:
         """Return a payload of the same state as what was kept, quick to decode."""
@@ -53,10 +53,24 @@ class Packing:
         return bytes((codec.PLAIN,)) + self._text(kept)
 
     def unpack(self, kept: bytes) -> bytes:
-        """Return the very payload that was given to :meth:`pack`."""
+        """Return a payload of the text that was given to :meth:`pack`.
+
+        It is the very payload unless a zlib of another make compressed that.
+        """
         if kept and kept[0] == _WAS_ZLIB:
             return bytes((codec.ZLIB,)) + codec.compress(self._text(kept))
         return self.readable(kept)
+
+    def holds(self, kept: bytes, payload: bytes) -> bool:
+        """Return whether kept was made of a payload of the same text."""
+        if not kept or kept[0] not in (_WAS_PLAIN, _WAS_ZLIB):
+            return kept == payload
+        if not payload or payload[0] != (codec.ZLIB if kept[0] == _WAS_ZLIB else codec.PLAIN):
+            return False
+        try:
+            return self._text(kept) == codec.text_of(payload)
+        except zlib.error:
+            return False
 
     def _text(self, kept: bytes) -> bytes:
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS, self._dictionary)

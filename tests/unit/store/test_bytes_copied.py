@@ -59,7 +59,9 @@ class TestBytesCopied(testtools.TestCase):
         return store.bytes_copied - before
 
     def test_ten_changed_rows_copy_at_most_ten_chunks_whatever_the_number_of_hosts(self):
-        chunk_bytes = chunks.Chunk(samples.POOLS.columns, 0).size_bytes
+        # An index by texts, and one by a column.
+        chunk = chunks.Chunk(samples.POOLS.columns, 0, with_index_values=True, marked=(3,))
+        chunk_bytes = chunk.size_bytes
 
         few, many = self.copied(10_000), self.copied(100_000)
 

@@ -186,7 +186,7 @@ class TestRefusals(testtools.TestCase):
 
         self.assertRaises(errors.InvalidRecord, self.store.apply_many, changes)
 
-        self.assertEqual({"a", "c"}, contents(self.store).keys())
+        self.assertEqual({"a", "c", "d"}, contents(self.store).keys())
 
     def test_declarations_that_cannot_work_are_refused(self):
         column = namespaces.Column("n", samples.Kind.INT, ("n",))

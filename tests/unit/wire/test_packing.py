@@ -41,14 +41,32 @@ class TestPacking(testtools.TestCase):
         self.assertEqual(codec.ZLIB, payload[0])
         self.assertLess(len(packer.pack(payload)) * 4, len(payload))
 
-    def test_what_is_small_or_foreign_or_of_another_zlib_stays_as_it_is(self):
+    def test_what_another_zlib_compressed_comes_back_with_the_same_text(self):
         packer = packing.Packing()
         text = codec.encode(record(1, 60), V1)[1:]
+        theirs = bytes((codec.ZLIB,)) + zlib.compress(text, 9)
+        packer.pack(theirs)
+        kept = packer.pack(theirs)
+
+        self.assertEqual(codec.decode(theirs), codec.decode(packer.unpack(kept)))
+        self.assertTrue(packer.holds(kept, theirs))
+
+    @settings(deadline=None)
+    @given(*[st.tuples(st.integers(0, 3), st.sampled_from([0, 20, 60, 400]))] * 2)
+    def test_two_payloads_are_held_alike_where_their_texts_are_equal(self, one, other):
+        packer = packing.Packing()
+        mine, its = (codec.encode(record(*each), V1) for each in (one, other))
+        for kept in (mine, packer.pack(mine), packer.pack(mine, codec.decode(mine).text)):
+            self.assertEqual(mine == its, packer.holds(kept, its))
+            self.assertFalse(packer.holds(kept, b""))
+            self.assertFalse(packer.holds(kept, bytes((codec.ZLIB,)) + b"damaged"))
+
+    def test_what_is_small_or_foreign_stays_as_it_is(self):
+        packer = packing.Packing()
         for payload in (
             b"",
             codec.encode({"a": 1}, V1),
             b"\x07" + os.urandom(500),
-            bytes((codec.ZLIB,)) + zlib.compress(text, 9),
         ):
             self.assertEqual(payload, packer.pack(payload))
             self.assertEqual(payload, packer.unpack(payload))
