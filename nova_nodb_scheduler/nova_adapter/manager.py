@@ -26,6 +26,7 @@ from nova_nodb_scheduler.nova_adapter import (
     deferred_candidates,
     endings,
     meditation,
+    notices,
     rpc_server,
     views,
 )
@@ -162,6 +163,30 @@ class SchedulerManager(
             return super().select_destinations(context, *args, **kwargs)
         except messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
+
+    def _select_destinations(
+        self,
+        context: Any,
+        spec_obj: Any,
+        instance_uuids: Any,
+        alloc_reqs_by_rp_uuid: Any,
+        provider_summaries: Any,
+        allocation_request_version: Any = None,
+        return_alternates: bool = False,
+    ) -> Any:
+        # Nova notifies before and after; nothing else stands between.
+        schedule = (
+            super()._select_destinations if notices.are_heard(self.notifier) else self._schedule
+        )
+        return schedule(
+            context,
+            spec_obj,
+            instance_uuids,
+            alloc_reqs_by_rp_uuid,
+            provider_summaries,
+            allocation_request_version,
+            return_alternates,
+        )
 
     # -- candidates and choice from memory ----------------------------------------
 

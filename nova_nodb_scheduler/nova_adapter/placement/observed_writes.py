@@ -67,22 +67,30 @@ def uninstall(observer: Observer) -> None:
 def _observed(name: str, method: Any) -> Any:
     @functools.wraps(method)
     def observed(self: Any, url: str, *args: Any, **kwargs: Any) -> Any:
-        succeeded = False
-        try:
-            response = method(self, url, *args, **kwargs)
-            succeeded = response.status_code < 300
-            refused = not succeeded and response.status_code < 500
-        except BaseException:
-            refused = False
-            raise
-        finally:
-            if _observer is not None and not refused:
-                body = kwargs.get("data", args[0] if args and name != "delete" else None)
-                _tell(url, body, succeeded=succeeded)
-        return response
+        body = kwargs.get("data", args[0] if args and name != "delete" else None)
+        return observe(url, body, lambda: method(self, url, *args, **kwargs))
 
     observed._nodb = True  # type: ignore[attr-defined]
     return observed
+
+
+def observe(url: str, body: Any, call: Callable[[], Any]) -> Any:
+    """Make a call that writes to Placement, and tell the observer of it; return its answer.
+
+    For calls beside the client's methods, which do so themselves.
+    """
+    succeeded = False
+    try:
+        response = call()
+        succeeded = response.status_code < 300
+        refused = not succeeded and response.status_code < 500
+    except BaseException:
+        refused = False
+        raise
+    finally:
+        if _observer is not None and not refused:
+            _tell(url, body, succeeded=succeeded)
+    return response
 
 
 def _tell(url: str, body: Any, *, succeeded: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from keystoneauth1 import exceptions as keystone
 
-from nova_nodb_scheduler.nova_adapter.placement import conflicts, outcomes
+from nova_nodb_scheduler.nova_adapter.placement import conflicts, outcomes, sending
 
 _URL = "/allocations"
 
@@ -41,6 +41,7 @@ class Posting:
 
     def __init__(self, client: Any, version: str = "1.36") -> None:
         self._client = client
+        self._sender = sending.Sender(client)
         self._version = version
         self._minor = int(version.split(".")[1])
         self._lock = threading.Lock()
@@ -118,9 +119,7 @@ class Posting:
     def _post(self, kind: str, data: Mapping[str, Any], request_id: str | None) -> conflicts.Reply:
         self._count(kind)
         try:
-            response = self._client.post(
-                _URL, data, version=self._version, global_request_id=request_id
-            )
+            response = self._sender.post(_URL, data, version=self._version, request_id=request_id)
         except keystone.ClientException as error:
             if isinstance(error, keystone.EndpointNotFound):
                 self._read_catalogue_again()
