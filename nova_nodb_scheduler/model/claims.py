@@ -86,6 +86,8 @@ class Claim:
         claim of that very id is dropped; one that was missed here stays until
         its lease ends or a reconciliation drops it: too much is counted for a
         while, never too little.
+    :param place: what a server group's policy calls the host: its name, the
+        same for all its nodes; empty where the uuid itself will do
     """
 
     consumer: str
@@ -93,6 +95,12 @@ class Claim:
     resources: Mapping[str, int]
     replaces: Mapping[str, str] = attrs.field(factory=dict)
     node: NodeShare = attrs.field(factory=NodeShare)
+    place: str = ""
+
+    @property
+    def group_place(self) -> tuple[str, str]:
+        """The place it takes in a server group: consumer and host as the policy knows it."""
+        return self.consumer, self.place or self.host
 
 
 @attrs.frozen

@@ -80,7 +80,8 @@ class Member:
         return self
 
 
-#: A place: consumer and host. A server that moves takes two.
+#: A place: consumer and host, by :attr:`claims.Claim.place`. A server that moves
+#: takes two.
 Place = tuple[str, str]
 
 

@@ -163,7 +163,7 @@ class GroupLedger:
         self._after_step("member confirmed")
         answer = self._claims.confirm(granted.grant)
         if isinstance(answer, claims.Gone):
-            self._leave(granted.group.uuid, (claim.consumer, claim.host), granted.member_id)
+            self._leave(granted.group.uuid, claim.group_place, granted.member_id)
         return answer
 
     def release(self, granted: model.GroupGranted) -> claims.ReleaseAnswer:
@@ -171,7 +171,7 @@ class GroupLedger:
         answer = self._claims.release(granted.grant)
         claim = granted.grant.claim
         if isinstance(answer, claims.Released | claims.Gone):
-            self._leave(granted.group.uuid, (claim.consumer, claim.host), granted.member_id)
+            self._leave(granted.group.uuid, claim.group_place, granted.member_id)
         return answer
 
     def settle(
@@ -278,7 +278,7 @@ class GroupLedger:
         """Take out in reverse the members that this call put in."""
         for claim, member_id in reversed(list(zip(wanted, member_ids, strict=True))):
             if member_id == ids[claim.consumer]:
-                self._leave(group.uuid, (claim.consumer, claim.host), member_id)
+                self._leave(group.uuid, claim.group_place, member_id)
 
     def _leave(self, group_uuid: str, place: model.Place, member_id: str) -> None:
         try:

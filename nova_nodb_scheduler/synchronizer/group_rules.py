@@ -89,7 +89,7 @@ def _join_one(
     if broken:
         refused = claims.Refused(claim, claims.Reason.GROUP_POLICY, broken)
         return Broken(refused, _in_the_way(record, claim, joining)), record
-    place = (claim.consumer, claim.host)
+    place = claim.group_place
     member = record.members.get(place)
     if member is None:
         member = model.Member(
@@ -130,7 +130,7 @@ def policy_broken(
     """
     if group.policy is model.Policy.ANTI_AFFINITY:
         others = _hosts_of_others(record, claim.consumer, known)
-        there = sum(claim.host in hosts for hosts in others.values())
+        there = sum(claim.group_place[1] in hosts for hosts in others.values())
         if there >= group.max_server_per_host:
             return f"{there} of at most {group.max_server_per_host} members are there"
     elif group.policy is model.Policy.AFFINITY:
@@ -141,15 +141,15 @@ def policy_broken(
 def _affinity_broken(record: model.GroupRecord, claim: claims.Claim, known: Known) -> str:
     for (consumer, host), member in record.members.items():
         if (consumer, member.state) == (claim.consumer, claims.ClaimState.PENDING):
-            if host != claim.host:
+            if host != claim.group_place[1]:
                 return f"its own claim on {host} is pending"
     others = _hosts_of_others(record, claim.consumer, known)
     moving = {consumer for consumer, _ in record.members}
     for consumer, hosts in others.items():
-        if consumer in moving and hosts != {claim.host}:
+        if consumer in moving and hosts != {claim.group_place[1]}:
             return f"{consumer} is on, or on its way to, {', '.join(sorted(hosts))}"
     decided: set[str] = set().union(*others.values())
-    if decided and claim.host not in decided:
+    if decided and claim.group_place[1] not in decided:
         return f"the group is on {', '.join(sorted(decided))}"
     return ""
 
@@ -194,17 +194,17 @@ def _confirm_one(
     record: model.GroupRecord, granted: model.GroupGranted
 ) -> tuple[claims.Granted | claims.Gone, model.GroupRecord]:
     claim = granted.grant.claim
-    place = (claim.consumer, claim.host)
+    place = claim.group_place
     member = record.members.get(place)
     if member is None or member.claim_id != granted.member_id:
         return claims.Gone(claim, granted.grant.claim_id), record
     if member.state is claims.ClaimState.CONFIRMED:
         return granted.grant, record
+    # A place is taken under the id of its claim; what it is called may differ.
     replaced = [
-        (claim.consumer, host)
-        for host, claim_id in claim.replaces.items()
-        if (former := record.members.get((claim.consumer, host))) is not None
-        and former.claim_id == claim_id
+        other
+        for other, former in record.members.items()
+        if other[0] == claim.consumer and former.claim_id in claim.replaces.values()
     ]
     standing = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
     return granted.grant, record.without(replaced).with_member(place, standing)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a group's servers are, as Nova's group policies name places."""
+
+import testtools
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims, records, requests
+from nova_nodb_scheduler.scheduling import group_members, namespaces
+from nova_nodb_scheduler.synchronizer import group_rules
+from tests.unit.scheduling import claims, hosts
+
+INSTANCES, MIGRATIONS = namespaces.INSTANCES, namespaces.MIGRATIONS
+
+
+def group(policy="anti-affinity", members=(), named=(), most=1):
+    return requests.Group(
+        "g", policy, frozenset([policy]), frozenset(members), frozenset(named), most
+    )
+
+
+class GroupMembersTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.hosts = hosts.Hosts()
+
+    def known(self, group):
+        return group_members.known(self.hosts.store.snapshot(), group)
+
+    def stands(self, name, host="h1", cell=hosts.CELL):
+        self.hosts.put(INSTANCES, f"{name}@{cell}", claims.instance(name, host, cell=cell))
+
+    def test_members_stand_where_their_instances_are_in_any_cell(self):
+        self.stands("a")
+        self.stands("b", "h2", hosts.OTHER_CELL)
+        self.stands("foreign", "h3")
+
+        self.assertEqual({"a": {"h1"}, "b": {"h2"}}, self.known(group(members="abc")))
+
+    def test_a_member_that_moves_is_on_both_hosts(self):
+        self.stands("a")
+        self.hosts.put(MIGRATIONS, f"m-a@{hosts.CELL}", claims.migration("a", "h9"))
+
+        self.assertEqual({"a": {"h1", "elsewhere", "h9"}}, self.known(group(members="a")))
+
+    def test_hosts_that_the_request_names_count_until_a_member_is_known(self):
+        named = group("affinity", members="a", named=["h5"])
+        self.assertEqual({group_members.UNKNOWN_MEMBER: {"h5"}}, self.known(named))
+        self.stands("a")
+        self.assertEqual({"a": {"h1"}}, self.known(named))
+
+    def test_only_strict_policies_claim_places(self):
+        self.assertIsNone(group_members.claimed_group(None))
+        self.assertIsNone(group_members.claimed_group(group("soft-affinity")))
+        self.assertIsNone(group_members.claimed_group(group("soft-anti-affinity")))
+        self.assertEqual(
+            group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY, 3),
+            group_members.claimed_group(group(most=3)),
+        )
+        self.assertEqual(
+            group_claims.Group("g", group_claims.Policy.AFFINITY),
+            group_members.claimed_group(group("affinity")),
+        )
+
+    def test_all_nodes_of_a_host_are_one_place_as_for_nova(self):
+        for uuid in ("n1", "n2"):
+            self.hosts.put(namespaces.COMPUTE_NODES, uuid, hosts.node(uuid, "h1"))
+        snapshot = self.hosts.store.snapshot()
+        place = group_members.place_of(snapshot, "n2")
+        self.assertEqual("h1", place)
+        self.assertEqual("n3", group_members.place_of(snapshot, "n3"))
+        self.assertEqual({"n1", "n2"}, group_members.nodes_of(snapshot, [place]))
+        self.stands("a")
+        claim = model.Claim("b", "n2", {}, place=place)
+        joining = group_rules.Joining(
+            group_members.claimed_group(group(members="ab")),
+            {"b": "id"},
+            "writer",
+            self.known(group(members="ab")),
+            records.Cursor("epoch", 9),
+            0.0,
+            60.0,
+        )
+        record = group_claims.GroupRecord("g")
+        proposal = group_rules.join(record, [claim], joining)
+        self.assertFalse(proposal.accepted)
+        self.assertIs(model.Reason.GROUP_POLICY, proposal.answer.reason)
