@@ -47,6 +47,11 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._loses_requests.clear()
         self.cut()
 
+    def redirect(self, port: int) -> None:
+        """Lead to another server on 127.0.0.1, as a failover does; breaks connections."""
+        self._server_port = port
+        self.cut()
+
     def cut(self) -> None:
         """Break every connection."""
         with self._lock:

@@ -138,7 +138,7 @@ class Connection:
             # The name is a required argument up to redis-py 5.2, and unused.
             connected = pool.get_connection(*_NAMED)
         except (redis.RedisError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, self._connecting_hint(error)) from error
         done = False
         try:
             yield connected
@@ -164,13 +164,21 @@ class Connection:
                     raise
         raise AssertionError("unreachable")
 
-    def _failed(self, error: Exception) -> errors.BackendUnavailable:
+    def _connecting_hint(self, error: Exception) -> str:
+        """Return what may be wrong where a port answers, and not in our language."""
+        if self._address.tls and "handshake" in str(error.__context__):
+            return "; does the port speak TLS?"
+        if not self._address.tls and "while reading" in str(error):
+            return "; if the port speaks TLS, begin [nodb_redis] url with rediss://"
+        return ""
+
+    def _failed(self, error: Exception, hint: str = "") -> errors.BackendUnavailable:
         text = f"{_WORDS.get(type(error), '')} {error}".strip() or type(error).__name__
         words = text.replace("-", " ").split()
         for word, remedy in _REMEDIES.items():
             if word in words:
                 return self.unavailable(f"{remedy} ({text})")
-        return self.unavailable(text)
+        return self.unavailable(text + hint)
 
     def _arguments(self) -> dict[str, Any]:
         settings, address = self._settings, self._address

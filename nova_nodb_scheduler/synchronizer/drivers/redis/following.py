@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-import redis
-
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
@@ -120,10 +118,10 @@ class Follower:
                 "XREAD", "BLOCK", milliseconds, "STREAMS", self._keys.wake, entry
             )
         except errors.BackendUnavailable as error:
-            if isinstance(error.__cause__, redis.ResponseError):
-                # The stream was deleted, or the server demoted: look at the head.
-                return True
-            raise
+            if "UNBLOCKED" not in str(error.__cause__):
+                raise
+            # The server was demoted: the next look at the head tells.
+            return True
         return bool(answer)
 
     def _pages(

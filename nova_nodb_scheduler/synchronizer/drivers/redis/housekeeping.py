@@ -74,6 +74,14 @@ class Housekeeper:
             "epoch": epoch.name,
         }
 
+    def rehearse(self) -> None:
+        """Carry out every command of the driver, those of scripts on a key of its own."""
+        self._connection.ask("XREAD", "COUNT", 1, "STREAMS", self._keys.wake, "$")
+        try:
+            self._connection.run(scripts.REHEARSAL, [self._keys.rehearsal])
+        except connection_module.ReplyLost as error:
+            raise self._connection.unavailable(error) from error
+
     def information(self, section: str) -> dict[str, str]:
         """Return a section of ``INFO``."""
         lines = self._connection.ask("INFO", section).decode(errors="replace").splitlines()

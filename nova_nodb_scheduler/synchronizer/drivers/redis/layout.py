@@ -8,6 +8,7 @@ All keys carry the prefix as a hash tag, so that they stand in one slot:
 ``{prefix}:order``    sorted set: name -> version of its last write; the feed
 ``{prefix}:graves``   sorted set: name of a tombstone -> time of death, ms
 ``{prefix}:wake``     stream of one entry ``began-version``, which wakes readers
+``{prefix}:rehearsal``  for a moment, while a client opens
 
 A record's revision is its version above a base that grows from epoch to epoch,
 so it grows over deletion and collection, and never matches one of another epoch.
@@ -52,8 +53,8 @@ class Epoch:
         if match is None:
             return None
         began, chance = int(match[1]), int(match[2], 16)
-        # Epochs that begin in the same second, on two servers, differ by chance.
-        base = ((began // 1000) << 31) + (chance & ((1 << 31) - 1))
+        # Epochs that begin in the same millisecond, on two servers, differ by chance.
+        base = (began << 21) + (chance & ((1 << 20) - 1))
         return cls(name, began, base)
 
     def version_of(self, revision: int) -> int:
@@ -88,6 +89,10 @@ class Keys:
     @property
     def meta(self) -> bytes:
         return self.all[0]
+
+    @property
+    def rehearsal(self) -> bytes:
+        return self.meta.removesuffix(b"meta") + b"rehearsal"
 
     @property
     def wake(self) -> bytes:

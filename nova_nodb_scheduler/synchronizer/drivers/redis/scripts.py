@@ -65,6 +65,32 @@ local seq, floor, count = tonumber(held[3]), tonumber(held[4]), tonumber(held[5]
 
 _PREAMBLE = (_KEYS, _PRIMARY, _WHOLE, _GUARD)
 
+#: KEYS: one of its own. Does whatever the others do: a right that is missing
+#: would otherwise stop one of them half-way.
+REHEARSAL = Script.of(
+    """
+local key = KEYS[1]
+redis.call('INFO', 'replication')
+redis.call('TIME')
+redis.call('UNLINK', key)
+redis.call('HSET', key, 'a', 1)
+redis.call('HGET', key, 'a')
+redis.call('HMGET', key, 'a')
+redis.call('HEXISTS', key, 'a')
+redis.call('HLEN', key)
+redis.call('HDEL', key, 'a')
+redis.call('ZADD', key, 1, 'a')
+redis.call('ZSCORE', key, 'a')
+redis.call('ZCARD', key)
+redis.call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+redis.call('ZREM', key, 'a')
+redis.call('XADD', key, 'MAXLEN', '=', 1, '1-1', 'v', 1)
+redis.call('XLEN', key)
+redis.call('UNLINK', key)
+return {'OK'}
+""",
+)
+
 #: ARGV: format, cloud, 16 hex digits of chance, why to begin anew or empty.
 #: -> OK epoch seq floor | NEW epoch why | FORMAT held | CLOUD held
 EPOCH = Script.of(

@@ -39,6 +39,7 @@ def check(settings: options.RedisOptions, housekeeper: housekeeping.Housekeeper)
             f"the server evicts keys when it is full (maxmemory-policy {policy}): set "
             "'maxmemory-policy noeviction', on a server of its own.",
         )
+    housekeeper.rehearse()
 
 
 def explain(
@@ -54,7 +55,9 @@ def explain(
                 f"TLS failed ({text}): check tls_ca_file, tls_cert_file and tls_key_file, that "
                 "the certificate names the host of 'url', and that the port speaks TLS.",
             )
-        if isinstance(cause, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+        if isinstance(cause, redis.exceptions.NoPermissionError) or any(
+            words in text for words in ("ACL failure", "can't run this command", "can't access")
+        ):
             return _refused(
                 "username",
                 settings.username or "default",
