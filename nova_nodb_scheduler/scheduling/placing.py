@@ -18,7 +18,7 @@ from typing import Protocol
 import attrs
 
 from nova_nodb_scheduler.model import claims, requests
-from nova_nodb_scheduler.scheduling import choice, claimer, planning, room
+from nova_nodb_scheduler.scheduling import choice, claimer, planning, room, spreading
 from nova_nodb_scheduler.scheduling import engine as engine_module
 
 #: Plans made for one request, beyond which a host that would need another one
@@ -97,12 +97,14 @@ class Unclaimable(Exception):
 class Parts:
     """What places servers in one process, for all its requests.
 
+    :param spread: which of several good hosts to take; None for the best
     :param clock: monotonic seconds
     :param sleep: pauses before a view that was behind is looked at again
     """
 
     room: room.Room
     claimer: claimer.Claimer
+    spread: spreading.Spreading | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -208,7 +210,7 @@ class Placing:
         return chosen
 
     def _best(self, consumer: str) -> choice.Choice | None:
-        while best := self.plan.best(1):
+        while best := self._proposed():
             if self._request.queries is None:
                 return best[0]
             if best[0].uuid in self._refused:
@@ -223,6 +225,13 @@ class Placing:
             self._trace.refuse(consumer, best[0], "room taken by another request")
             self.plan.refuse(best[0])
         return None
+
+    def _proposed(self) -> list[choice.Choice]:
+        """Return hosts of the plan in the order to try them; empty if there are no more."""
+        spread = self._parts.spread
+        if spread is None or self._request.queries is None:
+            return self.plan.best(1)
+        return spread.ordered(self.plan.best(spread.width()))
 
     # -- claiming and writing -------------------------------------------------------
 
