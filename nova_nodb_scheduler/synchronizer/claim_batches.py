@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of one request's servers: each by itself, all of them in one write.
+
+The protocol is that of :mod:`claims` and :mod:`group_claims`, one key at a
+time: a place in the group (where its policy is strict), then one on the host;
+in the same order the confirms; undone in reverse. A step of the protocol is
+one write for all servers, and a read only where somebody else wrote meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import (
+    claim_rules,
+    claims,
+    contract,
+    group_claims,
+    group_rules,
+    latest_records,
+    record_batches,
+    record_editor,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class View:
+    """What a scheduler knows when it claims, all of one moment.
+
+    :param cursor: how far the state behind the rest had come
+    :param record: a host's claim record as the scheduler's own store has it
+    :param ended: see :data:`claim_rules.Ended`
+    """
+
+    cursor: records.Cursor
+    fits: claim_rules.Fits
+    record: Callable[[str], records.Record | None] = lambda host: None
+    ended: claim_rules.Ended = claim_rules.never_ended
+
+
+@attrs.frozen
+class GroupView:
+    """A group whose policy is to be kept, and its members as the authority shows them."""
+
+    group: group_model.Group
+    known: group_rules.Known
+
+
+@attrs.frozen
+class Held:
+    """A claim that stands.
+
+    :param member: with its place in a group, where it has one
+    """
+
+    granted: model.Granted
+    member: group_model.GroupGranted | None = None
+
+
+@attrs.frozen
+class Doubt:
+    """A claim that may or may not stand: :meth:`ClaimBatches.settle` it."""
+
+    held: Held
+
+
+#: What became of one claim.
+Answer = Held | Doubt | model.Refused | group_rules.Broken | record_editor.Unwritten
+
+_Grant = model.Granted | model.Refused
+_HostChange = Callable[[model.ClaimRecord], record_editor.Proposal[Sequence[object]]]
+_GroupChange = Callable[[group_model.GroupRecord], record_editor.Proposal[Sequence[object]]]
+
+
+class ClaimBatches:
+    """Takes, confirms and releases claims; any thread of one scheduler may call it.
+
+    Blocks for the back end. Parameters as those of :class:`claims.ClaimLedger`.
+
+    :param count_lost: told of compare-and-sets that were lost, with how many
+    """
+
+    #: Points between which a scheduler may die.
+    STEPS = ("joined", "claimed", "left", "member confirmed", "confirmed", "released")
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        writer: str,
+        make_id: Callable[[], str],
+        lease_seconds: float,
+        claimable: Callable[[str], bool],
+        *,
+        now_seconds: Callable[[], float] | None = None,
+        after_step: Callable[[str], None] = claims.no_crash,
+        pause: Callable[[int], None] = record_editor.pause_briefly,
+        count_lost: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._writer = writer
+        self._make_id = make_id
+        self._lease_seconds = lease_seconds
+        self._claimable = claimable
+        self._now_seconds = now_seconds or synchronizer.now_seconds
+        self._after_step = after_step
+        self._latest = latest_records.LatestRecords()
+        self._editor = record_batches.BatchEditor(
+            synchronizer,
+            [namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS],
+            pause=pause,
+            count_lost=count_lost,
+        )
+
+    def take(
+        self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None
+    ) -> dict[str, Answer]:
+        """Claim for each consumer by itself; answers by consumer.
+
+        Nothing of an answer other than Held and Doubt stands.
+        """
+        ids = {claim.consumer: self._make_id() for claim in wanted}
+        answers: dict[str, Answer] = {
+            claim.consumer: model.Refused(claim, model.Reason.NOT_CLAIMABLE)
+            for claim in wanted
+            if not self._claimable(claim.host)
+        }
+        members: dict[str, str] = {}
+        if group is not None:
+            left = [claim for claim in wanted if claim.consumer not in answers]
+            for consumer, place in self._join(left, ids, view, group).items():
+                if isinstance(place, str):
+                    members[consumer] = place
+                else:
+                    answers[consumer] = place
+        left = [claim for claim in wanted if claim.consumer not in answers]
+        for claim, answer in zip(left, self._claim(left, ids, view), strict=True):
+            answers[claim.consumer] = self._with_member(claim, answer, ids, group, members)
+        outside = {
+            (claim.consumer, claim.host): members[claim.consumer]
+            for claim in left
+            if claim.consumer in members
+            and members[claim.consumer] == ids[claim.consumer]
+            and not isinstance(answers[claim.consumer], Held | Doubt)
+        }
+        if group is not None and outside:
+            self._leave({group.group.uuid: outside})
+        self._check_epoch(answers, view)
+        return answers
+
+    def settle(self, doubt: Doubt, view: View) -> Answer | model.Gone:
+        """Learn what became of a claim in doubt.
+
+        After Gone it will never appear: a write still on its way is fenced.
+        """
+        claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
+        unknown = model.Unknown(claim, claim_id)
+        found = self._editor.edit_each(
+            {
+                claims.key_of(claim.host): lambda state, version: claim_rules.find(
+                    model.ClaimRecord.from_state(claim.host, state, version), unknown
+                )
+            }
+        )[claims.key_of(claim.host)]
+        if not isinstance(found, record_editor.Edited):
+            return doubt
+        self._latest.note(found.record)
+        if isinstance(found.answer, model.Gone):
+            self.release([doubt.held])
+            return found.answer
+        answers: dict[str, Answer] = {
+            claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
+        }
+        self._check_epoch(answers, view)
+        return answers[claim.consumer]
+
+    def confirm(self, held: Sequence[Held]) -> list[bool | None]:
+        """Say that allocations are written; False where a claim is gone.
+
+        What is left of one that is gone is given back. None where nobody can
+        tell; the call may be repeated.
+        """
+        stands: dict[str, bool | None] = {}
+        members = [each.member for each in held if each.member is not None]
+        if members:
+            stands.update(self._confirm_members(members))
+            self._after_step("member confirmed")
+        left = [each for each in held if stands.get(each.granted.claim.consumer, True)]
+        stands.update(self._confirm_claims([each.granted for each in left]))
+        self._after_step("confirmed")
+        gone = [each for each in held if stands[each.granted.claim.consumer] is False]
+        if gone:
+            self.release(gone)
+        return [stands[each.granted.claim.consumer] for each in held]
+
+    def release(self, held: Sequence[Held]) -> None:
+        """Give claims and places back, pending or confirmed; in doubt as well.
+
+        Where the back end is away they end with their lease, or a reconciliation.
+        """
+        by_host: dict[str, dict[str, str]] = {}
+        places: dict[str, dict[group_model.Place, str]] = {}
+        for each in held:
+            claim = each.granted.claim
+            by_host.setdefault(claim.host, {})[claim.consumer] = each.granted.claim_id
+            if each.member is not None:
+                of_group = places.setdefault(each.member.group.uuid, {})
+                of_group[claim.consumer, claim.host] = each.member.member_id
+        found = self._edit_hosts(
+            {
+                host: functools.partial(claim_rules.release_each, ids=ids)
+                for host, ids in by_host.items()
+            }
+        )
+        self._after_step("released")
+        kept = [host for host, edited in found.items() if edited is None]
+        if kept:
+            LOG.warning(
+                "Claims on %(count)d hosts could not be given back; a pending one ends with "
+                "its lease, a confirmed one with a reconciliation.",
+                {"count": len(kept)},
+            )
+        if places:
+            self._leave(places)
+
+    # -- taking --------------------------------------------------------------------
+
+    def _join(
+        self,
+        wanted: Sequence[model.Claim],
+        ids: Mapping[str, str],
+        view: View,
+        group: GroupView,
+    ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
+        if not wanted:
+            return {}
+        now_seconds = self._now_seconds()
+        joining = group_rules.Joining(
+            group.group,
+            ids,
+            self._writer,
+            group.known,
+            view.cursor,
+            now_seconds,
+            now_seconds + self._lease_seconds,
+        )
+        uuid = group.group.uuid
+        key = group_claims.key_of(uuid)
+        edited = self._editor.edit_each(
+            {
+                key: lambda state, version: group_rules.join_each(
+                    group_model.GroupRecord.from_state(uuid, state, version), wanted, joining
+                )
+            },
+            self._latest.known([key]),
+        )[key]
+        self._after_step("joined")
+        if isinstance(edited, record_editor.Edited):
+            self._latest.note(edited.record)
+            return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
+        if edited is record_editor.Unwritten.UNKNOWN:
+            self._leave(
+                {uuid: {(claim.consumer, claim.host): ids[claim.consumer] for claim in wanted}}
+            )
+            edited = record_editor.Unwritten.UNAVAILABLE
+        return dict.fromkeys((claim.consumer for claim in wanted), edited)
+
+    def _claim(
+        self, wanted: Sequence[model.Claim], ids: Mapping[str, str], view: View
+    ) -> list[_Grant | record_editor.Unwritten]:
+        if not wanted:
+            return []
+        now_seconds = self._now_seconds()
+        taking = claim_rules.Taking(
+            ids,
+            self._writer,
+            view.fits,
+            view.cursor,
+            now_seconds,
+            now_seconds + self._lease_seconds,
+            view.ended,
+        )
+        by_host: dict[str, list[model.Claim]] = {}
+        for claim in wanted:
+            by_host.setdefault(claim.host, []).append(claim)
+        self._latest.see(view.cursor.epoch, filter(None, map(view.record, by_host)))
+        edited = self._editor.edit_each(
+            {claims.key_of(host): _taker(host, each, taking) for host, each in by_host.items()},
+            self._latest.known(map(claims.key_of, by_host)),
+        )
+        self._after_step("claimed")
+        answers: dict[str, _Grant | record_editor.Unwritten] = {}
+        for host, of_host in by_host.items():
+            found = edited[claims.key_of(host)]
+            for place, claim in enumerate(of_host):
+                if isinstance(found, record_editor.Edited):
+                    answers[claim.consumer] = found.answer[place]
+                else:
+                    answers[claim.consumer] = found
+            if isinstance(found, record_editor.Edited):
+                self._latest.note(found.record)
+        return [answers[claim.consumer] for claim in wanted]
+
+    def _with_member(
+        self,
+        claim: model.Claim,
+        answer: _Grant | record_editor.Unwritten,
+        ids: Mapping[str, str],
+        group: GroupView | None,
+        members: Mapping[str, str],
+    ) -> Answer:
+        in_doubt = answer is record_editor.Unwritten.UNKNOWN
+        if in_doubt:
+            answer = model.Granted(claim, ids[claim.consumer], model.ClaimState.PENDING)
+        if not isinstance(answer, model.Granted):
+            return answer
+        member = None
+        if group is not None:
+            member = group_model.GroupGranted(group.group, members[claim.consumer], answer)
+        held = Held(answer, member)
+        return Doubt(held) if in_doubt else held
+
+    def _check_epoch(self, answers: dict[str, Answer], view: View) -> None:
+        """Undo what was checked against a view of a former epoch; read after the write."""
+        held = {name: answer for name, answer in answers.items() if isinstance(answer, Held)}
+        if not held:
+            return
+        try:
+            epoch = self._synchronizer.head().epoch
+        except errors.BackendUnavailable:
+            epoch = None
+        if epoch == view.cursor.epoch:
+            return
+        self.release(list(held.values()))
+        for name, each in held.items():
+            if epoch is None:
+                answers[name] = record_editor.Unwritten.UNAVAILABLE
+            else:
+                detail = f"view of epoch {view.cursor.epoch}, now {epoch}"
+                claim = each.granted.claim
+                answers[name] = model.Refused(claim, model.Reason.EPOCH_CHANGED, detail)
+
+    # -- confirming ------------------------------------------------------------------
+
+    def _confirm_members(
+        self, members: Sequence[group_model.GroupGranted]
+    ) -> dict[str, bool | None]:
+        by_group: dict[str, list[group_model.GroupGranted]] = {}
+        for each in members:
+            by_group.setdefault(each.group.uuid, []).append(each)
+        found = self._edit_groups(
+            {
+                uuid: functools.partial(group_rules.confirm_each, grants=of_group)
+                for uuid, of_group in by_group.items()
+            }
+        )
+        return {
+            each.grant.claim.consumer: _stands(found[uuid], place)
+            for uuid, of_group in by_group.items()
+            for place, each in enumerate(of_group)
+        }
+
+    def _confirm_claims(self, grants: Sequence[model.Granted]) -> dict[str, bool | None]:
+        by_host: dict[str, list[model.Granted]] = {}
+        for granted in grants:
+            by_host.setdefault(granted.claim.host, []).append(granted)
+        found = self._edit_hosts(
+            {
+                host: functools.partial(claim_rules.confirm_each, grants=of_host)
+                for host, of_host in by_host.items()
+            }
+        )
+        return {
+            granted.claim.consumer: _stands(found[host], place)
+            for host, of_host in by_host.items()
+            for place, granted in enumerate(of_host)
+        }
+
+    # -- editing ---------------------------------------------------------------------
+
+    def _leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
+        found = self._edit_groups(
+            {
+                uuid: functools.partial(group_rules.leave_each, ids=ids)
+                for uuid, ids in places.items()
+            }
+        )
+        self._after_step("left")
+        if None in found.values():
+            LOG.warning(
+                "Places in server groups could not be given back; a pending one ends with its "
+                "lease, a confirmed one with a reconciliation."
+            )
+
+    def _edit_hosts(
+        self,
+        changes: Mapping[str, _HostChange],
+    ) -> dict[str, Sequence[object] | None]:
+        """Change hosts' claims; answers by host, None where it was not written."""
+        return self._edit(
+            {claims.key_of(host): _on_host(host, change) for host, change in changes.items()}
+        )
+
+    def _edit_groups(
+        self,
+        changes: Mapping[str, _GroupChange],
+    ) -> dict[str, Sequence[object] | None]:
+        return self._edit(
+            {group_claims.key_of(uuid): _on_group(uuid, change) for uuid, change in changes.items()}
+        )
+
+    def _edit(
+        self,
+        proposers: Mapping[records.RecordKey, record_editor.Propose[Sequence[object]]],
+    ) -> dict[str, Sequence[object] | None]:
+        if not proposers:
+            return {}
+        found: dict[str, Sequence[object] | None] = {}
+        edited = self._editor.edit_each(proposers, self._latest.known(proposers))
+        for key, answer in edited.items():
+            if isinstance(answer, record_editor.Edited):
+                self._latest.note(answer.record)
+                found[key.key] = answer.answer
+            else:
+                found[key.key] = None
+        return found
+
+
+def _stands(answers: Sequence[object] | None, place: int) -> bool | None:
+    return None if answers is None else isinstance(answers[place], model.Granted)
+
+
+def _taker(
+    host: str, wanted: Sequence[model.Claim], taking: claim_rules.Taking
+) -> record_editor.Propose[tuple[_Grant, ...]]:
+    return lambda state, version: claim_rules.take_each(
+        model.ClaimRecord.from_state(host, state, version), wanted, taking
+    )
+
+
+def _on_host(
+    host: str,
+    change: _HostChange,
+) -> record_editor.Propose[Sequence[object]]:
+    return lambda state, version: change(model.ClaimRecord.from_state(host, state, version))
+
+
+def _on_group(
+    uuid: str,
+    change: _GroupChange,
+) -> record_editor.Propose[Sequence[object]]:
+    return lambda state, version: change(group_model.GroupRecord.from_state(uuid, state, version))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler's own store shows to whoever claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.scheduling import claim_facts, namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    claim_rules,
+    claims,
+    group_rules,
+    replication,
+    replicator,
+)
+
+#: Of a request decided on a snapshot, what tells whether a claim fits.
+MakeFits = Callable[[snapshot_module.Snapshot, requests.Request], claim_rules.Fits]
+
+#: Statuses of a migration that is over.
+_OVER = frozenset(("cancelled", "completed", "confirmed", "done", "error", "failed", "reverted"))
+
+
+class StoreViews:
+    """Views of a store that a replicator keeps; any thread, no I/O."""
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        follower: replicator.Replicator,
+        make_fits: MakeFits,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._make_fits = make_fits
+
+    def view(self, request: requests.Request) -> claim_batches.View | None:
+        """See :class:`.claimer.Views`."""
+        generation = self._follower.generation
+        # First the cursor: the snapshot holds all up to it, and perhaps more.
+        status = self._follower.status()
+        snapshot = self._store.snapshot()
+        if (
+            status.state is not replication.State.FOLLOWING
+            or status.cursor_version is None
+            or generation != self._follower.generation
+        ):
+            return None
+        shown = _Snapshot(snapshot)
+        return claim_batches.View(
+            records.Cursor(status.epoch, status.cursor_version),
+            self._make_fits(snapshot, request),
+            shown.record,
+            shown.ended,
+        )
+
+    def members(self, group: requests.Group) -> group_rules.Known:
+        """See :class:`.claimer.Views`: where members stand, and between which hosts they move."""
+        shown = _Snapshot(self._store.snapshot())
+        known = {uuid: shown.hosts_of(uuid) for uuid in group.members}
+        return {uuid: hosts for uuid, hosts in known.items() if hosts}
+
+    def claimable(self, host: str) -> bool:
+        """Tell whether a host was published in the epoch that the store holds."""
+        return host in self._store.snapshot().namespace(namespaces.COMPUTE_NODES.name)
+
+
+class _Snapshot:
+    def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
+        self._snapshot = snapshot
+        self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
+        self._instances = snapshot.namespace(namespaces.INSTANCES.name)
+
+    def record(self, host: str) -> records.Record | None:
+        stored = self._snapshot.namespace(namespaces.CLAIM_RECORDS.name).get(host)
+        if stored is None:
+            return None
+        return records.Record(claims.key_of(host), stored.revision, stored.version, stored.payload)
+
+    def ended(self, claim: model.Claim, held: model.HeldClaim) -> bool:
+        """Tell whether a server that stays on its node claims another size there.
+
+        Its former claim was for a size that its migration has by now.
+        """
+        provider = self._snapshot.namespace(namespaces.PROVIDERS.name).get(claim.host)
+        return (
+            claim_facts.stays(claim.node)
+            and held.confirmed_by is not None
+            and provider is not None
+            and provider.version > held.confirmed_by
+        )
+
+    def hosts_of(self, instance: str) -> frozenset[str]:
+        found: set[str] = set()
+        for cell in self._instances.vocabulary("cell").texts():
+            place = self._instances.indexed(f"{instance}@{cell}", "cell_host")
+            if place is not None:
+                found.update(self._nodes.lookup("cell_host", *place))
+        migrations = self._snapshot.namespace(namespaces.MIGRATIONS.name)
+        for key in migrations.lookup("instance", instance):
+            record = migrations.get(key)
+            if record is not None:
+                found.update(self._moves_between(record.state))
+        return frozenset(found)
+
+    def _moves_between(self, state: Mapping[str, Any]) -> set[str]:
+        row = namespaces_model.value_at(state, ("row",)) or {}
+        if row.get("status") in _OVER:
+            return set()
+        hosts = (row.get("source_compute"), row.get("dest_compute"))
+        found: set[str] = set()
+        for host in filter(None, hosts):
+            found.update(self._nodes.lookup("cell_host", state.get("cell", ""), host))
+        return found

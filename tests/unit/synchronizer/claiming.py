@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers that claim over one hub of the memory driver, and what is true of hosts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
+from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
+from nova_nodb_scheduler.synchronizer import claims as ledger
+
+LEASE_SECONDS = 10.0
+#: Far beyond all tests.
+DEADLINE = 1e18
+
+REQUEST = requests.Request(requests.Flavor(vcpus=1), queries=())
+
+
+class Clock:
+    """Seconds of everybody; they pass by order, or by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Views:
+    """What one scheduler knows: capacities, and allocations that it saw written.
+
+    :param shown: VCPUs by consumer, by host
+    """
+
+    def __init__(
+        self,
+        client: contract.Synchronizer,
+        capacity: Mapping[str, int],
+        shown: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        self._client = client
+        self._capacity = capacity
+        self._shown = shown
+        self.epoch: str | None = None
+        self.known: dict[str, set[str]] = {}
+        self.followed = True
+
+    def view(self, request: requests.Request) -> claim_batches.View | None:
+        if not self.followed:
+            return None
+        cursor = self._client.head()
+        if self.epoch is not None:
+            cursor = type(cursor)(self.epoch, cursor.version)
+        return claim_batches.View(cursor, self.fits)
+
+    def members(self, group: requests.Group) -> group_rules.Known:
+        return self.known
+
+    def fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
+        shown = {name: {"VCPU": n} for name, n in self._shown.get(claim.host, {}).items()}
+        used = record.used(shown, without=claim.consumer).get("VCPU", 0)
+        return used + claim.resources["VCPU"] <= self._capacity[claim.host]
+
+
+class Scheduler:
+    """One scheduler's claimer.
+
+    :param after_step: see :class:`claim_batches.ClaimBatches`
+    """
+
+    def __init__(
+        self,
+        client: contract.Synchronizer,
+        name: str,
+        capacity: Mapping[str, int],
+        shown: Mapping[str, Mapping[str, int]],
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        lease_seconds: float = LEASE_SECONDS,
+        claimable: Callable[[str], bool] = lambda host: True,
+        after_step: Callable[[str], None] = ledger.no_crash,
+        pause: Callable[[int], None] = lambda _: None,
+        make_id: Callable[[], str] | None = None,
+        now_seconds: Callable[[], float] | None = None,
+    ) -> None:
+        numbers = itertools.count()
+        self.client = client
+        self.lost = 0
+        self.views = Views(client, capacity, shown)
+        self.batches = claim_batches.ClaimBatches(
+            client,
+            name,
+            make_id or (lambda: f"{name}-{next(numbers)}"),
+            lease_seconds,
+            claimable,
+            now_seconds=now_seconds,
+            after_step=after_step,
+            pause=pause,
+            count_lost=self._lose,
+        )
+        self.claimer = ledger_claimer.LedgerClaimer(
+            self.batches, self.views, clock=clock, sleep=sleep
+        )
+
+    def _lose(self, count: int) -> None:
+        self.lost += count
+
+
+def wanted(consumer: str, host: str, vcpus: int = 1, **fields: object) -> claimer.Wanted:
+    chosen = choice.Choice(0, host, "cell", host, host, 0.0, ())
+    return claimer.Wanted(consumer, chosen, {"VCPU": vcpus}, **fields)
