@@ -25,6 +25,7 @@ class SQLiteCase(unittest.TestCase):
     """Gives each test an SQLite file of its own."""
 
     dialect = "sqlite"
+    ordering = "counter"
 
     def setUp(self) -> None:
         super().setUp()
@@ -33,7 +34,12 @@ class SQLiteCase(unittest.TestCase):
         self.url = f"sqlite:///{self.path}"
 
     def sql_options(self, **changes: Any) -> driver.SQLOptions:
-        settings = {"poll_interval_seconds": 0.02, "timeout_seconds": 20.0, "auto_upgrade": True}
+        settings = {
+            "poll_interval_seconds": 0.02,
+            "timeout_seconds": 20.0,
+            "auto_upgrade": True,
+            "ordering": self.ordering,
+        }
         return driver.SQLOptions(self.url, **settings | changes)
 
     def execute(self, *statements: str) -> None:

@@ -16,7 +16,7 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration, schema
 from tests.functional.synchronizer import sql_databases
 
-HEADS = {"expand": "expand_0001", "contract": "contract_0001"}
+HEADS = {"expand": "expand_0002", "contract": "contract_0001"}
 NOTHING = {"expand": None, "contract": None}
 
 
@@ -60,7 +60,7 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
         self.assertEqual(HEADS, migration.version(self.engine))
 
     def test_contract_before_expand_is_refused(self) -> None:
-        with self.assertRaisesRegex(errors.SchemaMismatch, "expand_0001 before contracting"):
+        with self.assertRaisesRegex(errors.SchemaMismatch, "expand_0002 before contracting"):
             migration.sync(self.engine, "contract")
         self.assertEqual(NOTHING, migration.version(self.engine))
 
@@ -89,7 +89,7 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
     def test_check_names_what_is_pending_and_the_remedy(self) -> None:
         findings = migration.check(self.engine)
         self.assertEqual(2, len(findings))
-        self.assertRegex(findings[0], "expand: at none, expand_0001 is pending: .*db sync")
+        self.assertRegex(findings[0], "expand: at none, expand_0002 is pending: .*db sync")
         migration.sync(self.engine, "expand")
         self.assertEqual(1, len(migration.check(self.engine)))
         migration.sync(self.engine)

@@ -41,6 +41,10 @@ class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSui
             return list(pool.map(functools.partial(_work, self.sql_options()), jobs))
 
 
+class TestConformanceSQLiteSequencer(TestConformanceSQLite):
+    ordering = "sequencer"
+
+
 class TestConformanceMariaDB(sql_databases.MariaDBCase, conformance.ConformanceSuite):
     make_synchronizer = TestConformanceSQLite.make_synchronizer
 
@@ -53,3 +57,11 @@ class TestConformancePostgreSQL(sql_databases.PostgreSQLCase, conformance.Confor
 
     def restart_backend(self) -> None:
         self.database.server.restart()
+
+
+class TestConformanceMariaDBSequencer(TestConformanceMariaDB):
+    ordering = "sequencer"
+
+
+class TestConformancePostgreSQLSequencer(TestConformancePostgreSQL):
+    ordering = "sequencer"

@@ -25,7 +25,7 @@ class Database:
     def __init__(self, engine: sa.Engine, timeout_seconds: float) -> None:
         self.engine = engine
         self.name = failures.backend_name(engine.url)
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(failures.is_contention),
             stop=tenacity.stop_after_delay(timeout_seconds),

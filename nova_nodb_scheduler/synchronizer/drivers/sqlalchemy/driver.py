@@ -19,6 +19,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     engines,
     epochs,
     failures,
+    galera,
     housekeeping,
     migration,
     options,
@@ -65,7 +66,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
         if sql_options.ordering == schema.SEQUENCER:
-            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
+            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[assignment,misc]
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -113,6 +114,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             engine = engines.create(self._options)
             try:
                 with failures.translated(failures.backend_name(self._url)):
+                    galera.check(engine, self._options.ordering)
                     self._prepare_schema(engine)
                     limits = self._limits(engine)
             except BaseException:

@@ -15,6 +15,7 @@ from oslo_db.sqlalchemy import engines as oslo_engines
 from oslo_db.sqlalchemy import exc_filters
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import galera
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
 
 _CONNECTION_OPTION = f"[{sql_options.GROUP}] connection"
@@ -88,7 +89,8 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
     # makes a new one still ends within timeout_seconds.
     io_timeout_seconds = options.timeout_seconds / 2
     if engine.dialect.name == "mysql":
-        _prepare_mysql(engine, io_timeout_seconds, options.timeout_seconds)
+        sync_wait = options.engine.get("mysql_wsrep_sync_wait")
+        _prepare_mysql(engine, io_timeout_seconds, options.timeout_seconds, sync_wait)
     else:
         _prepare_postgresql(engine, io_timeout_seconds, options.timeout_seconds)
     return engine
@@ -142,7 +144,12 @@ def _create_sqlite(url: sa.URL, options: sql_options.SQLOptions) -> sa.Engine:
     return engine
 
 
-def _prepare_mysql(engine: sa.Engine, io_timeout_seconds: float, timeout_seconds: float) -> None:
+def _prepare_mysql(
+    engine: sa.Engine,
+    io_timeout_seconds: float,
+    timeout_seconds: float,
+    sync_wait: int | None,
+) -> None:
     @sa.event.listens_for(engine, "do_connect")
     def set_timeouts(_dialect: Any, _record: Any, _args: Any, parameters: Any) -> None:
         for name in ("connect_timeout", "read_timeout", "write_timeout"):
@@ -160,6 +167,7 @@ def _prepare_mysql(engine: sa.Engine, io_timeout_seconds: float, timeout_seconds
                 "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s",
                 (lock_wait_seconds,),
             )
+            galera.set_session(cursor, sync_wait)
             # A writer that is paused in its transaction stops all others; the
             # server ends it. MySQL has no such variable and must wait for TCP.
             with contextlib.suppress(engine.dialect.loaded_dbapi.Error):

@@ -14,14 +14,25 @@ from __future__ import annotations
 import threading
 import uuid
 
+import attrs
 import sqlalchemy as sa
 from oslo_log import log as logging
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
 
 LOG = logging.getLogger(__name__)
 
 _SEQUENCE = schema.sequence
+_SLACK = 1 << 20
+
+
+@attrs.frozen
+class Known:
+    """The epoch that a process saw last, and the highest version it saw in it."""
+
+    epoch: str
+    version: int
 
 
 class EpochBroken(Exception):
@@ -29,10 +40,14 @@ class EpochBroken(Exception):
 
 
 class Epochs:
-    """The epoch of one database, as one process sees it."""
+    """The epoch of one database, as one process sees it.
 
-    def __init__(self, opened: database.Database) -> None:
+    :param ordering: how this process is configured to hand out versions
+    """
+
+    def __init__(self, opened: database.Database, ordering: str = schema.COUNTER) -> None:
         self._database = opened
+        self._ordering = ordering
         self._lock = threading.Lock()
         self._epoch = ""
         self._highest_version = 0
@@ -45,16 +60,66 @@ class Epochs:
             else:
                 self._highest_version = max(self._highest_version, version)
 
-    def is_sound(self, row: statements.SequenceRow | None) -> bool:
+    def known(self) -> Known:
+        """Return what is known now: to be taken before a row is read without a lock."""
+        with self._lock:
+            return Known(self._epoch, self._highest_version)
+
+    def is_sound(self, row: statements.SequenceRow | None, known: Known | None = None) -> bool:
         """Tell whether a row that was read may be gone on with, and remember it.
 
-        A False may be a false alarm (this thread was overtaken between its
-        read and this call): :meth:`repair` looks again under the lock.
+        A False may be a false alarm (without ``known``: this thread was
+        overtaken between its read and this call): :meth:`repair` looks again
+        under the lock.
+
+        :raises BackendUnavailable: the database's ordering is another
         """
-        if row is None or row.records_missing or row.version < self._highest(row.epoch):
+        if row is None or row.records_missing:
+            return False
+        self._require_ordering(row)
+        known = known or self.known()
+        if row.epoch == known.epoch and row.version < known.version:
             return False
         self.note(row.epoch, row.version)
         return True
+
+    def _require_ordering(self, row: statements.SequenceRow) -> None:
+        if row.ordering != self._ordering:
+            raise self._database.unavailable(
+                f"it is in {row.ordering} mode and this process in {self._ordering} mode: set "
+                f"[nodb_sqlalchemy] ordering = {row.ordering} and restart it"
+            )
+
+    def agree_on_ordering(self) -> None:
+        """Make sure that the database is in this process's mode; an empty one is made so.
+
+        :raises ConfigurationError: it holds records in the other mode
+        """
+        with self._database.reader() as connection:
+            row = statements.peek(connection)
+        if row is not None and row.ordering != self._ordering:
+            self._database.repeat(self._adopt)
+
+    def _adopt(self) -> None:
+        with self._database.writer() as connection:
+            row = statements.lock(connection)
+            if row is None or row.ordering == self._ordering:
+                return
+            # Who counts looks at the mode under this lock; who marks rows for
+            # the sequencer does not, and could not be told in time.
+            if row.ordering != schema.COUNTER or self._newest(connection):
+                raise errors.ConfigurationError(
+                    "[nodb_sqlalchemy] ordering",
+                    self._ordering,
+                    f"the records in {self._database.name} are in {row.ordering} mode: set "
+                    f"ordering = {row.ordering} for every service, or carry the records into "
+                    "an empty database with 'nova-nodb-manage synchronizer move'",
+                )
+            connection.execute(
+                _SEQUENCE.update()
+                .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+                .values(ordering=self._ordering)
+            )
 
     def current(self) -> statements.SequenceRow:
         """Return a sound state of the sequence, repairing it where need be."""
@@ -79,17 +144,21 @@ class Epochs:
             if row is None:
                 # Two who insert at once: the primary key lets one win, the
                 # other repeats and finds the row.
-                row = statements.SequenceRow(str(uuid.uuid4()), newest, newest)
+                row = statements.SequenceRow(
+                    str(uuid.uuid4()), newest + self._slack, newest + self._slack, self._ordering
+                )
                 connection.execute(
                     _SEQUENCE.insert().values(
                         id=schema.SEQUENCE_ID,
                         epoch=row.epoch,
                         version=row.version,
                         floor=row.floor,
+                        ordering=row.ordering,
                     )
                 )
                 cause = "its tables were empty"
             else:
+                self._require_ordering(row)
                 highest = self._highest(row.epoch)
                 if row.version < highest:
                     cause = f"version {row.version} is behind {highest}: an older backup?"
@@ -97,17 +166,25 @@ class Epochs:
                     cause = f"the record of version {row.version} is gone: emptied tables?"
                 else:
                     return row
-                row = self._renew(connection, max(row.version, newest, highest))
+                row = self._renew(connection, max(row.version, newest, highest) + self._slack)
         LOG.warning(
             "New epoch %(epoch)s on %(backend)s: %(cause)s",
             {"epoch": row.epoch, "backend": self._database.name, "cause": cause},
         )
         return row
 
-    @staticmethod
-    def _renew(connection: sa.Connection, version: int) -> statements.SequenceRow:
+    @property
+    def _slack(self) -> int:
+        """By how much revisions may be ahead of versions, ample.
+
+        In sequencer mode a record that is written several times between two
+        numberings gets as many revisions and one version.
+        """
+        return _SLACK if self._ordering == schema.SEQUENCER else 0
+
+    def _renew(self, connection: sa.Connection, version: int) -> statements.SequenceRow:
         """Write a new epoch that goes on counting, so that no revision comes twice."""
-        row = statements.SequenceRow(str(uuid.uuid4()), version, version)
+        row = statements.SequenceRow(str(uuid.uuid4()), version, version, self._ordering)
         connection.execute(
             _SEQUENCE.update()
             .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
@@ -12,13 +12,25 @@ from oslo_db import exception as db_exc
 
 from nova_nodb_scheduler import errors
 
-#: What may come out of an engine made by oslo.db.
-DATABASE_ERRORS: tuple[type[Exception], ...] = (db_exc.DBError, sa_exc.SQLAlchemyError)
+
+class Overtaken(Exception):
+    """A transaction of ours found that another has taken its ground away: repeat it."""
+
+
+#: What may come out of an engine made by oslo.db, and out of a transaction.
+DATABASE_ERRORS: tuple[type[Exception], ...] = (
+    db_exc.DBError,
+    sa_exc.SQLAlchemyError,
+    Overtaken,
+)
 
 #: Written into an error by the engines when a row or the file stays locked:
 #: SQLite's SQLITE_BUSY and PostgreSQL's lock_timeout. oslo.db has no class for
-#: them; MariaDB's 1205 and 1213 come as DBDeadlock.
+#: them; MariaDB's 1205 and 1213 (of Galera at the commit, too, where it says
+#: that the transaction was rolled back) come as DBDeadlock.
 _CONTENTION_TEXTS = ("database is locked", "due to lock timeout", "could not serialize access")
+#: MariaDB's 1047, of every statement on a Galera node that is not synced.
+_NOT_SYNCED_TEXT = "WSREP has not yet prepared node"
 _TABLE_MISSING_TEXTS = ("no such table", "1146", "does not exist")
 
 
@@ -31,7 +43,7 @@ def backend_name(url: sa.URL) -> str:
 
 def is_contention(error: BaseException) -> bool:
     """Tell whether a transaction was rolled back for another's sake: repeat it."""
-    if isinstance(error, db_exc.DBDeadlock | db_exc.DBDuplicateEntry):
+    if isinstance(error, db_exc.DBDeadlock | db_exc.DBDuplicateEntry | Overtaken):
         return True
     if not isinstance(error, DATABASE_ERRORS):
         return False
@@ -47,13 +59,25 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(inner).split())[:300]
     if "nodb_" in text and any(phrase in text for phrase in _TABLE_MISSING_TEXTS):
         text += "; run 'nova-nodb-manage db sync'"
+    if _NOT_SYNCED_TEXT in text:
+        text += (
+            " (this Galera node is not synced: look at its wsrep_cluster_status and "
+            "wsrep_local_state_comment, or let [nodb_sqlalchemy] connection name another node)"
+        )
     return f"{type(inner).__name__}: {text}"
 
 
 @contextlib.contextmanager
-def translated(backend: str) -> Iterator[None]:
-    """Turn database errors into :class:`BackendUnavailable`."""
+def translated(
+    backend: str, leave: Callable[[BaseException], bool] = lambda _error: False
+) -> Iterator[None]:
+    """Turn database errors into :class:`BackendUnavailable`.
+
+    :param leave: tells which are left as they are
+    """
     try:
         yield
     except DATABASE_ERRORS as error:
+        if leave(error):
+            raise
         raise errors.BackendUnavailable(backend, reason(error)) from error

@@ -15,6 +15,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
+    row_writes,
     schema,
     statements,
 )
@@ -76,24 +77,39 @@ class Housekeeper:
             row = statements.lock(connection)
             if row is None:
                 return contract.Collected(0, 0, 0)
+            revision = statements.REVISION
             query = (
-                sa.select(_RECORD.c.namespace, _RECORD.c.record_key, _RECORD.c.version)
+                sa.select(_RECORD.c.namespace, _RECORD.c.record_key, _RECORD.c.version, revision)
                 .where(_RECORD.c.deleted_at <= statements.clock_of(connection) - keep_seconds)
+                .where(_RECORD.c.version != schema.UNNUMBERED)
                 .order_by(_RECORD.c.deleted_at)
                 .limit(ROWS_PER_TRANSACTION)
             )
             found = connection.execute(query).all()
             if not found:
                 return contract.Collected(0, 0, row.floor)
-            floor = max(row.floor, *(version for _, _, version in found))
+            # Not below a revision either: in sequencer mode records that are
+            # created again go on counting from the floor.
+            floor = max(row.floor, *(max(version, given) for _, _, version, given in found))
             # The floor in the same transaction: no reader sees the tombstones
             # gone and an old floor.
             connection.execute(
                 _SEQUENCE.update().where(_SEQUENCE.c.id == schema.SEQUENCE_ID).values(floor=floor)
             )
-            keys = [records.RecordKey(namespace, name) for namespace, name, _ in found]
-            connection.execute(_RECORD.delete().where(statements.by_keys(keys)))
-        return contract.Collected(len(found), 0, floor)
+            if floor > row.version:
+                if not statements.advance(connection, floor):
+                    raise self._database.unavailable("its tables were emptied")
+                row_writes.mark_head(connection, floor)
+            keys = [records.RecordKey(namespace, name) for namespace, name, _, _ in found]
+            # In sequencer mode one of them may be alive again by now.
+            gone = connection.execute(
+                _RECORD.delete()
+                .where(statements.by_keys(keys))
+                .where(_RECORD.c.deleted_at.is_not(None))
+                .where(_RECORD.c.version != schema.UNNUMBERED)
+            ).rowcount
+        self._epochs.note(row.epoch, max(row.version, floor))
+        return contract.Collected(gone, 0, floor)
 
     def reset(self) -> None:
         """See the contract.

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from oslo_db import options as oslo_db_options
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
 
 GROUP = "nodb_sqlalchemy"
 
@@ -38,6 +39,8 @@ class SQLOptions:
     :param poll_interval_seconds: pause between two looks at the sequence
     :param timeout_seconds: bound of one call
     :param max_payload_bytes: largest payload accepted
+    :param ordering: how writes get their place in the feed, one of
+        :data:`.schema.ORDERINGS`
     :param auto_upgrade: let ``open()`` migrate the schema of a server too
     :param engine: keyword arguments for oslo.db's ``create_engine``
     """
@@ -47,6 +50,7 @@ class SQLOptions:
     timeout_seconds: float = 5.0
     max_payload_bytes: int = 1 << 20
     auto_upgrade: bool = False
+    ordering: str = schema.COUNTER
     engine: Mapping[str, Any] = attrs.field(factory=dict)
 
 
@@ -66,8 +70,37 @@ own and run ``nova-nodb-manage db sync``. TLS is set as everywhere with oslo.db,
 for example ``&ssl_ca=/etc/ssl/ca.pem`` (MariaDB) or
 ``?sslmode=verify-full&sslrootcert=/etc/ssl/ca.pem`` (PostgreSQL).
 
-Point all writers at one Galera node (a proxy with a single active server):
-writes through several nodes work, but conflict on every commit.
+Point all writers at one Galera node (a proxy with a single active server), or
+set ``ordering = sequencer``: in counter mode writes through several nodes work,
+but conflict on every commit.
+""",
+    ),
+    cfg.StrOpt(
+        "ordering",
+        default=schema.COUNTER,
+        choices=[
+            (
+                schema.COUNTER,
+                (
+                    "every write takes its number from one row, which writers lock in turn: the "
+                    "shortest delay, for a single server or Galera with one active node"
+                ),
+            ),
+            (
+                schema.SEQUENCER,
+                (
+                    "writes lock their own records only, and are numbered some 20 ms later: for "
+                    "a Galera cluster that is written through several nodes"
+                ),
+            ),
+        ],
+        help="""
+How writes get their place in the order in which schedulers see them.
+
+Every service must have the same value. It is kept in the database with the
+first record: a service that is configured otherwise does not start. To change
+it, carry the records into an empty database with
+``nova-nodb-manage synchronizer move``.
 """,
     ),
     cfg.FloatOpt(
@@ -150,5 +183,6 @@ def read(conf: cfg.ConfigOpts) -> SQLOptions:
         timeout_seconds=group.timeout_seconds,
         max_payload_bytes=group.max_payload_bytes,
         auto_upgrade=group.auto_upgrade,
+        ordering=group.ordering,
         engine={name: group[name] for name in _ENGINE_OPTIONS},
     )

@@ -6,12 +6,18 @@ a transaction around them. If the second still shows the reader's epoch and a
 floor not above its cursor, the first was of that epoch and complete too:
 neither ever goes back. The other way round a collection or a new epoch could
 slip in between.
+
+In sequencer mode a row without a version is none of the feed's: it gets one
+that is greater than all cursors. Reads and snapshots wait for it (see
+:mod:`.sequencing`). The row of ``HEAD_KEY`` comes with the feed and moves the
+cursor on: it is read by the same statement, so nothing up to it is missing.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import sqlalchemy as sa
 
@@ -21,6 +27,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
     schema,
+    sequencing,
     statements,
 )
 
@@ -30,6 +37,9 @@ KEYS_PER_STATEMENT = 500
 _MAX_HOLD_SECONDS = 1.0
 
 _RECORD = schema.record
+_HEAD = records.RecordKey(*schema.HEAD_KEY)
+#: How often a reader looks again at rows that wait for their version.
+_LOOKS = 2
 
 
 class Reader:
@@ -40,10 +50,12 @@ class Reader:
         opened: database.Database,
         epoch_keeper: epochs.Epochs,
         poll_interval_seconds: float,
+        sequencer: sequencing.Sequencer | None = None,
     ) -> None:
         self._database = opened
         self._epochs = epoch_keeper
         self._poll_interval_seconds = poll_interval_seconds
+        self._sequencer = sequencer
 
     def head(self) -> records.Cursor:
         """See the contract."""
@@ -64,6 +76,8 @@ class Reader:
         if not self._epochs.is_sound(row):
             row = self._epochs.current()
         assert row is not None
+        if self._sequencer is not None:
+            self._sequencer.relieve(row)
         if row.epoch != cursor.epoch:
             return records.ResyncNeeded(
                 records.ResyncReason.EPOCH_CHANGED, f"{cursor.epoch} is now {row.epoch}"
@@ -82,7 +96,8 @@ class Reader:
             return records.Changes((), cursor)
         last = changed[-1].version
         more = len(changed) >= limit and last < row.version
-        return records.Changes(tuple(changed), records.Cursor(cursor.epoch, last), more)
+        fed = tuple(record for record in changed if record.key != _HEAD)
+        return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
         """See the contract; one statement per poll interval.
@@ -106,9 +121,10 @@ class Reader:
                         return False
                     time.sleep(min(self._poll_interval_seconds, left_seconds))
 
-    @staticmethod
-    def _has_news(connection: sa.Connection, cursor: records.Cursor) -> bool:
+    def _has_news(self, connection: sa.Connection, cursor: records.Cursor) -> bool:
         row = statements.peek(connection)
+        if self._sequencer is not None and row is not None and self._sequencer.relieve(row):
+            return True
         return (
             row is None
             or row.records_missing
@@ -119,14 +135,34 @@ class Reader:
         """See the contract."""
         ordered = list(keys)
         found: dict[records.RecordKey, records.Record] = {}
-        with self._database.reader() as connection:
-            for start in range(0, len(ordered), KEYS_PER_STATEMENT):
-                part = ordered[start : start + KEYS_PER_STATEMENT]
-                query = statements.select_records().where(statements.by_keys(part))
-                for record in statements.to_records(connection.execute(query)):
-                    found[record.key] = record
-                connection.rollback()
+        for start in range(0, len(ordered), KEYS_PER_STATEMENT):
+            part = ordered[start : start + KEYS_PER_STATEMENT]
+            for record in self._numbered(self._select(part)):
+                found[record.key] = record
         return found
+
+    def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
+        query = statements.select_records().where(statements.by_keys(keys))
+        with self._database.reader() as connection:
+            return statements.to_records(connection.execute(query))
+
+    def _numbered(self, found: list[records.Record]) -> list[records.Record]:
+        """Replace records that have no version yet by what they are when they do."""
+        waiting = _waiting(found)
+        if not waiting or self._sequencer is None:
+            return found
+        by_key = {record.key: record for record in found}
+        for _ in range(_LOOKS):
+            # Their writer numbers them; to do it beside it would only disturb.
+            time.sleep(sequencing.INTERVAL_SECONDS * random.uniform(0.5, 1.0))
+            by_key.update((record.key, record) for record in self._select(waiting))
+            waiting = _waiting(by_key[key] for key in waiting)
+            if not waiting:
+                break
+        for start in range(0, len(waiting), sequencing.ROWS_PER_ROUND):
+            part = waiting[start : start + sequencing.ROWS_PER_ROUND]
+            by_key.update((record.key, record) for record in self._sequencer.read(part))
+        return list(by_key.values())
 
     def snapshot(self, namespaces: Collection[str] | None) -> contract.SnapshotPages:
         """See the contract; pages by key, each a short transaction of its own."""
@@ -143,7 +179,7 @@ class Reader:
             while True:
                 page = self._page(epoch, namespace, last_key)
                 if page:
-                    yield page
+                    yield [record for record in self._numbered(page) if not record.deleted]
                 if len(page) < PAGE_RECORDS:
                     break
                 last_key = page[-1].key.key
@@ -174,3 +210,7 @@ class Reader:
         if row is None or row.epoch != epoch or row.records_missing:
             raise contract.SnapshotInterrupted
         return page
+
+
+def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:
+    return [record.key for record in found if record.version == schema.UNNUMBERED]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables as this release knows them; migrations lead to exactly this.
 
-``nodb_record`` holds one row per record, tombstones included. Its revision is
-its version: versions are handed out once in an epoch, so a revision grows per
-key, across deletion and collection too. ``nodb_sequence`` holds one row: the
-epoch, the last version handed out, and the floor below which tombstones may
-have been collected. Writers lock that row.
+``nodb_record`` holds one row per record, tombstones included. In counter mode
+its revision is its version: versions are handed out once in an epoch, so a
+revision grows per key, across deletion and collection too. In sequencer mode
+the revision stands in a column of its own, and a version of 0 says that the
+row was written and has yet to be numbered. ``nodb_sequence`` holds one row:
+the epoch, the last version handed out, the floor below which tombstones may
+have been collected, and the mode. Who hands out versions locks that row:
+every writer in counter mode, the one who numbers in sequencer mode.
 """
 
 from __future__ import annotations
@@ -21,6 +24,15 @@ KEY_CHARACTERS = 255
 VERSION_TABLE = "nodb_alembic_version"
 #: The one row of ``nodb_sequence``.
 SEQUENCE_ID = 1
+COUNTER = "counter"
+SEQUENCER = "sequencer"
+#: How versions are handed out.
+ORDERINGS = (COUNTER, SEQUENCER)
+#: Version of a record that the sequencer has yet to number.
+UNNUMBERED = 0
+#: In sequencer mode a row of this name, which no record can have, holds the
+#: sequence's version: whoever empties the records takes it along.
+HEAD_KEY = ("", "")
 
 
 class KeyText(sqltypes.TypeDecorator[str]):
@@ -71,6 +83,8 @@ record = sa.Table(
     # The database's clock at the deletion, NULL while the record lives.
     sa.Column("deleted_at", SECONDS_TYPE, nullable=True),
     sa.Column("payload", PAYLOAD_TYPE, nullable=False),
+    # NULL in counter mode: the version is the revision.
+    sa.Column("revision", sa.BigInteger(), nullable=True),
     sa.PrimaryKeyConstraint("namespace", "record_key", name="nodb_record_pkey"),
     # Not unique, though versions are: a unique index would make InnoDB lock
     # gaps at every upsert.
@@ -86,6 +100,8 @@ sequence = sa.Table(
     sa.Column("epoch", sa.String(36), nullable=False),
     sa.Column("version", sa.BigInteger(), nullable=False),
     sa.Column("floor", sa.BigInteger(), nullable=False),
+    # One of ORDERINGS; NULL is the first of them.
+    sa.Column("ordering", sa.String(16), nullable=True),
     sa.PrimaryKeyConstraint("id", name="nodb_sequence_pkey"),
     **_TABLE_OPTIONS,
 )

@@ -23,18 +23,31 @@ CLOCKS = {
 }
 
 
+_SEQUENCE_COLUMNS = (
+    _SEQUENCE.c.epoch,
+    _SEQUENCE.c.version,
+    _SEQUENCE.c.floor,
+    _SEQUENCE.c.ordering,
+)
+
+
 @attrs.frozen
 class SequenceRow:
     """The row of ``nodb_sequence``.
 
+    :param ordering: how versions are handed out, see :mod:`.schema`
     :param newest: highest version any record has, 0 where there is none;
         read by :func:`peek` only
+    :param unnumbered: whether a record waits for its version; read by
+        :func:`peek` only
     """
 
     epoch: str
     version: int
     floor: int
+    ordering: str = schema.COUNTER
     newest: int | None = None
+    unnumbered: bool = False
 
     @property
     def records_missing(self) -> bool:
@@ -60,26 +73,36 @@ def clock(connection: sa.Connection) -> float:
 def peek(connection: sa.Connection) -> SequenceRow | None:
     """Read the sequence, without a lock."""
     newest = sa.select(sa.func.max(_RECORD.c.version)).scalar_subquery()
+    unnumbered = sa.exists().where(_RECORD.c.version == schema.UNNUMBERED)
     statement = sa.select(
-        _SEQUENCE.c.epoch, _SEQUENCE.c.version, _SEQUENCE.c.floor, sa.func.coalesce(newest, 0)
+        *_SEQUENCE_COLUMNS,
+        sa.func.coalesce(newest, 0),
+        sa.case((unnumbered, 1), else_=0),
     ).where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
     row = connection.execute(statement).one_or_none()
-    return None if row is None else SequenceRow(row[0], row[1], row[2], row[3])
+    if row is None:
+        return None
+    return SequenceRow(row[0], row[1], row[2], row[3] or schema.COUNTER, row[4], bool(row[5]))
 
 
 def lock(connection: sa.Connection) -> SequenceRow | None:
-    """Lock the sequence, and with it all other writers out, until the transaction ends.
+    """Lock the sequence, and with it all others who number, until the transaction ends.
 
     ``newest`` is not read here: after a wait for the lock PostgreSQL would
     take the row as it is now, but a subquery as of before the wait.
     """
     statement = (
-        sa.select(_SEQUENCE.c.epoch, _SEQUENCE.c.version, _SEQUENCE.c.floor)
-        .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
-        .with_for_update()
+        sa.select(*_SEQUENCE_COLUMNS).where(_SEQUENCE.c.id == schema.SEQUENCE_ID).with_for_update()
     )
     row = connection.execute(statement).one_or_none()
-    return None if row is None else SequenceRow(row[0], row[1], row[2])
+    return None if row is None else SequenceRow(row[0], row[1], row[2], row[3] or schema.COUNTER)
+
+
+def floor(connection: sa.Connection) -> int:
+    """Read the floor alone, without a lock; -1 where there is no sequence."""
+    statement = sa.select(_SEQUENCE.c.floor).where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
+    found = connection.execute(statement).scalar_one_or_none()
+    return -1 if found is None else int(found)
 
 
 def advance(connection: sa.Connection, version: int) -> bool:
@@ -111,19 +134,30 @@ def by_keys(keys: Collection[records.RecordKey]) -> sa.ColumnElement[bool]:
     )
 
 
+#: In counter mode a record's version is its revision.
+REVISION = sa.func.coalesce(_RECORD.c.revision, _RECORD.c.version)
+
+
 def standing(
-    connection: sa.Connection, keys: Collection[records.RecordKey]
+    connection: sa.Connection, keys: Collection[records.RecordKey], *, locked: bool = False
 ) -> dict[records.RecordKey, records.Record]:
-    """Read records without their payloads: enough to decide on."""
+    """Read records without their payloads: enough to decide on.
+
+    :param locked: keep others from writing those that are there
+    """
     statement = sa.select(
-        _RECORD.c.namespace, _RECORD.c.record_key, _RECORD.c.version, _RECORD.c.deleted_at
+        _RECORD.c.namespace,
+        _RECORD.c.record_key,
+        REVISION,
+        _RECORD.c.version,
+        _RECORD.c.deleted_at,
     ).where(by_keys(keys))
-    return {
-        (key := records.RecordKey(namespace, name)): records.Record(
-            key, version, version, b"", deleted_at is not None
-        )
-        for namespace, name, version, deleted_at in connection.execute(statement)
-    }
+    if locked:
+        # In one order, so that two batches seldom wait for one another.
+        statement = statement.order_by(_RECORD.c.namespace, _RECORD.c.record_key)
+        statement = statement.with_for_update()
+    rows = connection.execute(statement)
+    return {record.key: record for record in to_records((*row, b"") for row in rows)}
 
 
 def select_records() -> sa.Select[Any]:
@@ -131,6 +165,7 @@ def select_records() -> sa.Select[Any]:
     return sa.select(
         _RECORD.c.namespace,
         _RECORD.c.record_key,
+        REVISION,
         _RECORD.c.version,
         _RECORD.c.deleted_at,
         _RECORD.c.payload,
@@ -142,56 +177,26 @@ def to_records(rows: Iterable[Sequence[Any]]) -> list[records.Record]:
     return [
         records.Record(
             records.RecordKey(namespace, name),
-            version,
+            revision,
             version,
             bytes(payload),
             deleted_at is not None,
         )
-        for namespace, name, version, deleted_at, payload in rows
+        for namespace, name, revision, version, deleted_at, payload in rows
     ]
-
-
-def upsert(connection: sa.Connection, rows: Collection[records.Record]) -> None:
-    """Write records, inserting or replacing, by one statement.
-
-    The text is made by hand, of constants and placeholders only: compiling a
-    multi-row insert in SQLAlchemy took longer than the database needs for it.
-    """
-    dialect = connection.dialect.name
-    mark = "?" if dialect == "sqlite" else "%s"
-    live = f"({mark},{mark},{mark},NULL,{mark})"
-    tombstone = f"({mark},{mark},{mark},{CLOCKS[dialect]},{mark})"
-    values = ",".join(tombstone if row.deleted else live for row in rows)
-    parameters: list[Any] = []
-    for row in rows:
-        names: tuple[Any, Any] = (row.key.namespace, row.key.key)
-        if dialect == "mysql":
-            names = (row.key.namespace.encode(), row.key.key.encode())
-        parameters += (*names, row.version, row.payload)
-    columns = ("version", "deleted_at", "payload")
-    if dialect == "mysql":
-        conflict = " ON DUPLICATE KEY UPDATE "
-        assignments = ",".join(f"{column}=VALUES({column})" for column in columns)
-    else:
-        conflict = " ON CONFLICT (namespace, record_key) DO UPDATE SET "
-        assignments = ",".join(f"{column}=excluded.{column}" for column in columns)
-    text = (
-        "INSERT INTO nodb_record "  # noqa: S608, there is no value in the text
-        "(namespace, record_key, version, deleted_at, payload) VALUES "
-        + values
-        + conflict
-        + assignments
-    )
-    connection.exec_driver_sql(text, tuple(parameters))
 
 
 def counts(connection: sa.Connection) -> list[Mapping[str, Any]]:
     """Count records, tombstones and bytes per namespace; reads every row."""
     is_live = sa.case((_RECORD.c.deleted_at.is_(None), 1), else_=0)
-    statement = sa.select(
-        _RECORD.c.namespace,
-        sa.func.sum(is_live).label("records"),
-        sa.func.sum(1 - is_live).label("tombstones"),
-        sa.func.sum(sa.func.length(_RECORD.c.payload)).label("bytes"),
-    ).group_by(_RECORD.c.namespace)
+    statement = (
+        sa.select(
+            _RECORD.c.namespace,
+            sa.func.sum(is_live).label("records"),
+            sa.func.sum(1 - is_live).label("tombstones"),
+            sa.func.sum(sa.func.length(_RECORD.c.payload)).label("bytes"),
+        )
+        .where(_RECORD.c.namespace != schema.HEAD_KEY[0])
+        .group_by(_RECORD.c.namespace)
+    )
     return [dict(row._mapping) for row in connection.execute(statement)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing: many compare-and-sets in one transaction of five statements.
+"""Writing in counter mode: many compare-and-sets in one transaction of five statements.
 
 1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE).
 2. *read* revisions of the batch's keys and decide every compare-and-set.
@@ -29,6 +29,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     engines,
     epochs,
     failures,
+    row_writes,
     schema,
     statements,
 )
@@ -61,7 +62,7 @@ def wins(write: records.Write, standing: records.Record | None) -> bool:
 
 
 class Writer:
-    """Carries out writes on one open database.
+    """Carries out writes on one open database, in counter mode.
 
     :param on_step: called with the name of each step before it is taken
     """
@@ -144,7 +145,7 @@ class Writer:
             if atomic and len(accepted) < len(writes):
                 accepted = []
             written = {
-                write.key: _stamp(write, row.version + number)
+                write.key: stamp(write, row.version + number, row.version + number)
                 for number, write in enumerate(accepted, 1)
             }
             lost = [key for key in standing if key not in written]
@@ -153,14 +154,14 @@ class Writer:
                 rows = connection.execute(statements.select_records().where(condition))
                 standing.update((record.key, record) for record in statements.to_records(rows))
             if not written:
-                return _results(writes, {}, standing)
+                return results_of(writes, {}, standing)
             head = row.version + len(written)
             self._step("sequence")
             if not statements.advance(connection, head):
                 raise epochs.EpochBroken
             self._step("upsert")
-            for rows_of_statement in self._statements(list(written.values())):
-                statements.upsert(connection, rows_of_statement)
+            for rows_of_statement in self.statements_of(list(written.values())):
+                row_writes.upsert(connection, rows_of_statement)
             self._step("commit")
             try:
                 transaction.commit()
@@ -168,13 +169,13 @@ class Writer:
                 if failures.is_contention(error):
                     raise
                 # The request to commit was sent: it may have been carried out.
-                return _results(writes, dict.fromkeys(written), standing)
+                return results_of(writes, dict.fromkeys(written), standing)
         self._epochs.note(row.epoch, head)
         self._step("reply")
-        return _results(writes, written, standing)
+        return results_of(writes, written, standing)
 
-    def _statements(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
-        """Cut rows into statements that the server's packets hold."""
+    def statements_of(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
+        """Cut rows into statements that the server's packets hold; none for no rows."""
         part: list[records.Record] = []
         size_bytes = 0
         for row in rows:
@@ -183,15 +184,17 @@ class Writer:
                 part, size_bytes = [], 0
             part.append(row)
             size_bytes += len(row.payload)
-        yield part
+        if part:
+            yield part
 
 
-def _stamp(write: records.Write, version: int) -> records.Record:
+def stamp(write: records.Write, revision: int, version: int) -> records.Record:
+    """Return the record that a write leaves behind."""
     payload = b"" if write.deleted else bytes(write.payload)
-    return records.Record(write.key, version, version, payload, write.deleted)
+    return records.Record(write.key, revision, version, payload, write.deleted)
 
 
-def _results(
+def results_of(
     writes: Sequence[records.Write],
     written: Mapping[records.RecordKey, records.Record | None],
     standing: _Standing,
