@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims for what Nova allocates outside of select_destinations.
+
+A conductor claims in Placement by itself when a build or a move goes on to an
+alternate, and when an evacuation or a live migration is forced to a host. Both
+of Nova's functions for that are wrapped here: a claim among the schedulers
+comes first, is confirmed after Nova's own, and given back if that failed.
+Without an answer of the back end Nova's own goes ahead as in stock.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from nova import exception as nova_exception
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims, requests
+from nova_nodb_scheduler.nova_adapter import request_conversion
+from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
+from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Move:
+    """A server and where it is to go.
+
+    :param host: uuid of the node
+    :param resources: by class, of the node's provider
+    """
+
+    consumer: str
+    host: str
+    resources: Mapping[str, int]
+    node: claims.NodeShare
+    request: requests.Request
+
+
+class OutsideClaims:
+    """The claims of one conductor; any thread. Blocks for the back end.
+
+    :param synchronizer: open, or opened at the first claim
+    :param writer: this process's name in the claims it takes
+    :param lease_seconds: how long a claim that is not confirmed stands
+    :param deadline_seconds: how long a claim is tried
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        writer: str,
+        lease_seconds: float,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._batches = claim_batches.ClaimBatches(
+            synchronizer,
+            writer,
+            lambda: str(uuid.uuid4()),
+            lease_seconds,
+            # Looked at with the view, which is read for each claim.
+            claimable=lambda host: True,
+        )
+
+    def stop(self) -> None:
+        """Release the connection; idempotent."""
+        self._synchronizer.close()
+
+    def claimed(
+        self, move: Move, allocate: Callable[[], bool], take_back: Callable[[], None]
+    ) -> bool:
+        """Claim, have the resources allocated, confirm; False if they could not be had.
+
+        :param allocate: Nova's own claim, in Placement
+        :param take_back: undoes that, on this host only
+        """
+        views = direct_views.DirectViews(self._synchronizer, move.host)
+        own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
+        try:
+            answer = self._taken(own, views, move)
+        except errors.BackendUnavailable as error:
+            answer = claimer.NotTaken(_wanted(move), claimer.Failure.UNAVAILABLE, str(error))
+        if isinstance(answer, claimer.NotTaken):
+            return self._without(answer, move, allocate)
+        try:
+            allocated = allocate()
+        except BaseException:
+            own.release([answer])
+            raise
+        if not allocated:
+            own.release([answer])
+            return False
+        if own.confirm([answer])[0]:
+            return True
+        LOG.warning(
+            "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
+            "its allocation there is taken back.",
+            {"server": move.consumer, "node": move.host},
+        )
+        take_back()
+        return False
+
+    def _taken(
+        self,
+        own: ledger_claimer.LedgerClaimer,
+        views: direct_views.DirectViews,
+        move: Move,
+    ) -> claimer.Taken | claimer.NotTaken:
+        self._synchronizer.open()
+        wanted = _wanted(move)
+        if not views.is_published():
+            detail = "the node is not known in the back end's present epoch"
+            return claimer.NotTaken(wanted, claimer.Failure.UNAVAILABLE, detail)
+        return own.take(move.request, [wanted], self._clock() + self._deadline_seconds)[0]
+
+    def _without(self, answer: claimer.NotTaken, move: Move, allocate: Callable[[], bool]) -> bool:
+        about = {"server": move.consumer, "node": move.host, "why": answer.detail}
+        if answer.failure is claimer.Failure.UNAVAILABLE:
+            LOG.warning(
+                "Server %(server)s goes to node %(node)s by Nova's own claim alone: %(why)s",
+                about,
+            )
+            return allocate()
+        LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
+        return False
+
+
+def _wanted(move: Move) -> claimer.Wanted:
+    # What a plan would know of the host; deciding is over.
+    chosen = choice.Choice(-1, move.host, "", "", "", 0.0, ())
+    return claimer.Wanted(move.consumer, chosen, move.resources, move.node, moves=True)
+
+
+# -- Nova's functions ------------------------------------------------------------
+
+_claims: OutsideClaims | None = None
+
+
+def install(outside: OutsideClaims) -> None:
+    """Claim in this process from now on; a second call replaces the first."""
+    global _claims
+    _claims = outside
+    for name, wrap in (
+        ("claim_resources", _claiming),
+        ("claim_resources_on_destination", _claiming_on_destination),
+    ):
+        function = getattr(scheduler_utils, name)
+        if not hasattr(function, "_nodb"):
+            setattr(scheduler_utils, name, wrap(function))
+
+
+def uninstall(outside: OutsideClaims) -> None:
+    """Leave it to Nova again; no-op if another was installed since."""
+    global _claims
+    if _claims is outside:
+        _claims = None
+
+
+def stock_claim_resources(*args: Any, **kwargs: Any) -> bool:
+    """Call Nova's own function: for a scheduler, which has claimed already."""
+    function = scheduler_utils.claim_resources
+    return bool(getattr(function, "__wrapped__", function)(*args, **kwargs))
+
+
+def _claiming(function: Any) -> Any:
+    @functools.wraps(function)
+    def claim_resources(
+        context: Any, client: Any, spec: Any, consumer: str, request: Any, *args: Any, **kwargs: Any
+    ) -> bool:
+        def allocate() -> bool:
+            return bool(function(context, client, spec, consumer, request, *args, **kwargs))
+
+        outside = _claims
+        if outside is None or scheduler_utils.request_is_rebuild(spec):
+            return allocate()
+        host, resources = _largest(request["allocations"])
+        asked = request_conversion.request(spec, (), ())
+        move = Move(consumer, host, resources, share_of(asked.flavor), asked)
+        return outside.claimed(move, allocate, _taking_back(context, client, consumer, host))
+
+    claim_resources._nodb = True  # type: ignore[attr-defined]
+    return claim_resources
+
+
+def _claiming_on_destination(function: Any) -> Any:
+    @functools.wraps(function)
+    def claim_resources_on_destination(
+        context: Any, client: Any, instance: Any, source: Any, destination: Any, **kwargs: Any
+    ) -> None:
+        outside = _claims
+        if outside is None:
+            function(context, client, instance, source, destination, **kwargs)
+            return
+        shown = kwargs.get("source_allocations")
+        if shown is None:
+            shown = client.get_allocs_for_consumer(context, instance.uuid)["allocations"]
+        flavor = requests.Flavor(
+            vcpus=instance.flavor.vcpus,
+            memory_mb=instance.flavor.memory_mb,
+            root_gb=instance.flavor.root_gb,
+            ephemeral_gb=instance.flavor.ephemeral_gb,
+        )
+        # Forced: no filter, so no group's policy either, rules the host out.
+        move = Move(
+            instance.uuid,
+            destination.uuid,
+            dict(shown.get(source.uuid, {}).get("resources", {})),
+            share_of(flavor),
+            requests.Request(flavor),
+        )
+
+        def allocate() -> bool:
+            function(context, client, instance, source, destination, **kwargs)
+            return True
+
+        back = _taking_back(context, client, instance.uuid, destination.uuid)
+        if not outside.claimed(move, allocate, back):
+            raise nova_exception.NoValidHost(
+                reason=f"Unable to move instance {instance.uuid} to host {destination.host}. "
+                "There is not enough capacity on the host for the instance."
+            )
+
+    claim_resources_on_destination._nodb = True  # type: ignore[attr-defined]
+    return claim_resources_on_destination
+
+
+def share_of(flavor: requests.Flavor) -> claims.NodeShare:
+    """Return what a server that comes to a node takes of the node's own report."""
+    return claims.NodeShare(
+        vcpus=flavor.vcpus,
+        memory_mb=flavor.memory_mb,
+        disk_gb=flavor.root_gb + flavor.ephemeral_gb,
+        instances=1,
+        io_operations=1,
+    )
+
+
+def _largest(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+    """Return the provider that gives most classes, which is the node's, and what it gives."""
+    host = max(allocations, key=lambda each: len(allocations[each]["resources"]))
+    return host, dict(allocations[host]["resources"])
+
+
+def _taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
+    def take_back() -> None:
+        if not client.remove_provider_tree_from_instance_allocation(context, consumer, host):
+            LOG.error(
+                "The allocation of server %(server)s could not be removed; "
+                "'nova-manage placement audit' finds it.",
+                {"server": consumer},
+            )
+
+    return take_back

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a claimer needs to know of one host, read from the back end.
+
+For processes that claim now and then and follow no feed: a conductor that
+sends a server to an alternate. Of the host its node's, its provider's and its
+claims' records are read, of a server group where its members stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.scheduling import claimed, group_members, namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
+from nova_nodb_scheduler.wire import codec
+
+_OF_A_HOST = (namespaces.COMPUTE_NODES, namespaces.PROVIDERS, namespaces.CLAIM_RECORDS)
+
+_DECLARED = (
+    *_OF_A_HOST,
+    namespaces.INSTANCES,
+    namespaces.MIGRATIONS,
+)
+
+
+class DirectViews:
+    """Views of one host, for one claim: :class:`.claimer.Views` without a store.
+
+    Blocks for the back end. Only capacity is looked at, as Nova looks at an
+    alternate or a forced host: no filter is run again.
+
+    :param host: the node's uuid
+    """
+
+    def __init__(self, synchronizer: contract.Synchronizer, host: str) -> None:
+        self._synchronizer = synchronizer
+        self._host = host
+        self._store = host_state_store.HostStateStore(_DECLARED, codec.decode_state)
+
+    def view(self, request: requests.Request) -> claim_batches.View | None:
+        """Read the host's records; None while the back end does not answer."""
+        try:
+            # Before the records: they hold all up to it, and perhaps more.
+            cursor = self._synchronizer.head()
+            self._read(records.RecordKey(namespace.name, self._host) for namespace in _OF_A_HOST)
+        except errors.BackendUnavailable:
+            return None
+        fits = claimed.make_fits(self._store.snapshot(), claimed.Bounds())
+        return claim_batches.View(cursor, fits)
+
+    def members(self, group: requests.Group) -> group_rules.Known:
+        """Read where a group's members stand.
+
+        :raises BackendUnavailable: they cannot be read
+        """
+        keys = [
+            records.RecordKey(namespaces.INSTANCES.name, f"{member}@{cell}")
+            for cell in self._cells()
+            for member in sorted(group.members)
+        ]
+        self._read(keys)
+        return group_members.known(self._store.snapshot(), group)
+
+    def is_published(self) -> bool:
+        """Tell whether the back end holds the host, in its present epoch.
+
+        :raises BackendUnavailable: it cannot be read
+        """
+        key = records.RecordKey(namespaces.COMPUTE_NODES.name, self._host)
+        found = self._synchronizer.read([key]).get(key)
+        return found is not None and not found.deleted
+
+    def _cells(self) -> Sequence[str]:
+        pages = self._synchronizer.snapshot([namespaces.CELLS.name]).pages
+        return sorted(record.key.key for page in pages for record in page)
+
+    def _read(self, keys: Iterable[records.RecordKey]) -> None:
+        wanted: Collection[records.RecordKey] = list(keys)
+        declared = {namespace.name: namespace for namespace in _DECLARED}
+        found = self._synchronizer.read(wanted) if wanted else {}
+        for record in found.values():
+            self._store.apply(_change(record, declared[record.key.namespace]))
+
+
+def _change(record: records.Record, namespace: namespaces_model.Namespace) -> records.Change:
+    if record.deleted:
+        return records.Change(record, None)
+    decoded = codec.decode(record.payload)
+    codec.check_readable(decoded.schema, namespace)
+    return records.Change(record, decoded.state)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which schedulers live, as their beats in the own store show."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import host_state_store
+
+#: How often beats are looked at.
+_LOOK_SECONDS = 0.5
+
+
+class LivingSchedulers:
+    """Names of the scheduler workers whose beats change; any thread, no I/O.
+
+    Only roughly right: a beat is late with the feed, and a dead worker's stays
+    for a while.
+
+    :param own: this worker's name; it always lives
+    :param silent_seconds: a beat that did not change for that long, by this
+        process's own clock, is a dead worker's; several beats' interval
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        own: str,
+        silent_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._own = own
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at = -_LOOK_SECONDS
+        #: Revision of each beat, and when it was first seen.
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._names: tuple[str, ...] = (own,)
+
+    def __call__(self) -> tuple[str, ...]:
+        """Return the names, sorted."""
+        now = self._clock()
+        if now - self._looked_at >= _LOOK_SECONDS and self._lock.acquire(blocking=False):
+            try:
+                self._look(now)
+            finally:
+                self._lock.release()
+        return self._names
+
+    def _look(self, now: float) -> None:
+        view = self._store.snapshot().namespace(namespaces.SCHEDULERS.name)
+        seen = {}
+        for key in view.row_keys():
+            stored = view.get(key)
+            if stored is not None:
+                known = self._seen.get(key)
+                is_new = known is None or known[0] != stored.revision
+                seen[key] = (stored.revision, now) if is_new or known is None else known
+        self._seen, self._looked_at = seen, now
+        living = {name for name, (_, at) in seen.items() if now - at < self._silent_seconds}
+        self._names = tuple(sorted(living | {self._own}))
