@@ -83,6 +83,18 @@ Digest = Callable[[str, Mapping[str, Any]], Any]
 
 
 @attrs.frozen
+class DigestForm:
+    """How a store keeps a digest, where the digest itself would be large.
+
+    :param keep: (key, state, digest) -> what is kept
+    :param restore: (key, what is kept, column -> its text) -> the digest
+    """
+
+    keep: Callable[[str, Mapping[str, Any], Any], Any]
+    restore: Callable[[str, Any, Callable[[str], str]], Any]
+
+
+@attrs.frozen
 class Namespace:
     """Declaration of one namespace.
 
@@ -91,6 +103,7 @@ class Namespace:
     :param digest: made of each state as it enters a store and kept beside the
         record, so that its readers need not decode it. It must not fail: what
         it cannot understand it returns as an error
+    :param digest_form: None keeps a digest as it is
     """
 
     name: str
@@ -99,6 +112,7 @@ class Namespace:
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] = ()
     digest: Digest | None = None
+    digest_form: DigestForm | None = None
 
 
 def value_at(state: Mapping[str, Any], path: Path) -> Any:

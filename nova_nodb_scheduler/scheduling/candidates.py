@@ -56,7 +56,7 @@ class Candidates:
 
         :param passed: at least one query is known to offer the row
         """
-        uuid = frame.facts(row).uuid
+        uuid = frame.place(row).uuid
         if passed and len(self.queries) == 1:
             return (allocation_request(self.queries[0], uuid),)
         rows = np.array([row], np.intp)
@@ -139,7 +139,7 @@ def _holds(trait: str) -> Callable[[frozenset[str]], bool]:
 
 def any_broken(frame: host_frame.HostFrame, cells: Container[str]) -> bool:
     """Say whether some cells have a host of which only Placement can tell."""
-    return any(frame.has_service[row] and frame.facts(row).cell in cells for row in frame.broken)
+    return any(frame.has_service[row] and frame.place(row).cell in cells for row in frame.broken)
 
 
 def _room(

@@ -38,6 +38,10 @@ class CodedColumn:
         self.codes[row] = code
         return True
 
+    def value(self, row: int) -> Any:
+        """Return a row's value."""
+        return self.values[self.codes.item(row)]
+
     def code(self, value: Hashable) -> int:
         """Return the code of a value; -1 where no row ever had it."""
         return self._code_of.get(value, -1)

@@ -104,7 +104,7 @@ class Engine:
         """Return the generation of a host's provider as recorded; -1 for none."""
         with self.lock:
             row = self.frame.row_of(uuid)
-            provider = None if row is None else self.frame.facts(row).provider
+            provider = None if row is None else self.frame.provider(row)
             return -1 if provider is None else provider.generation
 
     def tick(self, now_seconds: float) -> None:

@@ -153,7 +153,7 @@ class FrameKeeper:
             self._take_aggregate(source, uuid)
         self._engine.set_aggregates(self._memberships.aggregates())
         for row in frame.alive.nonzero()[0]:
-            uuid = frame.facts(int(row)).uuid
+            uuid = frame.place(int(row)).uuid
             if not source.has_node(uuid):
                 self._engine.remove(uuid)
         for uuid in source.node_uuids():

@@ -36,7 +36,8 @@ class ProviderFacts:
     :param used: by resource class, of the root
     :param aggregates: uuids of Placement's aggregates of the root
     :param nested: resource classes in the inventories of child providers
-    :param tree: uuids of all providers of the tree, the root's included
+    :param tree: uuids of all providers of the tree, the root's included; empty
+        where the root stands alone
     :param broken: why candidates cannot be told for it; None if they can
     """
 

@@ -71,6 +71,16 @@ Locate = Callable[[str], Iterable[tuple[str, str]]]
 Attribute = Callable[[str, tuple[str, ...]], Hashable]
 
 
+@attrs.frozen(weakref_slot=False)
+class Place:
+    """The names of one compute node: all that a frame keeps of it beside columns."""
+
+    uuid: str
+    cell: str
+    host: str
+    node: str
+
+
 class HostFrame:
     """All hosts, as columns named like the fields of HostFacts.
 
@@ -135,11 +145,12 @@ class HostFrame:
         #: Rows whose provider breaks the model.
         self.broken: set[int] = set()
         self._resources: dict[str, columns.ResourceColumns] = {}
-        self._facts: list[host_facts.HostFacts | None] = []
+        self._places: list[Place | None] = []
+        self._providers: list[host_facts.ProviderFacts | None] = []
         self._row_of: dict[str, int] = {}
         self._row_of_child: dict[str, int] = {}
-        self._rows_of_host: dict[tuple[str, str], tuple[int, ...]] = {}
-        self._rows_of_name: dict[str, tuple[int, ...]] = {}
+        #: By the host's name in small letters: a row, or several.
+        self._rows_of_name: dict[str, int | tuple[int, ...]] = {}
         self._free: list[int] = []
         self._attributes: dict[tuple[str, ...], CodedColumn] = {}
         #: Instances placed by this fork: (cell, host) by uuid.
@@ -152,14 +163,37 @@ class HostFrame:
         return len(self._row_of)
 
     def facts(self, row: int) -> host_facts.HostFacts:
-        """Return what a row was made from.
+        """Return what a row was made from, but for the time its service was heard of.
+
+        Of a fork, what was consumed is not in it any more.
 
         :raises KeyError: no host has that row
         """
-        found = self._facts[row]
+        place = self.place(row)
+        numbers = {name: getattr(self, name).item(row) for name in PLAIN_COLUMNS}
+        return host_facts.HostFacts(
+            uuid=place.uuid,
+            cell=place.cell,
+            host=place.host,
+            node=place.node,
+            aggregates=self.aggregate_sets.value(row),
+            provider=self._providers[row],
+            **numbers,
+        )
+
+    def place(self, row: int) -> Place:
+        """Return the names of a row's host.
+
+        :raises KeyError: no host has that row
+        """
+        found = self._places[row]
         if found is None:
             raise KeyError(row)
         return found
+
+    def provider(self, row: int) -> host_facts.ProviderFacts | None:
+        """Return the provider tree of a row's host; None where it is not known."""
+        return self._providers[row]
 
     def row_of(self, uuid: str) -> int | None:
         """Return the row of a compute node, or None."""
@@ -172,19 +206,24 @@ class HostFrame:
 
     def rows_of_host(self, cell: str, host: str) -> Collection[int]:
         """Return the rows of the nodes of one host; several with ironic."""
-        return self._rows_of_host.get((cell, host), ())
+        return [
+            row
+            for row in self.rows_of_name(host)
+            if (self.place(row).host, self.place(row).cell) == (host, cell)
+        ]
 
     def rows_of_name(self, host: str) -> Collection[int]:
         """Return the rows of hosts of a name in all cells, whatever its case."""
-        return self._rows_of_name.get(host.lower(), ())
+        rows = self._rows_of_name.get(host.lower(), ())
+        return rows if isinstance(rows, tuple) else (rows,)
 
     def rows_of_nodes(self, nodes: Container[str]) -> set[int]:
         """Return the rows of nodes with one of some names; looks at all of them."""
-        return {row for row in self._row_of.values() if self.facts(row).node in nodes}
+        return {row for row in self._row_of.values() if self.place(row).node in nodes}
 
-    def facts_of(self, rows: Iterable[int]) -> list[host_facts.HostFacts | None]:
-        """Return what each of some rows was made from; None where there is no host."""
-        return [self._facts[row] for row in rows]
+    def places_of(self, rows: Iterable[int]) -> list[Place | None]:
+        """Return the names of the hosts of some rows; None where there is none."""
+        return [self._places[row] for row in rows]
 
     def resource(self, name: str) -> columns.ResourceColumns | None:
         """Return the columns of a resource class; None if no host has it."""
@@ -226,30 +265,29 @@ class HostFrame:
         """
         shown = facts if facts.updated else _emptied(facts)
         row = self._row_of.get(facts.uuid)
+        is_new = row is None
         if row is None:
             row = self._new_row()
             self.tenure[row] += 1
             self._row_of[facts.uuid] = row
-            old = None
-        else:
-            old = self._facts[row]
-        changed = old is None
-        if old is None or (old.cell, old.host, old.node) != (facts.cell, facts.host, facts.node):
-            if old is not None:
-                self._forget_names(row, old)
-            self._add_names(row, facts)
-            changed = True
+        place = Place(facts.uuid, facts.cell, facts.host, facts.node)
+        changed = self._places[row] != place
+        if changed:
+            self._forget_name(row)
+            self._places[row] = place
+            self._add_name(row, place)
         for name in PLAIN_COLUMNS:
             value = getattr(shown, name)
-            if old is None or getattr(self, name).item(row) != value:
+            if is_new or getattr(self, name).item(row) != value:
                 getattr(self, name)[row] = value
                 changed |= name != "last_seen_seconds"
-        self._facts[row] = shown
         self.alive[row] = True
         changed |= self.cell.put(row, facts.cell)
         changed |= self.aggregate_sets.put(row, facts.aggregates)
-        if old is None or old.provider is not facts.provider:
-            changed |= self._put_provider(row, old.provider if old else None, facts.provider)
+        former = None if is_new else self._providers[row]
+        if is_new or former is not facts.provider:
+            changed |= self._put_provider(row, former, facts.provider)
+            self._providers[row] = facts.provider
         for path, column in self._attributes.items():
             changed |= column.put(row, self._attribute(facts.uuid, path))
         changed |= self._liveness.look_at(self, row)
@@ -268,10 +306,10 @@ class HostFrame:
         row = self._row_of.pop(uuid, None)
         if row is None:
             return None
-        facts = self.facts(row)
-        self._forget_names(row, facts)
-        self._put_provider(row, facts.provider, None)
-        self._facts[row] = None
+        self._forget_name(row)
+        self._places[row] = None
+        self._put_provider(row, self._providers[row], None)
+        self._providers[row] = None
         self.alive[row] = False
         self.up[row] = False
         self._free.append(row)
@@ -359,8 +397,8 @@ class HostFrame:
         self.num_io_ops[row] += servers
         self.use(row, {name: amount * servers for name, amount in resources.items()})
         if instance_uuid is not None and servers > 0:
-            facts = self.facts(row)
-            self._placed[instance_uuid] = (facts.cell, facts.host)
+            place = self.place(row)
+            self._placed[instance_uuid] = (place.cell, place.host)
         elif instance_uuid is not None:
             self._placed.pop(instance_uuid, None)
 
@@ -373,10 +411,9 @@ class HostFrame:
 
     def recount(self, row: int) -> None:
         """Let the next :meth:`put` of a row count what is used anew, even from the same record."""
-        facts = self.facts(row)
-        if facts.provider is not None:
-            own = attrs.evolve(facts.provider)
-            self._facts[row] = attrs.evolve(facts, provider=own)
+        provider = self._providers[row]
+        if provider is not None:
+            self._providers[row] = attrs.evolve(provider)
 
     # -- rows -------------------------------------------------------------------
 
@@ -427,20 +464,30 @@ class HostFrame:
         if provider is None:
             return True
         self.nested.update(provider.nested)
-        if len(provider.tree) > 1:
+        if provider.tree:
             self._row_of_child.update(dict.fromkeys(provider.tree, row))
         if provider.broken is not None:
             self.broken.add(row)
         return True
 
-    def _add_names(self, row: int, facts: host_facts.HostFacts) -> None:
-        place, name = (facts.cell, facts.host), facts.host.lower()
-        self._rows_of_host[place] = (*self._rows_of_host.get(place, ()), row)
-        self._rows_of_name[name] = (*self._rows_of_name.get(name, ()), row)
+    def _add_name(self, row: int, place: Place) -> None:
+        name = _folded(place.host)
+        rows = self._rows_of_name.get(name)
+        if rows is None:
+            self._rows_of_name[name] = row
+        else:
+            self._rows_of_name[name] = (*(rows if isinstance(rows, tuple) else (rows,)), row)
 
-    def _forget_names(self, row: int, facts: host_facts.HostFacts) -> None:
-        _drop(self._rows_of_host, (facts.cell, facts.host), row)
-        _drop(self._rows_of_name, facts.host.lower(), row)
+    def _forget_name(self, row: int) -> None:
+        place = self._places[row]
+        if place is None:
+            return
+        name = _folded(place.host)
+        rows = tuple(each for each in self.rows_of_name(name) if each != row)
+        if rows:
+            self._rows_of_name[name] = rows
+        else:
+            del self._rows_of_name[name]
 
     def _new_row(self) -> int:
         if not self._free:
@@ -461,7 +508,8 @@ class HostFrame:
         for resource in self._resources.values():
             resource.grow(self.rows)
         self._liveness.grow(self.rows)
-        self._facts.extend([None] * (self.rows - before))
+        self._places.extend([None] * (self.rows - before))
+        self._providers.extend([None] * (self.rows - before))
         self._free.extend(range(self.rows - 1, before - 1, -1))
         self.log.limit = max(4096, self.rows // 4)
 
@@ -479,9 +527,7 @@ def _shape(provider: host_facts.ProviderFacts | None) -> tuple[Any, ...] | None:
     return provider.nested, provider.tree, provider.broken
 
 
-def _drop(rows_of: dict[Any, tuple[int, ...]], name: Any, row: int) -> None:
-    rows = tuple(each for each in rows_of[name] if each != row)
-    if rows:
-        rows_of[name] = rows
-    else:
-        del rows_of[name]
+def _folded(name: str) -> str:
+    """Return a name in small letters, the very text where it has no other."""
+    folded = name.lower()
+    return name if folded == name else folded

@@ -12,6 +12,7 @@ from __future__ import annotations
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.scheduling import (
     claim_facts,
+    kept_nodes,
     node_facts,
     provider_facts,
     service_facts,
@@ -75,6 +76,7 @@ COMPUTE_NODES = model.Namespace(
         _BY_CELL,
     ),
     digest=node_facts.digest,
+    digest_form=kept_nodes.FORM,
 )
 
 #: key: service uuid; row: ``services`` without the fields a heartbeat changes

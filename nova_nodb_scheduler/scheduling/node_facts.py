@@ -180,11 +180,14 @@ def _ratio(row: fields.Fields, name: str) -> float:
 def _stats(row: fields.Fields) -> immutables.Map[str, str | None]:
     text = row.get("stats")
     try:
-        return _parse_stats(text)
+        # What is no text cannot be looked up, and is refused within.
+        parse = _parse_stats if type(text) is str else _parse_stats.__wrapped__
+        return parse(text)
     except (TypeError, ValueError) as error:
         raise row.wrong("stats", str(error)) from error
 
 
+@functools.lru_cache(maxsize=1024)
 def _parse_stats(text: str) -> immutables.Map[str, str | None]:
     if text == "{}":
         return _NOTHING
@@ -239,20 +242,26 @@ def _pci_free(row: fields.Fields) -> int:
     if not text:
         return 0
     try:
+        count = _count_devices if type(text) is str else _count_devices.__wrapped__
+        return count(text)
+    except (KeyError, TypeError, ValueError) as error:
+        raise row.wrong("pci_stats", f"{type(error).__name__}: {error}") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _count_devices(text: str) -> int:
+    try:
         pools = orjson.loads(text)
     except (TypeError, ValueError):
         return 0  # as Nova: pools that are not JSON are none
     if not pools:
         return 0
-    try:
-        if "nova_object.namespace" in pools:
-            data = pools["nova_object.data"]
-            found = [pool["nova_object.data"] for pool in data["objects"]]
-        else:
-            found = [pools] if isinstance(pools, dict) else pools
-            for name in ("vendor_id", "product_id"):
-                if any(name not in pool for pool in found):
-                    raise KeyError(name)
-        return sum(int(pool["count"]) for pool in found)
-    except (KeyError, TypeError, ValueError) as error:
-        raise row.wrong("pci_stats", f"{type(error).__name__}: {error}") from error
+    if "nova_object.namespace" in pools:
+        data = pools["nova_object.data"]
+        found = [pool["nova_object.data"] for pool in data["objects"]]
+    else:
+        found = [pools] if isinstance(pools, dict) else pools
+        for name in ("vendor_id", "product_id"):
+            if any(name not in pool for pool in found):
+                raise KeyError(name)
+    return sum(int(pool["count"]) for pool in found)

@@ -146,7 +146,7 @@ def named_rows(
         found = {
             row
             for row in frame.rows_of_name(host)
-            if frame.facts(row).host == host and (not node or frame.facts(row).node == node)
+            if frame.place(row).host == host and (not node or frame.place(row).node == node)
         }
     if request.force_hosts:
         forced = {row for host in request.force_hosts for row in frame.rows_of_name(host)}
@@ -155,7 +155,7 @@ def named_rows(
         nodes = frozenset(request.force_nodes)
         if found is None:
             found = frame.rows_of_nodes(nodes)
-        found = {row for row in found if frame.facts(row).node in nodes}
+        found = {row for row in found if frame.place(row).node in nodes}
     if trees is not None:
         in_trees = {frame.row_of_tree(tree) for tree in trees} - {None}
         found = in_trees if found is None else found & in_trees  # type: ignore[assignment]

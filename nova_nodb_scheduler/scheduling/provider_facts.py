@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.scheduling import fields, host_facts
+from nova_nodb_scheduler.scheduling import amounts, fields, host_facts
 
 #: By it a provider offers its resources to others of its aggregates.
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
@@ -33,24 +33,23 @@ def digest(key: str, state: Mapping[str, Any]) -> host_facts.ProviderFacts:
             return _read(fields.Fields(f"providers/{key}", state), key)
         except errors.InvalidRecord as error:
             broken = str(error)
-    return host_facts.ProviderFacts(generation=-1, tree=frozenset([key]), broken=str(broken))
+    return host_facts.ProviderFacts(generation=-1, broken=str(broken))
 
 
 def _read(whole: fields.Fields, uuid: str) -> host_facts.ProviderFacts:
     children: Mapping[str, Any] = whole.get("children")
-    nested = _NONE
-    tree = [uuid]
+    nested = tree = _NONE
     if children:
         found: set[str] = set()
         below = whole.mapping("children")
         for child in children:
-            tree.append(child)
             its = below.mapping(child)
             parent = its.get("parent")
             if parent != uuid and parent not in children:
                 raise whole.wrong(f"children.{child}.parent", "no provider of the tree")
             found.update(_inventories(its))
         nested = frozenset(found)
+        tree = frozenset([uuid, *children])
     return host_facts.ProviderFacts(
         generation=whole.integer("generation"),
         inventories=_inventories(whole),
@@ -58,7 +57,7 @@ def _read(whole: fields.Fields, uuid: str) -> host_facts.ProviderFacts:
         traits=_texts(whole, "traits"),
         aggregates=_texts(whole, "aggregates"),
         nested=nested,
-        tree=frozenset(tree),
+        tree=tree,
     )
 
 
@@ -89,7 +88,7 @@ def _used(whole: fields.Fields) -> Mapping[str, int]:
                 used[name] = used.get(name, 0) + amount
     except (AttributeError, TypeError) as error:
         raise whole.wrong("allocations", f"{type(error).__name__}: {error}") from error
-    return used
+    return amounts.kept(used)
 
 
 def _inventories(whole: fields.Fields) -> Mapping[str, host_facts.Inventory]:

@@ -72,17 +72,17 @@ class SharedHosts:
                 break
             if row in self._left_out:
                 continue
-            facts = self._frame.facts(row)
-            if facts.uuid in passed_over:
+            place = self._frame.place(row)
+            if place.uuid in passed_over:
                 continue
             own = self._steps.candidates
             found.append(
                 choice.Choice(
                     row=row,
-                    uuid=facts.uuid,
-                    cell=facts.cell,
-                    host=facts.host,
-                    node=facts.node,
+                    uuid=place.uuid,
+                    cell=place.cell,
+                    host=place.host,
+                    node=place.node,
                     score=ranked.scores.item(row),
                     allocation_requests=(
                         own.allocation_requests(self._frame, row, passed=True) if own else ()

@@ -63,7 +63,7 @@ class Shortlist:
         self._shuffled = shuffled
         self._rng = rng
         self.rows = rows
-        self._facts = np.array(frame.facts_of(rows.tolist()) or [None], object)[: len(rows)]
+        self._places = np.array(frame.places_of(rows.tolist()) or [None], object)[: len(rows)]
         self._tenure = frame.tenure[rows]
         self._updated = frame.updated[rows]
         self._offers = np.ones((0, len(rows)), np.bool_)
@@ -83,7 +83,7 @@ class Shortlist:
 
     @property
     def uuids(self) -> list[str]:
-        return [facts.uuid for facts in self._facts]
+        return [place.uuid for place in self._places]
 
     # -- the next server of the request ---------------------------------------
 
@@ -165,7 +165,7 @@ class Shortlist:
         if which.all():
             return
         self.rows = self.rows[which]
-        self._facts = self._facts[which]
+        self._places = self._places[which]
         self._tenure = self._tenure[which]
         self._updated = self._updated[which]
         self._offers = self._offers[:, which]
@@ -191,8 +191,8 @@ class Shortlist:
         for at in ranked.best_first(self._rng, shuffled=self._shuffled):
             if len(found) == count:
                 break
-            facts = self._facts[at]
-            if facts.uuid in passed_over or (cell is not None and facts.cell != cell):
+            place = self._places[at]
+            if place.uuid in passed_over or (cell is not None and place.cell != cell):
                 continue
             allocation_requests = self._allocation_requests(at)
             if self._steps.candidates is not None and not allocation_requests:
@@ -200,10 +200,10 @@ class Shortlist:
             found.append(
                 choice.Choice(
                     row=self.rows.item(at),
-                    uuid=facts.uuid,
-                    cell=facts.cell,
-                    host=facts.host,
-                    node=facts.node,
+                    uuid=place.uuid,
+                    cell=place.cell,
+                    host=place.host,
+                    node=place.node,
                     score=ranked.scores.item(at),
                     allocation_requests=allocation_requests,
                 )
@@ -211,7 +211,7 @@ class Shortlist:
         return found
 
     def _allocation_requests(self, at: int) -> tuple[contract.AllocationRequest, ...]:
-        uuid = self._facts[at].uuid
+        uuid = self._places[at].uuid
         own = self._steps.candidates
         if own is None:
             return ()

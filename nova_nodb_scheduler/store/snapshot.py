@@ -217,7 +217,32 @@ class NamespaceView:
         if row is None:
             return None
         number, offset = divmod(row, chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        kept = chunk.digests[offset]
+        form = self.namespace.digest_form
+        if form is None:
+            return kept
+        return form.restore(key, kept, lambda name: self._text(chunk, offset, name))
+
+    def _text(self, chunk: chunks.Chunk, offset: int, name: str) -> str:
+        position = self._position("column", name, self._layout.column_positions)
+        return self._vocabularies[position].text(chunk.arrays[position].item(offset))
+
+    def kept_digest(self, key: str) -> Any:
+        """Return a record's digest as the namespace's digest form keeps it; None for none."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, chunks.CHUNK_ROWS)
         return self._chunks[number].digests[offset]
+
+    def kept_digests(self) -> list[Any]:
+        """Return all digests as they are kept, one for each of :meth:`row_keys`."""
+        return [
+            chunk.digests[offset]
+            for chunk in self._chunks_in_order()
+            for offset in chunk.live.nonzero()[0].tolist()
+        ]
 
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""

@@ -145,9 +145,7 @@ class Table:
         make_digest = self._namespace.digest
         try:
             page = self._layout.page(keys, states)
-            digests = make_digest and [
-                make_digest(key, state) for key, state in zip(keys, states, strict=True)
-            ]
+            digests = None if make_digest is None else self._digests(make_digest, keys, states)
         except (errors.NodbError, TypeError, ValueError) as error:
             if len(taken) == 1:
                 outcomes[taken[0]] = error
@@ -224,6 +222,16 @@ class Table:
                 packing=self._packing,
             )
         return self._view
+
+    def _digests(
+        self,
+        make_digest: namespaces.Digest,
+        keys: Sequence[str],
+        states: Sequence[Mapping[str, Any]],
+    ) -> list[Any]:
+        made = list(map(make_digest, keys, states))
+        form = self._namespace.digest_form
+        return made if form is None else list(map(form.keep, keys, states, made))
 
     # -- rows ---------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Identity(Source):
     def _of(self, frame: host_frame.HostFrame, row: int) -> Any:
         if self.when_reported and not frame.updated[row]:
             return None
-        return getattr(frame.facts(row), self.field)
+        return getattr(frame.place(row), self.field)
 
 
 #: Numbers of HostState by name.
@@ -207,7 +207,7 @@ def some_unreported(frame: host_frame.HostFrame) -> bool:
     Most of what Nova shows of it is None, at which some of its filters raise.
     """
     rows = np.flatnonzero(frame.alive & ~frame.updated).tolist()
-    providers = (frame.facts(row).provider for row in rows)
+    providers = map(frame.provider, rows)
     return any(provider is None or provider.inventories for provider in providers)
 
 
