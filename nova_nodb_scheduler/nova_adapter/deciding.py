@@ -75,19 +75,19 @@ class Parts:
     """What decides in one worker.
 
     :param host_manager: Nova's, ours in its place
-    :param placing: what holds, claims and counts
+    :param ways: how it places: what holds room and claims
     :param placement: what writes allocations
-    :param known_instance: tells whether the store knows a server: it moves, then,
-        and may have allocations
+    :param places: (cell, host) of each place where the store knows a server: one
+        that it knows moves, and may have allocations
     :param generation: grows when the store begins to be built anew
     """
 
     host_manager: Any
     engine: engine_module.Engine
     keeper: frame_keeper.FrameKeeper
-    placing: placing.Parts
+    ways: placing.Parts
     placement: claiming.Placement
-    known_instance: Callable[[str], bool]
+    places: placing.Places
     generation: Callable[[], int]
 
 
@@ -196,7 +196,7 @@ class _Planner:
                     raise NeedsPlacement(reason)
         request = self.request
         if group_hosts:
-            request = placing.with_group_hosts(request, engine, group_hosts)
+            request = placing.with_group_hosts(request, group_hosts)
             self._tell_objects(request)
         made = engine.plan(
             request,
@@ -275,13 +275,13 @@ class _Decision:
         self._group_hosts = list(group.hosts) if group and "hosts" in group else None
         self._planner = _Planner(parts, asked, view, now)
         self._placing = placing.Placing(
-            parts.placing,
+            parts.ways,
             self._planner.request,
             asked.instance_uuids,
             self._planner,
             claiming.RequestAllocations(parts.placement, asked.context, asked.spec),
             view.trace,
-            parts.known_instance,
+            parts.places,
             deadline,
         )
 

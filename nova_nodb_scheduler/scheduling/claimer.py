@@ -64,7 +64,7 @@ class NotTaken:
 
     :param detail: for a log line
     :param group_hosts: hosts the group's members stand on, or are about to, by
-        their uuids as the ledger knows them; None where it was not the group
+        their names; None where it was not the group
     """
 
     wanted: Wanted

@@ -19,11 +19,14 @@ import attrs
 
 from nova_nodb_scheduler.model import claims, requests
 from nova_nodb_scheduler.scheduling import choice, claimer, planning, room, spreading
-from nova_nodb_scheduler.scheduling import engine as engine_module
 
 #: Plans made for one request, beyond which a host that would need another one
 #: is passed over like any that is full.
 _MOST_PLANS = 10
+
+
+#: From a server to (cell, host) of each place where it is known to stand.
+Places = Callable[[str], Collection[tuple[str, str]]]
 
 
 class Result(enum.Enum):
@@ -71,7 +74,7 @@ class Planner(Protocol):
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
         """Look at the present and plan the request.
 
-        :param group_hosts: uuids of hosts that hold members of the request's
+        :param group_hosts: names of hosts that hold members of the request's
             group beside those the request names
         """
 
@@ -112,8 +115,8 @@ class Parts:
 class Placing:
     """One request's placing. One thread.
 
-    :param moves: tells of a server whether it stands, or has allocations,
-        somewhere already
+    :param places: where servers stand already; one that stands somewhere may
+        have allocations
     :param deadline: monotonic seconds, after which a refusal ends the request
     :ivar plan: the latest, once :meth:`place` has made one
     :ivar given_up: whether it ended for want of an answer, not of hosts
@@ -127,7 +130,7 @@ class Placing:
         planner: Planner,
         authority: Authority,
         trace: Trace,
-        moves: Callable[[str], bool],
+        places: Places,
         deadline: float,
     ) -> None:
         self._parts = parts
@@ -136,7 +139,7 @@ class Placing:
         self._planner = planner
         self._authority = authority
         self._trace = trace
-        self._moves = moves
+        self._places = places
         self._deadline = deadline
         self.plan: planning.Plan
         self.given_up = False
@@ -328,6 +331,7 @@ class Placing:
 
     def _wanted(self, consumer: str, chosen: choice.Choice) -> claimer.Wanted:
         flavor = self._request.flavor
+        places = self._places(consumer)
         return claimer.Wanted(
             consumer,
             chosen,
@@ -337,25 +341,17 @@ class Placing:
                 vcpus=flavor.vcpus,
                 memory_mb=flavor.memory_mb,
                 disk_gb=flavor.root_gb + flavor.ephemeral_gb,
-                instances=1,
+                # Resized on its host, it is one of the host's instances before and after.
+                instances=0 if (chosen.cell, chosen.host) in places else 1,
                 io_operations=1,
             ),
-            moves=self._moves(consumer),
+            moves=bool(places),
         )
 
 
-def with_group_hosts(
-    request: requests.Request, engine: engine_module.Engine, uuids: Collection[str]
-) -> requests.Request:
-    """Return a request whose group has members on some more hosts.
-
-    :param uuids: of compute nodes; one that the engine does not know adds nothing
-    """
-    if request.group is None:
+def with_group_hosts(request: requests.Request, hosts: Collection[str]) -> requests.Request:
+    """Return a request whose group has members on some more hosts, by their names."""
+    group = request.group
+    if group is None:
         return request
-    with engine.lock:
-        rows = [row for uuid in uuids if (row := engine.frame.row_of(uuid)) is not None]
-        names = {engine.frame.facts(row).host for row in rows}
-    return attrs.evolve(
-        request, group=attrs.evolve(request.group, hosts=request.group.hosts | names)
-    )
+    return attrs.evolve(request, group=attrs.evolve(group, hosts=group.hosts.union(hosts)))

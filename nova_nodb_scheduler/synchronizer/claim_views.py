@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records, requests
-from nova_nodb_scheduler.scheduling import claim_facts, namespaces
+from nova_nodb_scheduler.scheduling import claim_facts, group_members, namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
@@ -23,9 +21,6 @@ from nova_nodb_scheduler.synchronizer import (
 
 #: Of a request decided on a snapshot, what tells whether a claim fits.
 MakeFits = Callable[[snapshot_module.Snapshot, requests.Request], claim_rules.Fits]
-
-#: Statuses of a migration that is over.
-_OVER = frozenset(("cancelled", "completed", "confirmed", "done", "error", "failed", "reverted"))
 
 
 class StoreViews:
@@ -63,9 +58,7 @@ class StoreViews:
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """See :class:`.claimer.Views`: where members stand, and between which hosts they move."""
-        shown = _Snapshot(self._store.snapshot())
-        known = {uuid: shown.hosts_of(uuid) for uuid in group.members}
-        return {uuid: hosts for uuid, hosts in known.items() if hosts}
+        return group_members.known(self._store.snapshot(), group)
 
     def claimable(self, host: str) -> bool:
         """Tell whether a host was published in the epoch that the store holds."""
@@ -75,8 +68,6 @@ class StoreViews:
 class _Snapshot:
     def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
         self._snapshot = snapshot
-        self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
-        self._instances = snapshot.namespace(namespaces.INSTANCES.name)
 
     def record(self, host: str) -> records.Record | None:
         stored = self._snapshot.namespace(namespaces.CLAIM_RECORDS.name).get(host)
@@ -96,26 +87,3 @@ class _Snapshot:
             and provider is not None
             and provider.version > held.confirmed_by
         )
-
-    def hosts_of(self, instance: str) -> frozenset[str]:
-        found: set[str] = set()
-        for cell in self._instances.vocabulary("cell").texts():
-            place = self._instances.indexed(f"{instance}@{cell}", "cell_host")
-            if place is not None:
-                found.update(self._nodes.lookup("cell_host", *place))
-        migrations = self._snapshot.namespace(namespaces.MIGRATIONS.name)
-        for key in migrations.lookup("instance", instance):
-            record = migrations.get(key)
-            if record is not None:
-                found.update(self._moves_between(record.state))
-        return frozenset(found)
-
-    def _moves_between(self, state: Mapping[str, Any]) -> set[str]:
-        row = namespaces_model.value_at(state, ("row",)) or {}
-        if row.get("status") in _OVER:
-            return set()
-        hosts = (row.get("source_compute"), row.get("dest_compute"))
-        found: set[str] = set()
-        for host in filter(None, hosts):
-            found.update(self._nodes.lookup("cell_host", state.get("cell", ""), host))
-        return found

@@ -18,6 +18,7 @@ from nova_nodb_scheduler.scheduling import claimer
 from nova_nodb_scheduler.synchronizer import claim_batches, group_rules, record_editor
 
 #: Policies that rule hosts out.
+Policy = group_model.Policy
 STRICT = (group_model.Policy.AFFINITY, group_model.Policy.ANTI_AFFINITY)
 
 _SOFT = {
@@ -49,7 +50,7 @@ class Views(Protocol):
         """Return what is known now; None while no feed is followed."""
 
     def members(self, group: requests.Group) -> group_rules.Known:
-        """Return the hosts, by uuid, of a group's members, as of the view or later."""
+        """Return the names of the hosts of a group's members, as of the view or later."""
 
 
 class Meter(Protocol):
@@ -207,7 +208,13 @@ class LedgerClaimer:
 
 
 def _claim(wanted: claimer.Wanted) -> model.Claim:
-    return model.Claim(wanted.consumer, wanted.chosen.uuid, wanted.resources, node=wanted.node)
+    return model.Claim(
+        wanted.consumer,
+        wanted.chosen.uuid,
+        wanted.resources,
+        node=wanted.node,
+        place=wanted.chosen.host,
+    )
 
 
 def _unavailable(wanted: claimer.Wanted, detail: str) -> claimer.NotTaken:
