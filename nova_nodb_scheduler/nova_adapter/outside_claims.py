@@ -120,8 +120,9 @@ class OutsideClaims:
         move: Move,
     ) -> claimer.Taken | claimer.NotTaken:
         self._synchronizer.open()
-        wanted = _wanted(move)
-        if not views.is_published():
+        place = views.place()
+        wanted = _wanted(move, place or "")
+        if place is None:
             detail = "the node is not known in the back end's present epoch"
             return claimer.NotTaken(wanted, claimer.Failure.UNAVAILABLE, detail)
         return own.take(move.request, [wanted], self._clock() + self._deadline_seconds)[0]
@@ -138,9 +139,9 @@ class OutsideClaims:
         return False
 
 
-def _wanted(move: Move) -> claimer.Wanted:
-    # What a plan would know of the host; deciding is over.
-    chosen = choice.Choice(-1, move.host, "", "", "", 0.0, ())
+def _wanted(move: Move, host_name: str = "") -> claimer.Wanted:
+    # What a plan would know of the host beside its name; deciding is over.
+    chosen = choice.Choice(-1, move.host, "", host_name, "", 0.0, ())
     return claimer.Wanted(move.consumer, chosen, move.resources, move.node, moves=True)
 
 
@@ -189,7 +190,7 @@ def _claiming(function: Any) -> Any:
         host, resources = _largest(request["allocations"])
         asked = request_conversion.request(spec, (), ())
         move = Move(consumer, host, resources, share_of(asked.flavor), asked)
-        return outside.claimed(move, allocate, _taking_back(context, client, consumer, host))
+        return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
     return claim_resources
@@ -226,7 +227,7 @@ def _claiming_on_destination(function: Any) -> Any:
             function(context, client, instance, source, destination, **kwargs)
             return True
 
-        back = _taking_back(context, client, instance.uuid, destination.uuid)
+        back = taking_back(context, client, instance.uuid, destination.uuid)
         if not outside.claimed(move, allocate, back):
             raise nova_exception.NoValidHost(
                 reason=f"Unable to move instance {instance.uuid} to host {destination.host}. "
@@ -254,7 +255,7 @@ def _largest(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
     return host, dict(allocations[host]["resources"])
 
 
-def _taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
+def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
     def take_back() -> None:
         if not client.remove_provider_tree_from_instance_allocation(context, consumer, host):
             LOG.error(

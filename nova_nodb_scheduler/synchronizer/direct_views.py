@@ -65,14 +65,16 @@ class DirectViews:
         self._read(keys)
         return group_members.known(self._store.snapshot(), group)
 
-    def is_published(self) -> bool:
-        """Tell whether the back end holds the host, in its present epoch.
+    def place(self) -> str | None:
+        """Return the host's name; None where the present epoch does not hold it.
 
         :raises BackendUnavailable: it cannot be read
         """
-        key = records.RecordKey(namespaces.COMPUTE_NODES.name, self._host)
-        found = self._synchronizer.read([key]).get(key)
-        return found is not None and not found.deleted
+        self._read([records.RecordKey(namespaces.COMPUTE_NODES.name, self._host)])
+        snapshot = self._store.snapshot()
+        if self._host not in snapshot.namespace(namespaces.COMPUTE_NODES.name):
+            return None
+        return group_members.place_of(snapshot, self._host)
 
     def _cells(self) -> Sequence[str]:
         pages = self._synchronizer.snapshot([namespaces.CELLS.name]).pages

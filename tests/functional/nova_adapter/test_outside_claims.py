@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims for what conductors allocate by themselves, with Nova's functions and a real Placement."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import outside_claims
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import claims
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.wire import codec
+from tests.functional.nova_adapter import placement_cloud
+from tests.unit.scheduling import hosts as rows
+
+PLAIN = scheduler_utils.claim_resources
+ON_DESTINATION = scheduler_utils.claim_resources_on_destination
+
+
+class OutsideClaimsTest(placement_cloud.PlacementCase):
+    """Conductors over one back end; two nodes with room for one more server each."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.hub = memory.MemoryHub()
+        self.client = memory.MemorySynchronizer(None, self.hub)
+        self.client.open()
+        self.context = nova_context.RequestContext("user", "project", is_admin=True)
+        self.one, self.two = self._node("h1"), self._node("h2")
+        self._publish(namespaces.CELLS, rows.CELL, {})
+        self.outside = self._conductor("conductor")
+        outside_claims.install(self.outside)
+        self.addCleanup(setattr, scheduler_utils, "claim_resources", PLAIN)
+        self.addCleanup(setattr, scheduler_utils, "claim_resources_on_destination", ON_DESTINATION)
+        self.addCleanup(outside_claims.uninstall, self.outside)
+
+    def _conductor(self, name: str) -> outside_claims.OutsideClaims:
+        client = memory.MemorySynchronizer(None, self.hub)
+        return outside_claims.OutsideClaims(client, name, 60.0, 1.0)
+
+    def _node(self, host: str) -> str:
+        node = self.provider(VCPU=1)
+        self._publish(namespaces.COMPUTE_NODES, node, rows.node(node, host))
+        state = rows.provider(inventories={"VCPU": rows.inventory(1)}, allocations={})
+        self._publish(namespaces.PROVIDERS, node, state)
+        return node
+
+    def _publish(self, namespace: namespaces_model.Namespace, key: str, state: Any) -> None:
+        name = records.RecordKey(namespace.name, key)
+        found = self.client.read([name]).get(name)
+        payload = codec.encode(state, namespace.schema)
+        write = records.Write(name, found.revision if found else 0, payload)
+        self.assertTrue(self.client.write([write])[0].won)
+
+    def _held(self, node: str) -> dict[str, model.HeldClaim]:
+        key = claims.key_of(node)
+        record = self.client.read([key]).get(key)
+        if record is None:
+            return {}
+        state = codec.decode(record.payload).state
+        return dict(model.ClaimRecord.from_state(node, state, record.version).claims)
+
+    def _spec(self, **fields: Any) -> Any:
+        flavor = objects.Flavor(
+            vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0, swap=0, extra_specs={}, name="f"
+        )
+        return objects.RequestSpec(
+            self.context, flavor=flavor, project_id="project", user_id="user", **fields
+        )
+
+    def _go(self, consumer: str, node: str, **fields: Any) -> bool:
+        request = {"allocations": {node: {"resources": {"VCPU": 1}}}}
+        return bool(
+            scheduler_utils.claim_resources(
+                self.context, self.admin, self._spec(**fields), consumer, request, "1.36"
+            )
+        )
+
+    def test_an_alternate_is_claimed_and_confirmed(self) -> None:
+        consumer = str(uuid.uuid4())
+        self.assertTrue(self._go(consumer, self.one))
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+        held = self._held(self.one)[consumer]
+        self.assertIs(model.ClaimState.CONFIRMED, held.state)
+        self.assertEqual((1, 64, 1, 1), (held.node.vcpus, held.node.memory_mb, 1, 1))
+
+    def test_room_that_another_has_claimed_is_not_given_again(self) -> None:
+        # Placement would: what the other claimed is not written there yet.
+        first = str(uuid.uuid4())
+        seen: list[bool] = []
+
+        def allocate() -> bool:
+            seen.append(self._go(str(uuid.uuid4()), self.one))
+            return True
+
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.Move(first, self.one, {"VCPU": 1}, model.NodeShare(), request)
+        self.assertTrue(self._conductor("other").claimed(move, allocate, self.fail))
+        self.assertEqual([False], seen)
+        self.assertEqual({first}, set(self._held(self.one)))
+        self.assertEqual({}, self.consumers(self.one))
+
+    def test_a_claim_that_placement_refuses_is_given_back(self) -> None:
+        # The mirror is behind: it does not show who has the room.
+        self.put(placement_cloud.server(self.one, VCPU=1))
+        self.assertFalse(self._go(str(uuid.uuid4()), self.one))
+        self.assertEqual({}, self._held(self.one))
+
+    def test_an_error_of_novas_own_leaves_no_claim(self) -> None:
+        def fail() -> bool:
+            raise nova_exception.AllocationUpdateFailed(consumer_uuid="c", error="no")
+
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.Move("c", self.one, {"VCPU": 1}, model.NodeShare(), request)
+        self.assertRaises(
+            nova_exception.AllocationUpdateFailed, self.outside.claimed, move, fail, self.fail
+        )
+        self.assertEqual({}, self._held(self.one))
+
+    def test_a_claim_that_ended_before_its_confirm_takes_the_allocation_back(self) -> None:
+        consumer = str(uuid.uuid4())
+
+        def allocate() -> bool:
+            # While this conductor slept, its lease ended and another dropped the claim.
+            self._publish(namespaces.CLAIM_RECORDS, self.one, {"claims": {}})
+            return PLAIN(self.context, self.admin, self._spec(), consumer, request, "1.36")
+
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        asked = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.Move(consumer, self.one, {"VCPU": 1}, model.NodeShare(), asked)
+        back = outside_claims.taking_back(self.context, self.admin, consumer, self.one)
+        self.assertFalse(self.outside.claimed(move, allocate, back))
+        self.assertEqual({}, self.consumers(self.one))
+
+    def test_a_groups_policy_rules_an_alternate_out(self) -> None:
+        member, other = str(uuid.uuid4()), str(uuid.uuid4())
+        self._publish(
+            namespaces.INSTANCES,
+            f"{member}@{rows.CELL}",
+            {"cell": rows.CELL, "row": {"uuid": member, "host": "h1", "node": "h1"}},
+        )
+        group = objects.InstanceGroup(
+            uuid=str(uuid.uuid4()), policy="anti-affinity", members=[member, other], hosts=[]
+        )
+        self.assertFalse(self._go(other, self.one, instance_group=group))
+        self.assertEqual({}, self.consumers(self.one))
+        self.assertTrue(self._go(other, self.two, instance_group=group))
+
+    def test_a_forced_destination_is_claimed_and_refused_when_it_is_full(self) -> None:
+        instance = self._instance()
+        self.put(placement_cloud.server(self.one, instance.uuid, VCPU=1))
+        source = objects.ComputeNode(uuid=self.one, host="h1")
+        destination = objects.ComputeNode(uuid=self.two, host="h2")
+        scheduler_utils.claim_resources_on_destination(
+            self.context, self.admin, instance, source, destination
+        )
+        self.assertEqual({self.one, self.two}, set(self.held(instance.uuid)))
+        self.assertIn(instance.uuid, self._held(self.two))
+        late = self._instance()
+        third = self.provider(VCPU=1)
+        self.put(placement_cloud.server(third, late.uuid, VCPU=1))
+        self.assertRaises(
+            nova_exception.NoValidHost,
+            scheduler_utils.claim_resources_on_destination,
+            self.context,
+            self.admin,
+            late,
+            objects.ComputeNode(uuid=third, host="h3"),
+            destination,
+        )
+        self.assertEqual({third}, set(self.held(late.uuid)))
+
+    def test_without_an_answer_of_the_back_end_novas_own_goes_ahead(self) -> None:
+        consumer = str(uuid.uuid4())
+        self.hub.faults.go_down()
+        self.assertTrue(self._go(consumer, self.one))
+        self.hub.faults.come_up()
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_a_scheduler_calls_novas_own_function(self) -> None:
+        consumer = str(uuid.uuid4())
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        self.assertTrue(
+            outside_claims.stock_claim_resources(
+                self.context, self.admin, self._spec(), consumer, request, "1.36"
+            )
+        )
+        self.assertEqual({}, self._held(self.one))
+
+    def _instance(self) -> Any:
+        flavor = objects.Flavor(vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0)
+        return objects.Instance(
+            self.context,
+            uuid=str(uuid.uuid4()),
+            project_id="project",
+            user_id="user",
+            flavor=flavor,
+        )
