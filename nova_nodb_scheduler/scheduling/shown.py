@@ -4,7 +4,8 @@
 A node's record has sums and no names. What links it to a server: nova-compute
 saves the instance with its host, or the migration with its destination, and
 then the node, under one semaphore. So a node's record that is later than the
-instance's counts it.
+instance's counts it. A record that is not later may have been written of a row
+that counts it, too: then its number of instances says so, though not of which.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Counted(enum.Enum):
     NOT = "not counted"
     #: On its way: what it takes, but not as an instance and its I/O.
     COMING = "coming"
+    #: As many are counted as there are. For sums that will do; it is no proof:
+    #: one that just went may be among them in its place.
+    LIKELY = "counted by number"
     WHOLE = "counted"
 
 
@@ -53,6 +57,8 @@ class Shown:
             counted = self.counted(uuid, consumer, share)
             if counted is Counted.WHOLE:
                 return _COUNTED
+            if counted is Counted.LIKELY:
+                return model.NodeShare(fitted=share.fitted)
             if counted is Counted.COMING:
                 return model.NodeShare(instances=share.instances, io_operations=share.io_operations)
             return share
@@ -66,42 +72,52 @@ class Shown:
         if record is None or not isinstance(facts, host_facts.HostFacts):
             return Counted.NOT
         at = _Node(facts, record.version)
-        if self._is_there(at, consumer, share) and self._counts_all(at):
-            return Counted.WHOLE
+        since = self._there_since(at, consumer, share)
+        if since is not None:
+            before, all_of_them = self._expected(at)
+            if since < at.version and facts.num_instances >= before:
+                return Counted.WHOLE
+            if facts.num_instances >= all_of_them:
+                return Counted.LIKELY
         if self._comes(at, consumer):
             return Counted.WHOLE if claim_facts.stays(share) else Counted.COMING
         return Counted.NOT
 
-    def _is_there(self, at: _Node, consumer: str, share: model.NodeShare) -> bool:
+    def _there_since(self, at: _Node, consumer: str, share: model.NodeShare) -> int | None:
+        """Return the version of the instance that names a node; None for none."""
         key = f"{consumer}@{at.facts.cell}"
         if self._instances.indexed(key, "cell_host") != (at.facts.cell, at.facts.host):
-            return False
+            return None
         record = self._instances.get(key)
-        if record is None or record.version >= at.version:
-            return False
+        if record is None:
+            return None
         row = record.state["row"]
         if row.get("node") != at.facts.node:
-            return False
+            return None
         # It was there before it was resized: only its new size tells of the end.
-        return not claim_facts.stays(share) or (row.get("vcpus"), row.get("memory_mb")) == (
+        if claim_facts.stays(share) and (row.get("vcpus"), row.get("memory_mb")) != (
             share.vcpus,
             share.memory_mb,
-        )
+        ):
+            return None
+        return record.version
 
-    def _counts_all(self, at: _Node) -> bool:
-        """Say whether a node's record counts as many servers as it should.
+    def _expected(self, at: _Node) -> tuple[int, int]:
+        """Return how many servers a node's record should count: by its version, and in all.
 
         Two reporters may publish a node's row of before, after they published
-        the instance: then it counts fewer than there are.
+        the instance: then it counts fewer than it should.
         """
-        keys = self._instances.lookup("cell_host", at.facts.cell, at.facts.host)
-        several = len(self._nodes.lookup("cell_host", at.facts.cell, at.facts.host)) > 1
-        expected = 0
-        for key in keys:
-            record = self._instances.get(key)
-            if record is not None and record.version < at.version:
-                expected += not several or record.state["row"].get("node") == at.facts.node
-        return at.facts.num_instances >= expected
+        place = (at.facts.cell, at.facts.host)
+        several = len(self._nodes.lookup("cell_host", *place)) > 1
+        before = all_of_them = 0
+        for record in map(self._instances.get, self._instances.lookup("cell_host", *place)):
+            if record is None:
+                continue
+            if not several or record.state["row"].get("node") == at.facts.node:
+                all_of_them += 1
+                before += record.version < at.version
+        return before, all_of_them
 
     def _comes(self, at: _Node, consumer: str) -> bool:
         for key in self._migrations.lookup("instance", consumer):

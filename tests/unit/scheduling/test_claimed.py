@@ -103,14 +103,46 @@ class FitsTest(testtools.TestCase):
         )
         self.assertFalse(self.fits(others, enabled=("AggregateNumInstancesFilter",)))
 
+    def stand(self, *names):
+        for name in names:
+            self.hosts.put(INSTANCES, f"{name}@{hosts.CELL}", instance(name))
+
     def test_a_server_counts_as_the_node_s_once_the_node_was_reported_after_it(self):
         others = {"x": held()}
-        self.report(instances=3)
-        self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x"))
-        self.assertFalse(self.fits(others, enabled=NUMBERS))
+        self.stand("a", "b", "x")
+        self.report(instances=2)
+        self.assertTrue(self.fits(others, enabled=NUMBERS))
+        self.stand("y")
+        self.assertFalse(self.fits({**others, "y": held()}, enabled=NUMBERS))
 
         self.report(instances=3)
+        self.assertFalse(self.fits({**others, "y": held()}, enabled=NUMBERS))
+        self.hosts.put(INSTANCES, f"y@{hosts.CELL}", None)
+        self.report(instances=3)
         self.assertTrue(self.fits(others, enabled=NUMBERS))
+
+    def test_a_node_that_counts_as_many_as_there_are_counts_each_of_them(self):
+        self.report(instances=3)
+        self.stand("a", "b", "x")
+        self.assertTrue(self.fits({"x": held()}, enabled=NUMBERS))
+        self.stand("c")
+        self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
+
+    def test_what_is_fitted_is_believed_on_proof_alone(self):
+        seen = []
+        share = model.NodeShare(instances=1, fitted={"numa": 1})
+        for reported in (False, True):
+            if reported:
+                self.report(instances=1)
+            else:
+                self.report(instances=1)
+                self.stand("x")
+            self.fits(
+                {"x": held(share)},
+                node=share,
+                fitted=lambda uuid, wanted, others: seen.append(dict(others)) or True,
+            )
+        self.assertEqual([{"x": {"numa": 1}}, {}], seen)
 
     def test_a_node_that_counts_fewer_than_it_should_was_read_too_early(self):
         self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x"))

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends claims that have served: settled, expired, or proved to be nobody's.
+
+- A confirmed claim is *settled* once the records of its host's authorities show
+  all of it: the provider its allocation, the node (later than the instance or
+  the migration that names the host) what it takes of the node. What it counted
+  is counted there; a view older than those records is refused from then on.
+- A pending claim past its lease is *expired*.
+- A confirmed claim that stays unshown is *reconciled*: its allocations are asked
+  of their authority, after the claim was read, and it goes only if nothing
+  stands behind it. Time alone never ends it.
+
+Places in server groups likewise. Each decision is made on the record as it was
+just read, and written by compare-and-set; who loses is looked at next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import contract, settling_evidence, settling_rules
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+#: A consumer's allocations now; None where their authority cannot be asked. May block.
+Ask = Callable[[str], settling_evidence.Allocations | None]
+
+_NODES = namespaces.COMPUTE_NODES.name
+_PROVIDERS = namespaces.PROVIDERS.name
+_INSTANCES = namespaces.INSTANCES.name
+_MIGRATIONS = namespaces.MIGRATIONS.name
+_SCHEMAS = {each.name: each for each in (namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS)}
+
+
+@attrs.frozen
+class SettlingOptions:
+    """Paces and bounds.
+
+    :param batch_records: records read and written at once
+    :param look_seconds: how often all records with claims are looked at, for
+        what no change tells: a lease that ended, a claim that waits to be shown
+    :param ask_after_seconds: how long a confirmed claim may be unshown before
+        its allocations are asked for; doubled each time, up to the next
+    :param hasten_seconds: the same after a change that hints at an end
+    :param asks: questions to the authority in one turn
+    """
+
+    batch_records: int = 128
+    look_seconds: float = 5.0
+    ask_after_seconds: float = 15.0
+    ask_most_seconds: float = 600.0
+    hasten_seconds: float = 2.0
+    asks: int = 8
+
+
+@attrs.define
+class SettlingStatus:
+    """Counts since the start, for status and metrics."""
+
+    settled: int = 0
+    expired: int = 0
+    reconciled: int = 0
+    asked: int = 0
+    unanswered: int = 0
+
+
+@attrs.define
+class _Watch:
+    """When to ask for a claim's allocations."""
+
+    next_at: float
+    pause_seconds: float
+
+
+class Settler:
+    """Settles for all schedulers; one thread of one process at a time.
+
+    :param cursor: how far the store has come; None while that is not proved
+    :param now_seconds: the back end's clock, without I/O
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        cursor: Callable[[], records.Cursor | None],
+        ask: Ask,
+        now_seconds: Callable[[], float],
+        options: SettlingOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._store = store
+        self._cursor = cursor
+        self._ask = ask
+        self._now_seconds = now_seconds
+        self._options = options or SettlingOptions()
+        self._clock = clock
+        self._ledgers = {each.name: each for each in settling_rules.LEDGERS}
+        self._subscription = store.subscribe(
+            (*self._ledgers, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
+        )
+        #: Records with claims, and their consumers.
+        self._waiting: dict[records.RecordKey, frozenset[str]] = {}
+        self._by_consumer: dict[str, set[records.RecordKey]] = {}
+        #: Records to look at, in the order in which they came.
+        self._due: dict[records.RecordKey, None] = {}
+        self._look_at = float("-inf")
+        self._watches: dict[tuple[records.RecordKey, Any, str], _Watch] = {}
+        self._begun = False
+        self.status = SettlingStatus()
+
+    def pause(self) -> None:
+        """Another process settles: look at everything when it is this one's turn again."""
+        self._begun = False
+
+    def turn(self) -> bool:
+        """Look at what changed and what is due; True if more is waiting.
+
+        Blocks for a read and a write, and for the questions.
+
+        :raises BackendUnavailable: what was not written is looked at again
+        """
+        # First the cursor: the snapshot holds all up to it, and perhaps more.
+        cursor = self._cursor()
+        if cursor is None:
+            return False
+        touched = self._subscription.drain()
+        snapshot = self._store.snapshot()
+        self._note(touched if self._begun else None, snapshot)
+        self._begun = True
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + self._options.look_seconds
+            self._due.update(dict.fromkeys(self._waiting))
+        evidence = settling_evidence.Evidence(snapshot)
+        wanted = self._wanted(snapshot, evidence)
+        try:
+            if wanted:
+                self._end(wanted, evidence, cursor)
+        except BaseException:
+            self._due.update(dict.fromkeys(wanted))
+            raise
+        return bool(self._due)
+
+    # -- what to look at ------------------------------------------------------------
+
+    def _note(
+        self,
+        touched: Mapping[str, Collection[str]] | None,
+        snapshot: snapshot_module.Snapshot,
+    ) -> None:
+        if touched is None:
+            self._waiting.clear()
+            self._by_consumer.clear()
+            self._due.clear()
+            self._watches.clear()
+            self._look_at = float("-inf")
+            for name in self._ledgers:
+                self._note_records(name, snapshot.namespace(name).keys(), snapshot)
+            return
+        for name in self._ledgers:
+            self._note_records(name, touched.get(name, ()), snapshot)
+        for name in (_NODES, _PROVIDERS):
+            for uuid in touched.get(name, ()):
+                key = records.RecordKey(namespaces.CLAIM_RECORDS.name, uuid)
+                if key in self._waiting:
+                    self._due[key] = None
+                    if name == _PROVIDERS:
+                        self._hasten(key)
+        for key in self._of_servers(touched, snapshot):
+            self._due[key] = None
+            self._hasten(key)
+
+    def _note_records(
+        self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
+    ) -> None:
+        view = snapshot.namespace(name)
+        ledger = self._ledgers[name]
+        for each in keys:
+            key = records.RecordKey(name, each)
+            for consumer in self._waiting.pop(key, ()):
+                left = self._by_consumer[consumer]
+                left.discard(key)
+                if not left:
+                    del self._by_consumer[consumer]
+            stored = view.get(each)
+            if stored is None:
+                continue
+            try:
+                entries = ledger.entries(each, stored.state)
+            except (errors.NodbError, AttributeError, KeyError, TypeError, ValueError) as error:
+                LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
+                continue
+            if entries:
+                consumers = frozenset(map(ledger.consumer, entries))
+                self._waiting[key] = consumers
+                for consumer in consumers:
+                    self._by_consumer.setdefault(consumer, set()).add(key)
+                self._due[key] = None
+
+    def _of_servers(
+        self, touched: Mapping[str, Collection[str]], snapshot: snapshot_module.Snapshot
+    ) -> set[records.RecordKey]:
+        found: set[records.RecordKey] = set()
+        for each in touched.get(_INSTANCES, ()):
+            found |= self._by_consumer.get(each.partition("@")[0], set())
+        migrations = snapshot.namespace(_MIGRATIONS)
+        for each in touched.get(_MIGRATIONS, ()):
+            for consumer in migrations.indexed(each, "instance") or ():
+                found |= self._by_consumer.get(consumer, set())
+        return found
+
+    def _hasten(self, key: records.RecordKey) -> None:
+        soon = self._clock() + self._options.hasten_seconds
+        for (of, _, _), watch in self._watches.items():
+            if of == key:
+                watch.next_at = min(watch.next_at, soon)
+
+    def _wanted(
+        self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
+    ) -> dict[records.RecordKey, frozenset[Any]]:
+        """Return the records to change, with the entries to ask for, taken off what is due."""
+        wanted: dict[records.RecordKey, frozenset[Any]] = {}
+        now_seconds = self._now_seconds()
+        asks = self._options.asks
+        for key in list(self._due):
+            if len(wanted) >= self._options.batch_records:
+                break
+            del self._due[key]
+            stored = snapshot.namespace(key.namespace).get(key.key)
+            if stored is None or key not in self._waiting:
+                continue
+            ledger = self._ledgers[key.namespace]
+            verdict = ledger.judge(key.key, stored.state, stored.version, evidence, now_seconds)
+            to_ask = self._to_ask(key, verdict.unshown, asks)
+            asks -= len(to_ask)
+            if verdict.ended or to_ask:
+                wanted[key] = to_ask
+        return wanted
+
+    def _to_ask(
+        self, key: records.RecordKey, unshown: Mapping[Any, str], at_most: int
+    ) -> frozenset[Any]:
+        now = self._clock()
+        ours = {(key, entry, claim_id) for entry, claim_id in unshown.items()}
+        for stale in [each for each in self._watches if each[0] == key and each not in ours]:
+            del self._watches[stale]
+        asked: set[Any] = set()
+        for each in sorted(ours, key=str):
+            pause = self._options.ask_after_seconds
+            watch = self._watches.setdefault(each, _Watch(now + pause, pause))
+            if now >= watch.next_at and len(asked) < at_most:
+                watch.pause_seconds = min(2 * watch.pause_seconds, self._options.ask_most_seconds)
+                watch.next_at = now + watch.pause_seconds
+                asked.add(each[1])
+        return frozenset(asked)
+
+    # -- ending -----------------------------------------------------------------------
+
+    def _end(
+        self,
+        wanted: Mapping[records.RecordKey, frozenset[Any]],
+        evidence: settling_evidence.Evidence,
+        cursor: records.Cursor,
+    ) -> None:
+        found = self._synchronizer.read(wanted)
+        # After the records were read: versions of two epochs do not compare.
+        if self._synchronizer.head().epoch != cursor.epoch:
+            self._begun = False
+            return
+        writes, counts = [], []
+        for key, to_ask in wanted.items():
+            record = found.get(key)
+            if record is None or record.deleted:
+                continue
+            decoded = codec.decode(record.payload)
+            codec.check_readable(decoded.schema, _SCHEMAS[key.namespace])
+            change = self._change(key, decoded.state, record.version, to_ask, evidence, cursor)
+            if change is None:
+                continue
+            state, *count = change
+            payload = codec.encode(state, _SCHEMAS[key.namespace].schema, record=str(key))
+            writes.append(records.Write(key, record.revision, payload))
+            counts.append(count)
+        if not writes:
+            return
+        for write, result, (settled, expired, reconciled) in zip(
+            writes, self._synchronizer.write(writes), counts, strict=True
+        ):
+            if result.won:
+                self.status.settled += settled
+                self.status.expired += expired
+                self.status.reconciled += reconciled
+            else:
+                self._due[write.key] = None
+
+    def _change(
+        self,
+        key: records.RecordKey,
+        state: Mapping[str, Any],
+        version: int,
+        to_ask: frozenset[Any],
+        evidence: settling_evidence.Evidence,
+        cursor: records.Cursor,
+    ) -> tuple[Mapping[str, Any], int, int, int] | None:
+        """Return the state to write, and how many were settled, expired, reconciled."""
+        ledger = self._ledgers[key.namespace]
+        verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
+        absent = {
+            entry
+            for entry in to_ask & verdict.unshown.keys()
+            if self._is_absent(ledger, key, entry, state)
+        }
+        if not verdict.ended and not absent:
+            return None
+        # What nothing stands behind may be shown by records older than its confirm.
+        shown_at = max(verdict.shown_at, cursor.version if absent else 0)
+        settled = None
+        if verdict.settled or absent:
+            settled = records.Cursor(cursor.epoch, min(shown_at, cursor.version))
+        left = ledger.without(key.key, state, version, verdict.ended | absent, settled)
+        for entry in absent:
+            LOG.info(
+                "A confirmed claim of %(consumer)s in %(key)s goes: nothing stands behind it.",
+                {"consumer": ledger.consumer(entry), "key": key},
+            )
+        return left, len(verdict.settled), len(verdict.expired), len(absent)
+
+    def _is_absent(
+        self,
+        ledger: settling_rules.Ledger,
+        key: records.RecordKey,
+        entry: Any,
+        state: Mapping[str, Any],
+    ) -> bool:
+        self.status.asked += 1
+        allocations = self._ask(ledger.consumer(entry))
+        if allocations is None:
+            self.status.unanswered += 1
+            return False
+        # After the answer: what the store shows by now was true then, or later.
+        evidence = settling_evidence.Evidence(self._store.snapshot())
+        held = ledger.entries(key.key, state)[entry]
+        return not ledger.is_needed(key.key, entry, held, evidence, allocations)
+
+
+def counts(
+    snapshot: snapshot_module.Snapshot, now_seconds: float, lease_seconds: float
+) -> dict[str, float]:
+    """Return claims on hosts by state, and the age of the oldest pending one in seconds."""
+    view = snapshot.namespace(namespaces.CLAIM_RECORDS.name)
+    found = {"pending": 0.0, "confirmed": 0.0, "oldest_pending_seconds": 0.0}
+    for host in view.keys():  # noqa: SIM118 - a view is no mapping
+        for held in settling_evidence.claims_of(snapshot, host).values():
+            found[held.state.value] += 1
+            if held.state is model.ClaimState.PENDING and held.deadline_seconds is not None:
+                age = now_seconds - (held.deadline_seconds - lease_seconds)
+                found["oldest_pending_seconds"] = max(found["oldest_pending_seconds"], age)
+    return found

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which claims of a record have served, by the evidence of one snapshot; without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import claim_rules, group_rules, settling_evidence
+
+
+@attrs.frozen
+class Verdict:
+    """What to drop of a record, and what cannot be told.
+
+    :param entries: consumers, or places in a group
+    :param shown_at: version that a view must have come to, to see what was settled
+    :param unshown: confirmed entries that no record shows, claim id by entry
+    """
+
+    expired: frozenset[Any] = frozenset()
+    settled: frozenset[Any] = frozenset()
+    shown_at: int = 0
+    unshown: Mapping[Any, str] = attrs.field(factory=dict)
+
+    @property
+    def ended(self) -> frozenset[Any]:
+        return self.expired | self.settled
+
+
+class Ledger(Protocol):
+    """The records of one kind: of hosts or of server groups. No I/O."""
+
+    name: str
+
+    def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[Any, Any]:
+        """Return a record's claims, or members, by consumer or place."""
+
+    def consumer(self, entry: Any) -> str:
+        """Return whose an entry is."""
+
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settling_evidence.Evidence,
+        now_seconds: float,
+    ) -> Verdict:
+        """Tell what has served."""
+
+    def is_needed(
+        self,
+        key: str,
+        entry: Any,
+        held: Any,
+        evidence: settling_evidence.Evidence,
+        allocations: settling_evidence.Allocations,
+    ) -> bool:
+        """Say whether anything stands behind an unshown entry."""
+
+    def without(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        entries: Collection[Any],
+        settled: records.Cursor | None,
+    ) -> Mapping[str, Any]:
+        """Return the state to write once some entries are dropped."""
+
+
+class Hosts:
+    """Claims on hosts, by consumer."""
+
+    name = namespaces.CLAIM_RECORDS.name
+
+    def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[str, model.HeldClaim]:
+        return model.ClaimRecord.from_state(key, state, 0).claims
+
+    def consumer(self, entry: str) -> str:
+        return entry
+
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settling_evidence.Evidence,
+        now_seconds: float,
+    ) -> Verdict:
+        record = model.ClaimRecord.from_state(key, state, version)
+        shown_at = evidence.shown_at(key)
+        confirmed = claim_rules.confirmed(record, record.claims)
+        settled = frozenset(
+            consumer
+            for consumer in claim_rules.settled(record, confirmed, shown_at)
+            if _has_served(evidence, key, consumer, record.claims[consumer])
+        )
+        return Verdict(
+            frozenset(claim_rules.expired(record, now_seconds)),
+            settled,
+            shown_at,
+            {name: record.claims[name].claim_id for name in confirmed if name not in settled},
+        )
+
+    def is_needed(
+        self,
+        key: str,
+        entry: str,
+        held: model.HeldClaim,
+        evidence: settling_evidence.Evidence,
+        allocations: settling_evidence.Allocations,
+    ) -> bool:
+        return evidence.is_needed(key, entry, held, allocations)
+
+    def without(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        entries: Collection[str],
+        settled: records.Cursor | None,
+    ) -> Mapping[str, Any]:
+        left = model.ClaimRecord.from_state(key, state, version).without(entries)
+        # An emptied record stays: a tombstone would forget the settlement.
+        return (left.settled_up_to(settled) if settled else left).to_state()
+
+
+class Groups:
+    """Places in server groups, by consumer and host."""
+
+    name = namespaces.GROUP_CLAIMS.name
+
+    def entries(
+        self, key: str, state: Mapping[str, Any]
+    ) -> Mapping[group_model.Place, group_model.Member]:
+        return group_model.GroupRecord.from_state(key, state, 0).members
+
+    def consumer(self, entry: group_model.Place) -> str:
+        return entry[0]
+
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settling_evidence.Evidence,
+        now_seconds: float,
+    ) -> Verdict:
+        record = group_model.GroupRecord.from_state(key, state, version)
+        shown_at = 0
+        settled = set()
+        confirmed = group_rules.confirmed(record)
+        for place in confirmed:
+            at = evidence.place_shown_at(place)
+            if at is not None and group_rules.settled(record, [place], at):
+                settled.add(place)
+                shown_at = max(shown_at, at)
+        return Verdict(
+            frozenset(group_rules.expired(record, now_seconds)),
+            frozenset(settled),
+            shown_at,
+            {name: record.members[name].claim_id for name in confirmed if name not in settled},
+        )
+
+    def is_needed(
+        self,
+        key: str,
+        entry: group_model.Place,
+        held: group_model.Member,
+        evidence: settling_evidence.Evidence,
+        allocations: settling_evidence.Allocations,
+    ) -> bool:
+        return evidence.is_place_needed(entry, allocations)
+
+    def without(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        entries: Collection[group_model.Place],
+        settled: records.Cursor | None,
+    ) -> Mapping[str, Any]:
+        left = group_model.GroupRecord.from_state(key, state, version).without(entries)
+        return (left.settled_up_to(settled) if settled else left).to_state()
+
+
+def _has_served(
+    evidence: settling_evidence.Evidence, host: str, consumer: str, held: model.HeldClaim
+) -> bool:
+    return evidence.is_shown(host, consumer, held) and (
+        held.node == model.NodeShare() or evidence.is_new(host, consumer, held.confirmed_by or 0)
+    )
+
+
+LEDGERS: Iterable[Ledger] = (Hosts(), Groups())

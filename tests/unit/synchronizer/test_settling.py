@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims end when they have served, and never before."""
+
+import testtools
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims, records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import settling
+from tests.unit.scheduling import hosts
+from tests.unit.synchronizer import settling_world
+
+APART = group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY)
+LATER = 100.0
+
+
+class SettlingCase(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.world = settling_world.World()
+        self.world.node()
+        self.world.mirror()
+        self.world.settle()
+
+    @property
+    def status(self):
+        return self.world.settler.status
+
+
+class HostsTest(SettlingCase):
+    def test_a_claim_is_settled_once_provider_and_node_show_it(self):
+        world = self.world
+        world.place("x")
+        for step in (
+            lambda: None,
+            world.mirror,
+            lambda: world.instance("x"),
+            lambda: world.node(count=1),
+        ):
+            self.assertEqual({"x"}, world.left())
+            step()
+            world.settle()
+        self.assertEqual(set(), world.left())
+        self.assertEqual(1, self.status.settled)
+        self.assertEqual([], world.asked)
+
+    def test_it_is_settled_in_whatever_order_they_show_it(self):
+        world = self.world
+        world.place("x")
+        world.instance("x")
+        world.node(count=1)
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+        world.mirror()
+        world.settle()
+        self.assertEqual(set(), world.left())
+
+    def test_views_older_than_what_was_settled_are_refused(self):
+        world = self.world
+        before = world.cursor
+        world.place("x")
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+        world.settle()
+
+        claim = model.Claim("y", "n1", {"VCPU": 1})
+        refused = world.ledger.claim(claim, lambda record: True, before)
+        self.assertIs(model.Reason.STALE_VIEW, refused.reason)
+        self.assertIsInstance(
+            world.ledger.claim(claim, lambda record: True, world.cursor), model.Granted
+        )
+
+    def test_an_allocation_smaller_than_the_claim_settles_nothing(self):
+        world = self.world
+        world.place("x", VCPU=2)
+        world.allocations["x", "n1"] = {"VCPU": 1}
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+
+    def test_an_instance_of_a_former_stay_settles_nothing(self):
+        world = self.world
+        world.instance("x")
+        world.node(count=1)
+        world.place("x")
+        world.mirror()
+        world.node(count=1)
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+
+    def test_a_pending_claim_is_not_settled_and_ends_with_its_lease(self):
+        world = self.world
+        world.claim("x")
+        world.allocations["x", "n1"] = {"VCPU": 1}
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+        world.settle(settling_world.LEASE_SECONDS + 6.0)
+        self.assertEqual(set(), world.left())
+        self.assertEqual(1, self.status.expired)
+
+    def test_time_alone_never_ends_a_confirmed_claim(self):
+        world = self.world
+        world.place("x")
+        for _ in range(200):
+            world.settle(LATER)
+        self.assertEqual({"x"}, world.left())
+        # It was asked for, less and less often.
+        self.assertGreater(self.status.asked, 10)
+        self.assertLess(self.status.asked, 60)
+
+    def test_a_claim_with_nothing_behind_it_is_reconciled(self):
+        world = self.world
+        world.place("x")
+        del world.allocations["x", "n1"]
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+        for _ in range(2):
+            world.settle(20.0)
+        self.assertEqual(set(), world.left())
+        self.assertEqual(1, self.status.reconciled)
+
+    def test_an_authority_that_does_not_answer_ends_nothing(self):
+        world = self.world
+        world.place("x")
+        world.allocations = None
+        for _ in range(3):
+            world.settle(LATER)
+        self.assertEqual({"x"}, world.left())
+        self.assertEqual(self.status.asked, self.status.unanswered)
+        self.assertGreater(self.status.unanswered, 0)
+
+    def test_an_instance_without_an_allocation_keeps_its_claim_until_the_node_counts_it(self):
+        world = self.world
+        world.place("x")
+        del world.allocations["x", "n1"]
+        world.instance("x")
+        world.node(count=0)
+        world.settle(LATER)
+        world.settle(LATER)
+        self.assertEqual({"x"}, world.left())
+        world.node(count=1)
+        for _ in range(3):
+            world.settle(LATER)
+        self.assertEqual(set(), world.left())
+
+    def test_a_provider_that_loses_the_consumer_has_it_asked_for_soon(self):
+        world = self.world
+        world.place("x")
+        for _ in range(6):
+            world.settle(LATER)
+        asked = len(world.asked)
+        del world.allocations["x", "n1"]
+        world.mirror()
+        world.settle()
+        world.settle(6.0)
+        self.assertEqual(set(), world.left())
+        self.assertEqual(asked + 1, len(world.asked))
+
+    def test_a_claim_renewed_while_it_is_asked_for_stays(self):
+        world = self.world
+        world.place("x")
+        del world.allocations["x", "n1"]
+        ask = world.ask
+
+        def renewed(consumer):
+            answer = ask(consumer)
+            world.claim("x")
+            return answer
+
+        world.settler._ask = renewed
+        world.settle()
+        world.settle(20.0)
+        self.assertEqual(1, len(world.asked))
+        self.assertEqual({"x"}, world.left())
+
+    def test_nothing_is_done_across_an_epoch(self):
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+        world.client.head = lambda: records.Cursor("another", 0)
+        world.settler.turn()
+        del world.client.head
+        self.assertEqual({"x"}, world.left())
+        world.settle()
+        self.assertEqual(set(), world.left())
+
+    def test_a_back_end_that_goes_away_leaves_the_work_to_be_done(self):
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+
+        def away(keys):
+            raise errors.BackendUnavailable("memory", "away")
+
+        world.client.read = away
+        self.assertRaises(errors.BackendUnavailable, world.settler.turn)
+        del world.client.read
+        world.settle()
+        self.assertEqual(set(), world.left())
+
+    def test_who_takes_over_settles_what_waits(self):
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+        world.settler = world.make_settler()
+        world.settle()
+        self.assertEqual(set(), world.left())
+
+    def test_many_hosts_share_a_read_and_a_write(self):
+        world = self.world
+        for number in range(40):
+            uuid, host = f"u{number}", f"v{number}"
+            world.node(uuid=uuid, host=host)
+            world.place(f"x{number}", uuid)
+            world.mirror(uuid)
+            world.instance(f"x{number}", host, f"node-{uuid}")
+            world.node(count=1, uuid=uuid, host=host)
+        calls = []
+        for name in ("read", "write", "head"):
+            self.count(world.client, name, calls)
+        self.assertFalse(world.settler.turn())
+        self.assertEqual(["read", "head", "write"], calls)
+        self.assertEqual(40, self.status.settled)
+        del calls[:]
+        world.settler.turn()
+        self.assertEqual([], calls)
+
+    def count(self, client, name, calls):
+        call = getattr(client, name)
+
+        def counted(*args, **kwargs):
+            calls.append(name)
+            return call(*args, **kwargs)
+
+        setattr(client, name, counted)
+
+    def test_what_is_claimed_is_counted_for_status(self):
+        world = self.world
+        world.claim("x")
+        world.place("y")
+        world.clock[0] += 4.0
+        self.assertEqual(
+            {"pending": 1.0, "confirmed": 1.0, "oldest_pending_seconds": 4.0},
+            settling.counts(world.store.snapshot(), world.clock[0], settling_world.LEASE_SECONDS),
+        )
+
+
+class GroupsTest(SettlingCase):
+    def join(self, name, host="n1", place="h1", confirm=True, known=None):
+        world = self.world
+        claim = model.Claim(name, host, {"VCPU": 1}, place=place)
+        answer = world.groups.claim(APART, claim, lambda record: True, world.cursor, known or {})
+        if confirm and isinstance(answer, group_claims.GroupGranted):
+            world.allocations[name, host] = {"VCPU": 1}
+            world.groups.confirm(answer)
+        world.follow()
+        return answer
+
+    def members(self):
+        return set(self.world.groups.read("g").members)
+
+    def test_a_place_is_settled_once_an_instance_stands_there(self):
+        self.join("x")
+        self.world.settle()
+        self.assertEqual({("x", "h1")}, self.members())
+        self.world.instance("x")
+        self.world.settle()
+        self.assertEqual(set(), self.members())
+
+    def test_a_place_is_settled_once_a_migration_goes_there(self):
+        self.join("x")
+        self.world.migration("x")
+        self.world.settle()
+        self.assertEqual(set(), self.members())
+
+    def test_views_that_lack_the_instance_are_refused_then(self):
+        before = self.world.cursor
+        self.join("x")
+        self.world.instance("x")
+        self.world.settle()
+        claim = model.Claim("y", "n1", {"VCPU": 1}, place="h1")
+        refused = self.world.groups.claim(APART, claim, lambda record: True, before, {})
+        self.assertIs(model.Reason.STALE_VIEW, refused.reason)
+
+    def test_a_pending_place_ends_with_its_lease(self):
+        self.join("x", confirm=False)
+        self.world.settle(settling_world.LEASE_SECONDS + 6.0)
+        self.assertEqual(set(), self.members())
+
+    def test_a_place_with_nothing_behind_it_is_reconciled(self):
+        self.join("x")
+        for _ in range(3):
+            self.world.settle(LATER)
+        self.assertEqual({("x", "h1")}, self.members())
+        del self.world.allocations["x", "n1"]
+        for _ in range(20):
+            self.world.settle(LATER)
+        self.assertEqual(set(), self.world.left())
+        self.assertEqual(set(), self.members())
+
+    def test_a_place_named_by_a_node_s_uuid_is_settled_all_the_same(self):
+        self.join("x", place="")
+        self.world.instance("x")
+        self.world.settle()
+        self.assertEqual(set(), self.members())
+
+
+class ForeignRecordsTest(SettlingCase):
+    def test_a_record_nobody_understands_is_left_and_told_of(self):
+        self.world.place("x")
+        self.world.put(namespaces.CLAIM_RECORDS, "n9", {"claims": {"y": {"state": "odd"}}})
+        self.world.mirror()
+        self.world.instance("x")
+        self.world.node(count=1)
+        self.world.settle()
+        self.assertEqual(set(), self.world.left())
+
+    def test_hosts_without_a_mirror_keep_their_claims_while_allocations_stand(self):
+        self.world.put(namespaces.PROVIDERS, "n1", None)
+        self.world.place("x")
+        self.world.instance("x")
+        self.world.node(count=1)
+        for _ in range(3):
+            self.world.settle(LATER)
+        self.assertEqual({"x"}, self.world.left())
+        self.world.put(
+            namespaces.PROVIDERS, "n1", hosts.provider(1, allocations={"x": {"VCPU": 1}})
+        )
+        self.world.settle()
+        self.assertEqual(set(), self.world.left())
