@@ -233,6 +233,35 @@ How long a request goes on trying to allocate in Placement when others write to
 the same providers, or Placement does not answer.
 """,
     ),
+    cfg.StrOpt(
+        "claims",
+        default="on",
+        choices=[
+            ("on", "schedulers claim hosts of one another before they allocate"),
+            ("off", "each scheduler trusts Placement alone, as stock Nova does"),
+        ],
+        help="""
+Whether a scheduler claims a host by compare-and-set on the synchronizer before
+it allocates there. With ``on`` any number of schedulers may run: capacity,
+bounds on instances and I/O, and server group policies hold among them, for two
+small writes a server on the back end. Placement by itself over-commits when
+allocations race. Turn it off only where a single scheduler worker runs. All
+schedulers must have the same value.
+
+Claims are made for requests decided from memory (``candidates = memory``).
+""",
+    ),
+    cfg.FloatOpt(
+        "claim_lease_seconds",
+        default=60.0,
+        min=2,
+        help="""
+How long a claim holds its place before the allocation is written, by the back
+end's clock. A scheduler that sleeps for longer finds its claim gone, takes its
+allocation back and goes to the next host. What a scheduler that died had
+claimed is free again after this time. Longer than ``claim_deadline_seconds``.
+""",
+    ),
     cfg.FloatOpt(
         "allocation_batch_window_seconds",
         default=0.0,

@@ -106,6 +106,13 @@ class Plugin:
                 "mirror_sweep_interval_seconds: one slow sweep must not send every request to "
                 "Placement",
             )
+        if self.options.claim_lease_seconds <= self.options.claim_deadline_seconds:
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] claim_lease_seconds",
+                self.options.claim_lease_seconds,
+                f"set it above {self.options.claim_deadline_seconds:g}, which is "
+                "claim_deadline_seconds: a claim must outlast the slowest write of an allocation",
+            )
         if self.conf.servicegroup_driver != "db":
             raise errors.ConfigurationError(
                 "[DEFAULT] servicegroup_driver",
@@ -283,6 +290,7 @@ class Plugin:
                 replicator=runtime.replicator,
                 now_seconds=runtime.clock.now_seconds,
                 placement_client=placement_client,
+                claim_meter=runtime.claim_metrics,
             ),
             decision_parts.DecisionOptions(
                 mirror=wiring.MirrorOptions(
@@ -295,6 +303,8 @@ class Plugin:
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
                 cache_bytes=options.signature_cache_mib * 1024 * 1024,
+                claims=options.claims == "on",
+                claim_lease_seconds=options.claim_lease_seconds,
             ),
         )
 

@@ -13,8 +13,9 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import claiming, deciding, scheduling_options
+from nova_nodb_scheduler.nova_adapter import claim_parts, claiming, deciding, scheduling_options
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
+from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import (
     candidates,
     claimer,
@@ -45,6 +46,8 @@ class DecisionOptions:
     batch_window_seconds: float
     max_batch_servers: int
     cache_bytes: int
+    claims: bool
+    claim_lease_seconds: float
 
 
 @attrs.frozen
@@ -61,6 +64,7 @@ class Surroundings:
     replicator: replicator.Replicator
     now_seconds: Callable[[], float]
     placement_client: Callable[[], Any]
+    claim_meter: claim_metrics.ClaimMetrics
 
 
 class DecisionParts:
@@ -98,13 +102,13 @@ class DecisionParts:
                 host_manager=around.host_manager,
                 engine=self.engine,
                 keeper=self.frame_keeper,
-                placing=placing.Parts(
-                    room_module.Room(self.engine, self.reservations), claimer.NoClaims()
+                ways=placing.Parts(
+                    room_module.Room(self.engine, self.reservations), self._make_claimer()
                 ),
                 placement=claiming.Placement(
                     around.placement_client, self._writer, self._mirror.hints.hint
                 ),
-                known_instance=lambda uuid: bool(self._present.locate(uuid)),
+                places=self._present.locate,
                 generation=lambda: around.replicator.generation,
             ),
             self._proved_full,
@@ -135,6 +139,20 @@ class DecisionParts:
         )
         return made, frame_keeper.FrameKeeper(
             around.store, made, present, ratios=ratios, reservations=self.reservations
+        )
+
+    def _make_claimer(self) -> claimer.Claimer:
+        if not self._options.claims:
+            return claimer.NoClaims()
+        around = self._around
+        return claim_parts.make_claimer(
+            around.synchronizer,
+            around.store,
+            around.replicator,
+            self.engine,
+            around.now_seconds,
+            self._options.claim_lease_seconds,
+            around.claim_meter,
         )
 
     # -- life -------------------------------------------------------------------

@@ -22,6 +22,7 @@ from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
+from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import metrics as metrics_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -102,6 +103,7 @@ class SchedulerRuntime:
         #: What decides from memory; None where only host states come from there.
         self.decisions: decision_parts.DecisionParts | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
+        self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
         self.synchronizer = make_synchronizer()
         self.store = host_state_store.HostStateStore(
             declared, codec.decode_state, packing=packing.Packing
@@ -153,6 +155,7 @@ class SchedulerRuntime:
             "fallbacks": self.fallbacks(),
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
+            "claims": self.claim_metrics.figures(),
             "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
             "state": self.replicator.status().state.value,

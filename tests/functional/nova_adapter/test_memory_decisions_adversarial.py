@@ -120,7 +120,9 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
     def known(self, tell: Callable[[str], bool]) -> None:
         """Have the decider take some servers for known."""
         decider = self.runtime.decisions.decider
-        decider.parts = attrs.evolve(decider.parts, known_instance=tell)
+        decider.parts = attrs.evolve(
+            decider.parts, places=lambda consumer: [("", "")] if tell(consumer) else []
+        )
 
     def test_a_server_that_fails_to_move_keeps_what_it_has_where_it_runs(self):
         server, spec = self.evacuated("h1", ["h1"])
@@ -179,7 +181,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_at_the_second_server_gives_the_room_of_the_first_back(self):
-        room = self.runtime.decisions.decider.parts.placing.room
+        room = self.runtime.decisions.decider.parts.ways.room
         own = room.take
         calls = []
 
