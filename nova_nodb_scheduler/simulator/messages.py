@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the world and a scheduler's process say to each other through their pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from nova_nodb_scheduler.simulator import workload
+
+# -- from the world ----------------------------------------------------------------
+
+
+@attrs.frozen
+class Decide:
+    """A request."""
+
+    number: int
+    flavor: workload.Flavor
+    servers: tuple[str, ...]
+
+
+@attrs.frozen
+class Stop:
+    """Say goodbye."""
+
+
+@attrs.frozen
+class Answer:
+    """What became of a :class:`Write`: the servers that their hosts refused."""
+
+    refused: frozenset[str]
+
+
+# -- from a scheduler ----------------------------------------------------------------
+
+
+@attrs.frozen
+class Ready:
+    """The whole cluster is known; requests may come.
+
+    :param hosts: that are in the frame
+    """
+
+    hosts: int
+
+
+@attrs.frozen
+class Allocation:
+    """What a server takes of a host."""
+
+    server: str
+    host_uuid: str
+    resources: Mapping[str, int]
+
+
+@attrs.frozen
+class Write:
+    """Allocations to be written for a request; an :class:`Answer` is expected."""
+
+    number: int
+    allocations: tuple[Allocation, ...]
+
+
+@attrs.frozen
+class Remove:
+    """Allocations to be taken back, of those hosts only; an :class:`Answer` is expected."""
+
+    number: int
+    allocations: tuple[Allocation, ...]
+
+
+@attrs.frozen
+class Decided:
+    """How a request ended.
+
+    :param outcome: one of those of :mod:`.scheduler`
+    :param hosts: uuids, of each server in their order; empty unless placed
+    :param seconds: real, from the request's arrival at the scheduler
+    :param looked_at_seconds: simulated time of the view the hosts were chosen from
+    :param version: place in the feed up to which the view had come
+    :param reasons: how often a host was passed over, by why
+    :param conflicts: compare-and-sets on claims that others won
+    :param unproved: who reports the hosts' heartbeats was silent
+    """
+
+    number: int
+    outcome: str
+    hosts: tuple[str, ...]
+    seconds: float
+    looked_at_seconds: float
+    version: int
+    reasons: Mapping[str, int]
+    conflicts: int
+    unproved: bool
+
+
+@attrs.frozen
+class Failed:
+    """A fault of the simulator or of what it runs; the process ends."""
+
+    text: str

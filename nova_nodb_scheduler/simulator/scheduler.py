@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One scheduler as the plugin assembles it, less Nova: from the feed to the claims.
+
+Driver, replicator, store, frame keeper, engine, placing and claimer are the
+plugin's own. What a run adds is the strategy, and made hosts as the authority.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+from stevedore import extension
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import (
+    choice,
+    claimer,
+    engine,
+    fact_source,
+    frame_keeper,
+    host_frame,
+    namespaces,
+    node_facts,
+    options,
+    placing,
+    planning,
+    plugins,
+    reservations,
+    room,
+)
+from nova_nodb_scheduler.simulator import (
+    backend_line,
+    claiming,
+    host_records,
+    messages,
+    strategies,
+    workload,
+)
+from nova_nodb_scheduler.store import declarations, host_state_store
+from nova_nodb_scheduler.synchronizer import replication, replicator
+from nova_nodb_scheduler.wire import codec, packing
+
+PLACED, NO_HOST, GIVEN_UP, UNCLAIMABLE = "placed", "no valid host", "given up", "unclaimable"
+
+#: A reporter's beat is late from here on; of heartbeats nothing is then concluded.
+_LATE_BEATS = 3
+
+
+@attrs.frozen(kw_only=True)
+class SchedulerOptions:
+    """How each scheduler of a run is set up.
+
+    :param in_step: the feed is followed by the deciding thread, up to the back
+        end's head before each request: decisions are then reproducible
+    :param cache_seconds: how long a periodic strategy looks at the same states
+    :param beat_seconds: between two beats of the reporter
+    """
+
+    strategy: strategies.Strategy
+    seed: int = 1
+    in_step: bool = False
+    service_down_seconds: float = 60.0
+    cache_seconds: float = 60.0
+    beat_seconds: float = 5.0
+    deadline_seconds: float = 10.0
+    claim_lease_seconds: float = 10.0
+    claim_spread: str = "off"
+
+
+class _PatientEngine:
+    """An engine that concludes nothing from a silence in which nobody reported."""
+
+    def __init__(self, inner: engine.Engine) -> None:
+        self._inner = inner
+        self.lock = inner.lock
+        self.frame = inner.frame
+        self.put = inner.put
+        self.remove = inner.remove
+        self.set_aggregates = inner.set_aggregates
+        #: How long nobody reported, seconds.
+        self.silence_seconds = 0.0
+
+    def tick(self, now_seconds: float) -> None:
+        with self.lock:
+            down_seconds = self._inner.settings.service_down_time + self.silence_seconds
+            self.frame.tick(now_seconds, down_seconds)
+
+
+class Scheduler:
+    """One scheduler. One thread, beside the replicator's.
+
+    :param identity: unique among the schedulers of a run, restarts included
+    :param now_seconds: simulated time
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        synchronizer: backend_line.LinedSynchronizer,
+        scheduler_options: SchedulerOptions,
+        now_seconds: Callable[[], float],
+    ) -> None:
+        self._identity = identity
+        self._synchronizer = synchronizer
+        self._options = scheduler_options
+        self._now_seconds = now_seconds
+        declared = declarations.load_namespaces()
+        self.store = host_state_store.HostStateStore(
+            declared, codec.decode_state, packing=packing.Packing
+        )
+        self.replicator = replicator.Replicator(
+            synchronizer,
+            self.store,
+            declared,
+            identity=identity,
+            options=replication.ReplicatorOptions(
+                reconnect_min_seconds=0.1, reconnect_max_seconds=1.0, wait_seconds=0.5
+            ),
+        )
+        present = fact_source.Present()
+        self.engine = _make_engine(scheduler_options, identity, present)
+        self._patient = _PatientEngine(self.engine)
+        self.reservations = reservations.Reservations(
+            time.monotonic,
+            pending_seconds=10 * scheduler_options.deadline_seconds,
+            confirmed_seconds=120.0,
+        )
+        self.keeper = frame_keeper.FrameKeeper(
+            self.store,
+            self._patient,
+            present,
+            ratios=node_facts.DefaultRatios(),
+            reservations=self.reservations,
+        )
+        self._looked_at: float | None = None
+        self._version = 0
+        claims: claimer.Claimer = claimer.NoClaims()
+        if scheduler_options.strategy.claims:
+            claims = claiming.make(
+                synchronizer,
+                self.store,
+                self.replicator,
+                self.engine.settings,
+                identity=identity,
+                lease_seconds=scheduler_options.claim_lease_seconds,
+            )
+        self._parts = placing.Parts(room.Room(self.engine, self.reservations), claims)
+
+    # -- life -----------------------------------------------------------------------
+
+    def start(self, timeout_seconds: float) -> int:
+        """Read everything; return the number of hosts known.
+
+        :raises TimeoutError: the back end did not give it in time
+        """
+        self._synchronizer.open()
+        deadline = time.monotonic() + timeout_seconds
+        if not self._options.in_step:
+            self.replicator.start()
+        while self.replicator.status().cursor_version is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"scheduler {self._identity} got no snapshot in time")
+            if self._options.in_step:
+                self.replicator.step()
+            else:
+                time.sleep(0.01)
+        self.look(self._now_seconds())
+        return len(self.engine.frame)
+
+    def stop(self) -> None:
+        """End the threads, say goodbye and close the driver."""
+        self.replicator.stop()
+        self._synchronizer.close()
+
+    # -- the view -------------------------------------------------------------------
+
+    def look(self, now_seconds: float) -> None:
+        """Bring the hosts to the present, or leave them as the strategy's cache has them."""
+        status = self.replicator.status()
+        version = status.cursor_version or 0
+        looked_at = self._looked_at
+        if (
+            self._options.strategy.periodic
+            and looked_at is not None
+            and now_seconds - looked_at < self._options.cache_seconds
+        ):
+            return
+        beat_at = self._reporter_beat()
+        late_after = _LATE_BEATS * self._options.beat_seconds
+        silence = 0.0 if beat_at is None else now_seconds - beat_at
+        self._patient.silence_seconds = silence if silence > late_after else 0.0
+        self.keeper.catch_up(host_records.BEGINNING_SECONDS + now_seconds)
+        self._looked_at, self._version = now_seconds, version
+
+    def follow(self, timeout_seconds: float = 5.0) -> bool:
+        """Apply all that the back end holds now; False if that was not to be had in time."""
+        head = self._synchronizer.head()
+        if not self._options.in_step:
+            return self.replicator.wait_until(head.version, timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        while (self.replicator.status().cursor_version or -1) < head.version:
+            self.replicator.step()
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _reporter_beat(self) -> float | None:
+        """Return up to when hosts are known to be reported, in simulated seconds."""
+        view = self.store.snapshot().namespace(namespaces.REPORTERS.name)
+        beats = [view.get(key) for key in view.keys()]  # noqa: SIM118 - a view is no mapping
+        known = [float(beat.state["beat_at"]) for beat in beats if beat is not None]
+        return max(known) - host_records.BEGINNING_SECONDS if known else None
+
+    # -- deciding -------------------------------------------------------------------
+
+    def decide(self, asked: messages.Decide, authority: placing.Authority) -> messages.Decided:
+        """Place a request's servers, or say why not."""
+        began = time.perf_counter()
+        deadline = time.monotonic() + self._options.deadline_seconds
+        conflicts = self._synchronizer.conflicts
+        trace = _Trace()
+        if self._options.in_step:
+            self.follow()
+        outcome, hosts = self._place(asked, authority, trace, deadline)
+        if outcome == NO_HOST and not self._options.strategy.periodic and self.follow():
+            # As the plugin, which asks whether hosts are full before it says so.
+            outcome, hosts = self._place(asked, authority, trace, deadline)
+        return messages.Decided(
+            number=asked.number,
+            outcome=outcome,
+            hosts=hosts,
+            seconds=time.perf_counter() - began,
+            looked_at_seconds=self._looked_at or 0.0,
+            version=self._version,
+            reasons=dict(trace.reasons),
+            conflicts=self._synchronizer.conflicts - conflicts,
+            unproved=self._patient.silence_seconds > 0,
+        )
+
+    def _place(
+        self,
+        asked: messages.Decide,
+        authority: placing.Authority,
+        trace: _Trace,
+        deadline: float,
+    ) -> tuple[str, tuple[str, ...]]:
+        request = workload.request(asked.flavor, asked.servers[0])
+        planner = _Planner(self, request, len(asked.servers))
+        made = placing.Placing(
+            self._parts,
+            request,
+            asked.servers,
+            planner,
+            authority,
+            trace,
+            lambda _server: (),
+            deadline,
+        )
+        chosen: list[choice.Choice] | None = None
+        try:
+            chosen = made.place()
+        except placing.Unclaimable:
+            return UNCLAIMABLE, ()
+        finally:
+            if chosen is None:
+                made.undo()
+        if chosen is not None:
+            return PLACED, tuple(each.uuid for each in chosen)
+        return (GIVEN_UP if made.given_up else NO_HOST), ()
+
+    def plan(self, request: requests.Request, servers: int) -> planning.Plan:
+        """Look, and plan a request."""
+        self.look(self._now_seconds())
+        return self.engine.plan(request, servers=servers)
+
+
+class _Planner:
+    """Makes one request's plans."""
+
+    def __init__(self, scheduler: Scheduler, request: requests.Request, servers: int) -> None:
+        self._scheduler = scheduler
+        self._request = request
+        self._servers = servers
+
+    def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
+        request = placing.with_group_hosts(self._request, group_hosts)
+        return self._scheduler.plan(request, self._servers)
+
+    def about(self, consumer: str) -> None:
+        """No filter of a run looks at the server itself."""
+
+
+class _Trace:
+    """Counts why hosts were passed over."""
+
+    def __init__(self) -> None:
+        self.reasons: collections.Counter[str] = collections.Counter()
+
+    def refuse(self, server: str, chosen: choice.Choice, reason: str) -> None:
+        # What stands behind a colon differs from case to case.
+        self.reasons[reason.partition(":")[0]] += 1
+
+
+def _make_engine(
+    scheduler_options: SchedulerOptions, identity: str, present: fact_source.Present
+) -> engine.Engine:
+    settings = make_settings(scheduler_options)
+    return make_engine(settings, random.Random(f"{scheduler_options.seed} {identity}"), present)
+
+
+def make_settings(scheduler_options: SchedulerOptions) -> options.SchedulingOptions:
+    """Return Nova's settings for a strategy."""
+    return options.SchedulingOptions(
+        service_down_time=scheduler_options.service_down_seconds,
+        host_subset_size=10**9 if scheduler_options.strategy.random else 1,
+    )
+
+
+def make_engine(
+    settings: options.SchedulingOptions,
+    rng: random.Random,
+    present: fact_source.Present | None = None,
+) -> engine.Engine:
+    """Return an engine with Nova's default filters and all weighers, without hosts."""
+    filters = _classes(plugins.FILTERS)
+    weighers = _classes(plugins.WEIGHERS)
+    frame = (
+        host_frame.HostFrame()
+        if present is None
+        else host_frame.HostFrame(locate=present.locate, attribute=present.attribute)
+    )
+    return engine.Engine(
+        settings,
+        [filters[name](settings) for name in settings.enabled_filters],
+        [weighers[name](settings) for name in sorted(weighers)],
+        frame=frame,
+        rng=rng,
+    )
+
+
+def _classes(group: str) -> Mapping[str, type]:
+    return {each.name: each.plugin for each in extension.ExtensionManager(group)}
