@@ -7,8 +7,9 @@ call's new consumers are added to a provider's record together with one
 generation; the next sweep proves by the generation that nobody else wrote in
 between, or reads the provider again.
 
-It is done in the background: until then the promise stands in the
-process's reservations.
+It is done in the background, a moment later for all calls of that moment:
+publishing each by itself costs as much as deciding it did. Until then the
+promise stands in the process's reservations.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class OwnWrites:
     :param hint: has providers read again; must not block
     :param limit: calls that wait; the providers of those beyond it are hinted at
     :param batch: calls published together
+    :param gather_seconds: how long calls are gathered before they are published;
+        other schedulers may try a host meanwhile that Placement then refuses
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class OwnWrites:
         *,
         limit: int = 10_000,
         batch: int = 200,
+        gather_seconds: float = 0.25,
     ) -> None:
         self._synchronizer = synchronizer
         self._publisher = publisher
         self._hint = hint
         self._limit = limit
         self._batch = batch
+        self._gather_seconds = gather_seconds
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -98,6 +103,7 @@ class OwnWrites:
         complaint = ""
         while not self._stop.is_set():
             self._wake.wait()
+            self._stop.wait(self._gather_seconds)
             self._wake.clear()
             try:
                 self.flush()
