@@ -120,6 +120,21 @@ class TestServers(redis_case.RedisCase):
     def test_a_database_that_is_not_there_is_refused(self) -> None:
         self.assertIn("database", self._refusal(url=f"{self.redis.url}99"))
 
+    def test_a_cluster_of_one_node_will_do_and_a_node_without_the_slot_is_refused(self) -> None:
+        # By default the cluster's own port is 10,000 higher, which may not exist.
+        bus = ("--cluster-port", str(server_processes.free_port()))
+        node = self.enterContext(redis_server.Redis("--cluster-enabled", "yes", *bus))
+        self.assertIn("without cluster mode", self._refusal(url=node.url))
+        with node.server.client() as raw:
+            raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            self.eventually(
+                lambda: raw.execute_command("CLUSTER", "INFO")["cluster_state"] == "ok",
+                "the cluster is up",
+            )
+        client = self.opened(url=node.url)
+        written = self.put(client, "a", b"one")
+        self.assertEqual({written.key: written}, base.everything(client))
+
     def test_two_prefixes_share_a_server_without_meeting(self) -> None:
         one, two = self.client(), self.opened(key_prefix="two", cloud_name="two")
         written = self.put(one, "a", b"one")

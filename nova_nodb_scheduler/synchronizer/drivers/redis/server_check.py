@@ -6,6 +6,7 @@ from __future__ import annotations
 import ssl
 
 import redis
+from redis import exceptions
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.redis import housekeeping, options
@@ -55,7 +56,7 @@ def explain(
                 f"TLS failed ({text}): check tls_ca_file, tls_cert_file and tls_key_file, that "
                 "the certificate names the host of 'url', and that the port speaks TLS.",
             )
-        if isinstance(cause, redis.exceptions.NoPermissionError) or any(
+        if isinstance(cause, exceptions.NoPermissionError) or any(
             words in text for words in ("ACL failure", "can't run this command", "can't access")
         ):
             return _refused(
@@ -72,7 +73,7 @@ def explain(
                 settings.username or "default",
                 f"the server refuses it ({text}): correct 'username' and 'password'.",
             )
-        if text.startswith(("MOVED", "CLUSTERDOWN", "CROSSSLOT")):
+        if isinstance(cause, exceptions.ClusterDownError | exceptions.MovedError):
             return _refused(
                 "url",
                 settings.url,
