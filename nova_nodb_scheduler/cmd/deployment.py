@@ -156,6 +156,7 @@ class Deployment:
     reporters: tuple[Mapping[str, Any], ...]
     cells: tuple[Mapping[str, Any], ...]
     mirror: Mapping[str, Any]
+    claims: Mapping[str, Any]
     problems: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -166,6 +167,7 @@ class Deployment:
             "reporters": list(self.reporters),
             "cells": list(self.cells),
             "mirror": dict(self.mirror),
+            "claims": dict(self.claims),
             "problems": list(self.problems),
             "healthy": not self.problems,
         }
@@ -208,6 +210,7 @@ def gather(
         tuple(reporters),
         tuple(cells),
         _mirror(backend),
+        _claims(backend, bound_seconds),
         tuple(_problems(backend, schedulers, reporters, cells)),
     )
 
@@ -306,6 +309,18 @@ def _mirror(backend: Backend) -> dict[str, Any]:
         **{name: swept.get(name) for name in ("providers", "broken", "differing", "keeper")},
         **{name: swept.get(name) for name in ("requests", "seconds")},
     }
+
+
+def _claims(backend: Backend, bound_seconds: float) -> dict[str, Any]:
+    """Say what is claimed and who settles; empty where no scheduler claims."""
+    found: dict[str, Any] = {}
+    for worker, beat in sorted(backend.schedulers.items()):
+        figures = beat.get("settling")
+        if not figures or backend.age_seconds(beat) > bound_seconds:
+            continue
+        if not found or figures.get("settles"):
+            found = {**figures, "settles": worker if figures.get("settles") else None}
+    return found
 
 
 def _cells(

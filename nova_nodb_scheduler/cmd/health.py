@@ -46,6 +46,7 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
     )
     _show_schedulers(printer, found)
     _show_mirror(printer, found)
+    _show_claims(printer, found)
     _show_reporters(printer, found)
     _show_cells(printer, found)
     if found.problems:
@@ -96,6 +97,21 @@ def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None
             "requests": mirror["requests"],
             "took s": mirror["seconds"],
             "keeper": mirror["keeper"],
+        },
+    )
+
+
+def _show_claims(printer: command.Command, found: deployment.Deployment) -> None:
+    claims = found.claims
+    if not claims:
+        return
+    counted = ("pending", "confirmed", "settled", "expired", "reconciled")
+    printer.print_facts(
+        "Claims",
+        {
+            **{name: int(claims.get(name, 0)) for name in counted},
+            "oldest pending s": _seconds(claims.get("oldest_pending_seconds")),
+            "settled by": claims["settles"] or "nobody",
         },
     )
 

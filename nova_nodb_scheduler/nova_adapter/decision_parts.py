@@ -13,7 +13,13 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import claim_parts, claiming, deciding, scheduling_options
+from nova_nodb_scheduler.nova_adapter import (
+    claim_duty,
+    claim_parts,
+    claiming,
+    deciding,
+    scheduling_options,
+)
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import (
@@ -97,6 +103,8 @@ class DecisionParts:
             batch_window_seconds=options.batch_window_seconds,
             max_batch_consumers=options.max_batch_servers,
         )
+        #: Ends claims that have served; None where none are made.
+        self.claim_duty = self._make_claim_duty()
         self.decider = deciding.Decider(
             deciding.Parts(
                 host_manager=around.host_manager,
@@ -141,6 +149,19 @@ class DecisionParts:
             around.store, made, present, ratios=ratios, reservations=self.reservations
         )
 
+    def _make_claim_duty(self) -> claim_duty.ClaimDuty | None:
+        if not self._options.claims:
+            return None
+        around = self._around
+        return claim_duty.ClaimDuty(
+            around.synchronizer,
+            around.store,
+            around.replicator,
+            around.now_seconds,
+            self._options.claim_lease_seconds,
+            around.plugin.conf.host,
+        )
+
     def _make_claimer(self) -> claimer.Claimer:
         if not self._options.claims:
             return claimer.NoClaims()
@@ -160,6 +181,8 @@ class DecisionParts:
     def start(self) -> None:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
+        if self.claim_duty is not None:
+            self.claim_duty.start()
         self._stop.clear()
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
@@ -170,6 +193,8 @@ class DecisionParts:
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None
+        if self.claim_duty is not None:
+            self.claim_duty.stop()
         self._mirror.stop()
 
     def _follow(self) -> None:

@@ -156,6 +156,7 @@ class SchedulerRuntime:
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
             "claims": self.claim_metrics.figures(),
+            "settling": self._settling(),
             "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
             "state": self.replicator.status().state.value,
@@ -181,6 +182,7 @@ class SchedulerRuntime:
                     lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
                 ),
             )
+            self.metrics.watch_claims(self._settling)
             self._exporter.start()
         self.replicator.start()
         if self.decisions is not None:
@@ -267,6 +269,11 @@ class SchedulerRuntime:
         if not kept:
             return None, None
         return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
+
+    def _settling(self) -> dict[str, float]:
+        """Return claims by state and how they ended here; empty where none are made."""
+        duty = self.decisions.claim_duty if self.decisions is not None else None
+        return duty.figures() if duty is not None else {}
 
     def counts(self) -> dict[str, float]:
         """Return records in the store by namespace."""

@@ -8,6 +8,7 @@ scrapes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import prometheus_client
@@ -36,6 +37,14 @@ class _AtScrape(registry.Collector):
         for value, number in sorted(self._read().items()):
             family.add_metric([value], number)
         yield family
+
+
+_ENDS = ("settled", "expired", "reconciled")
+_AGES = ("oldest_pending_seconds",)
+
+
+def _some(figures: Callable[[], Mapping[str, float]], kinds: tuple[str, ...]) -> dict[str, float]:
+    return {name: value for name, value in figures().items() if name in kinds}
 
 
 class Metrics:
@@ -160,6 +169,19 @@ class Metrics:
         self.registry.register(
             _AtScrape("nodb_store_records", "Records in the store", "namespace", count_by_namespace)
         )
+
+    def watch_claims(self, figures: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask what is claimed, and how claims ended in this process.
+
+        :param figures: called in the exporter's thread
+        """
+        for name, text, label, kinds in (
+            ("nodb_claims", "Claims on hosts", "state", ("pending", "confirmed")),
+            ("nodb_claims_ended", "Claims this process ended", "how", _ENDS),
+            ("nodb_claims_pending", "Age of the oldest pending claim", "age", _AGES),
+        ):
+            ask = functools.partial(_some, figures, kinds)
+            self.registry.register(_AtScrape(name, text, label, ask))
 
     def watch_reporters(
         self,

@@ -142,6 +142,17 @@ class Reader:
             },
         )
 
+    def consumer(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
+        """Return a consumer's allocations by provider; empty for none. One request.
+
+        :raises PlacementUnanswered: it did not
+        """
+        answer = self._asked(f"/allocations/{uuid}")
+        return {
+            provider: dict(allocation["resources"])
+            for provider, allocation in answer["allocations"].items()
+        }
+
     def _record(self, root: str, members: Sequence[trees.Provider]) -> Mapping[str, Any] | None:
         if not any(member.uuid == root for member in members):
             return None

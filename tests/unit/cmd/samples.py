@@ -34,7 +34,7 @@ class BackendFixture(fixtures.Fixture):
     def write_raw(self, namespace, key, payload):
         self._writer.write([records.Write(records.RecordKey(namespace, key), 0, payload)])
 
-    def scheduler(self, host, pid, age_seconds=0.0):
+    def scheduler(self, host, pid, age_seconds=0.0, **more):
         """A worker's beat."""
         self.write(
             namespaces.SCHEDULERS.name,
@@ -51,6 +51,7 @@ class BackendFixture(fixtures.Fixture):
                 "state": "following",
                 "lag_seconds": 0.2,
                 "epoch": self._writer.head().epoch,
+                **more,
             },
         )
 

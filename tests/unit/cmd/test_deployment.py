@@ -172,6 +172,18 @@ class GatherTest(testtools.TestCase):
         self.assertEqual(7, mirror["providers"])
         self.assertAlmostEqual(40, mirror["age_seconds"], delta=5)
 
+    def test_what_is_claimed_is_told_by_the_scheduler_that_settles(self):
+        self.assertEqual({}, self.gather().claims)
+        for host, settles, age_seconds in (("a", 0.0, 0), ("b", 1.0, 0), ("c", 1.0, 10_000)):
+            self.cloud.scheduler(
+                host, 1, settling={"settles": settles, "pending": 2.0}, age_seconds=age_seconds
+            )
+            self.answers[host] = [samples.status(host, 1)]
+
+        claims = self.gather().claims
+        self.assertEqual(2.0, claims["pending"])
+        self.assertTrue(claims["settles"].startswith("b:"))
+
     def test_no_scheduler_at_all_is_a_problem(self):
         self.assertEqual(("No scheduler with the plugin runs.",), self.gather().problems)
 

@@ -55,6 +55,17 @@ class TestMetrics(testtools.TestCase):
             self.registry.get_sample_value("nodb_reporter_queue_records", {"reporter": "api:a"}),
         )
 
+    def test_claims_are_counted_when_scraped_by_state_and_by_end(self) -> None:
+        figures = {"pending": 1.0, "settled": 4.0, "oldest_pending_seconds": 2.5, "asked": 9.0}
+        self.metrics.watch_claims(lambda: figures)
+        found = [
+            value(self.registry, "nodb_claims", state="pending"),
+            value(self.registry, "nodb_claims_ended", how="settled"),
+            value(self.registry, "nodb_claims_pending", age="oldest_pending_seconds"),
+        ]
+        self.assertEqual([1.0, 4.0, 2.5], found)
+        self.assertIsNone(value(self.registry, "nodb_claims", state="asked"))
+
     def test_records_of_the_store_are_read_when_scraped(self):
         counts = {"compute_nodes": 1}
         self.metrics.watch_store(lambda: counts)

@@ -21,12 +21,12 @@ class World:
     """Two schedulers' claims, one store that follows, one settler."""
 
     def __init__(self, **options):
-        self.hub = memory.MemoryHub()
+        self.clock = [0.0]
+        self.hub = memory.MemoryHub(clock=lambda: self.clock[0])
         self.client = memory.MemorySynchronizer(shared_hub=self.hub)
         self.client.open()
         self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
         self.cursor = records.Cursor(self.client.head().epoch, 0)
-        self.clock = [0.0]
         self.ids = iter(range(10**6))
         #: The authority: allocations by provider by consumer; None: it does not answer.
         self.allocations = {}

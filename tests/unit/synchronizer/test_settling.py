@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims end when they have served, and never before."""
 
+import time
+
 import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims, records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import settling
+from nova_nodb_scheduler.synchronizer import leases, settling, settling_duty
 from tests.unit.scheduling import hosts
 from tests.unit.synchronizer import settling_world
 
@@ -256,6 +258,56 @@ class HostsTest(SettlingCase):
             {"pending": 1.0, "confirmed": 1.0, "oldest_pending_seconds": 4.0},
             settling.counts(world.store.snapshot(), world.clock[0], settling_world.LEASE_SECONDS),
         )
+
+
+class DutyTest(SettlingCase):
+    def duty(self, holder):
+        world = self.world
+        settler = world.make_settler()
+        clock = lambda: world.clock[0]  # noqa: E731 - the made one
+        return settling_duty.SettlingDuty(world.client, settler, holder, clock=clock)
+
+    def served(self):
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.instance("x")
+        world.node(count=1)
+
+    def test_one_process_settles_and_the_next_takes_over_what_waits(self):
+        one, other = self.duty("one"), self.duty("other")
+        one.turn()
+        other.turn()
+        self.assertEqual((True, False), (one.settles, other.settles))
+        self.served()
+        other.turn()
+        self.assertEqual({"x"}, self.world.left())
+        one.leave()
+        self.world.clock[0] += settling_duty.LEASE_SECONDS
+        other.turn()
+        self.assertTrue(other.settles)
+        self.assertEqual(set(), self.world.left())
+        one.turn()
+        self.assertFalse(one.settles)
+
+    def test_a_thread_settles_and_lets_the_lease_go(self):
+        world = self.world
+        duty = settling_duty.SettlingDuty(
+            world.client, world.make_settler(), "one", turn_seconds=0.005
+        )
+        self.served()
+        duty.start()
+        for _ in range(400):
+            if not world.left():
+                break
+            time.sleep(0.005)
+        duty.stop()
+        duty.stop()
+        self.assertEqual(set(), world.left())
+        self.assertEqual((1, 0), (duty.status.settled, duty.failures))
+        self.assertFalse(duty.settles)
+        keeper = leases.LeaseKeeper(world.client, settling_duty.LEASE, "other", 5.0)
+        self.assertIsNone(keeper.holder())
 
 
 class GroupsTest(SettlingCase):

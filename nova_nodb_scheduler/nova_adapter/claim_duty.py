@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The duty of settling claims in a scheduler worker, and its questions to Placement."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.placement import reading, session
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import (
+    contract,
+    replication,
+    replicator,
+    settling,
+    settling_duty,
+    settling_evidence,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class ClaimDuty:
+    """Started and stopped with its worker; one of all workers settles.
+
+    :param now_seconds: the back end's clock, without I/O
+    :param lease_seconds: how long a pending claim is held
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        follower: replicator.Replicator,
+        now_seconds: Callable[[], float],
+        lease_seconds: float,
+        host: str,
+        get: reading.Get = session.get,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._now_seconds = now_seconds
+        self._lease_seconds = lease_seconds
+        self._reader = reading.Reader(get)
+        self.settler = settling.Settler(
+            synchronizer, store, self._cursor, self._allocations, now_seconds
+        )
+        self._duty = settling_duty.SettlingDuty(
+            synchronizer, self.settler, f"{host}:{os.getpid()}:{uuid.uuid4()}"
+        )
+
+    def start(self) -> None:
+        """Start the thread; in the worker, after the feed was started."""
+        self._duty.start()
+
+    def stop(self) -> None:
+        """End the thread; before the synchronizer is closed. Idempotent."""
+        self._duty.stop()
+
+    def figures(self) -> dict[str, float]:
+        """Return what is claimed now and what was ended here, by what is counted."""
+        status = self._duty.status
+        return {
+            "settles": float(self._duty.settles),
+            **settling.counts(self._store.snapshot(), self._now_seconds(), self._lease_seconds),
+            "settled": float(status.settled),
+            "expired": float(status.expired),
+            "reconciled": float(status.reconciled),
+            "asked": float(status.asked),
+            "unanswered": float(status.unanswered),
+            "failures": float(self._duty.failures),
+        }
+
+    def _cursor(self) -> records.Cursor | None:
+        generation = self._follower.generation
+        status = self._follower.status()
+        if (
+            status.state is not replication.State.FOLLOWING
+            or status.cursor_version is None
+            or generation != self._follower.generation
+        ):
+            return None
+        return records.Cursor(status.epoch, status.cursor_version)
+
+    def _allocations(self, consumer: str) -> settling_evidence.Allocations | None:
+        try:
+            return self._reader.consumer(consumer)
+        except reading.PlacementUnanswered as error:
+            LOG.debug("Whether claims have allocations is not known: %(error)s", {"error": error})
+            return None
