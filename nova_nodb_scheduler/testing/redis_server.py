@@ -61,9 +61,12 @@ class RedisServer(server_processes.Server):
     def client(self, **arguments: Any) -> Any:
         """Return redis-py's own client, which knows nothing of the driver's protocol."""
         import redis
+        from redis import backoff, retry
 
         if self._tls_directory:
             arguments |= {"ssl": True, "ssl_ca_certs": f"{self._tls_directory}/ca.pem"}
+        # Its own retries take seconds while the server starts.
+        arguments["retry"] = retry.Retry(backoff.NoBackoff(), 0)
         return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=5.0, **arguments)
 
     def flush_all(self) -> None:
