@@ -45,11 +45,15 @@ class EtcdServer(server_processes.Server):
     def url(self) -> str:
         return f"{'https' if self._tls_directory else 'http'}://{self.address}"
 
+    @property
+    def peer_url(self) -> str:
+        return f"http://127.0.0.1:{self._peer_port}"
+
     def initialize(self) -> None:
         """Do nothing: it makes its data directory itself."""
 
     def command(self) -> Sequence[str]:
-        peer = f"http://127.0.0.1:{self._peer_port}"
+        peer = self.peer_url
         tls = self._tls_directory
         certificates = (f"--cert-file={tls}/server.pem", f"--key-file={tls}/server.key")
         return (
@@ -94,13 +98,13 @@ class EtcdServer(server_processes.Server):
 
     def put(self, key: str, value: bytes = b"") -> int:
         """Put a key past any driver; returns the revision."""
-        reply = self.post("/kv/put", {"key": _encode(key.encode()), "value": _encode(value)})
+        reply = self.post("/kv/put", {"key": encode(key.encode()), "value": encode(value)})
         return int(reply["header"]["revision"])
 
     def compact(self, revision: int = 0) -> int:
         """Forget the history below a revision, by default all of it; returns the revision."""
         if not revision:
-            reply = self.post("/kv/range", {"key": _encode(b"x")})
+            reply = self.post("/kv/range", {"key": encode(b"x")})
             revision = int(reply["header"]["revision"])
         self.post("/kv/compaction", {"revision": str(revision), "physical": True})
         return revision
@@ -164,5 +168,6 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _encode(text: bytes) -> str:
+def encode(text: bytes) -> str:
+    """Return a key or value as the gateway wants it."""
     return base64.b64encode(text).decode()

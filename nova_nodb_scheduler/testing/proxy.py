@@ -24,6 +24,7 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._numbed: set[socket.socket] = set()
         self._loses_replies = threading.Event()
         self._loses_requests = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -40,6 +41,11 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def lose_requests(self) -> None:
         """From now on requests vanish: a connection that is open on one side only."""
         self._loses_requests.set()
+
+    def numb(self) -> None:
+        """What is open now passes nothing any more, and stays open; new connections do."""
+        with self._lock:
+            self._numbed |= self._sockets
 
     def heal(self) -> None:
         """Pass everything on again, on new connections."""
@@ -88,11 +94,12 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
                     daemon=True,
                 ).start()
 
-    @staticmethod
-    def _pass_on(source: socket.socket, target: socket.socket, lossy: threading.Event) -> None:
+    def _pass_on(
+        self, source: socket.socket, target: socket.socket, lossy: threading.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
-                if not lossy.is_set():
+                if not lossy.is_set() and source not in self._numbed:
                     target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)

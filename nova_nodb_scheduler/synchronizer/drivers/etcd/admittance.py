@@ -186,6 +186,9 @@ def _translate(
         return _refusal(option, value, f"{remedy} ({failure}).")
     if "authentication failed" in failure.text:
         return _refusal("user", settings.user, f"etcd refuses user and password ({failure}).")
+    if failure.kind is failures.Kind.UNSURE:
+        # etcd hangs up without a word where one side speaks TLS alone.
+        return connection.unavailable(f"{failure} (is it http or https?)")
     return connection.translate(failure)
 
 

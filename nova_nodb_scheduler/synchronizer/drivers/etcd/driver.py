@@ -136,7 +136,7 @@ class EtcdSynchronizer(contract.Synchronizer):
             meta = self._epochs.read()
             if meta.cursor != cursor:
                 return True
-            self._feed.follow_from(meta.epoch, cursor.version)
+            self._feed.follow_from(meta, cursor.version)
         return self._feed.wait(cursor.version, deadline - time.monotonic())
 
     def read(

@@ -27,8 +27,8 @@ LOG = log.getLogger(__name__)
 #: More changes of epoch than this during one call are no accident.
 ATTEMPTS = 10
 
-#: A cluster cannot be stopped, restored and started again within this time of
-#: an answer of the old one, so what that answer proved holds still.
+#: For so long after an answer its cluster is not asked for again. A cluster
+#: that was restored faster than that is noticed by the answer of a write.
 PROOF_SECONDS = 1.0
 
 

@@ -107,7 +107,8 @@ class Feed:
         now = time.monotonic()
         deadline, broken_off_at = now + self._timeout_seconds, now + self._timeout_seconds / 4
         with self._changed:
-            self._follow_from(meta.epoch, version)
+            self._follow_from(meta, version)
+            generation = self._generation
             while True:
                 self._forget_before(version)
                 start = self._place_of(version)
@@ -117,6 +118,11 @@ class Feed:
                     or self._is_full
                 ):
                     return self._changes(version, start, limit)
+                if self._generation != generation:
+                    # Another reader began anew, from further behind or not.
+                    self._follow_from(meta, version)
+                    generation = self._generation
+                    continue
                 if self._end is not None:
                     return records.ResyncNeeded(self._end.value, self._trouble)
                 now = time.monotonic()
@@ -127,9 +133,6 @@ class Feed:
                     broken_off_at = now + self._timeout_seconds / 4
                     self._break_off("the watch was behind the head for too long")
                 self._changed.wait(min(deadline, max(broken_off_at, now + 0.01)) - now)
-                if self._thread is not None:
-                    # Another reader may have begun anew, further behind or not.
-                    self._follow_from(meta.epoch, version)
 
     def is_watching(self, cursor: records.Cursor) -> bool:
         """Return whether :meth:`wait` would be told of what comes after a cursor."""
@@ -141,10 +144,10 @@ class Feed:
                 and self._begin <= cursor.version
             )
 
-    def follow_from(self, epoch: layout.Epoch, version: int) -> None:
-        """Have what was written after a version watched."""
+    def follow_from(self, meta: epochs_module.Meta, version: int) -> None:
+        """Have what was written after a version of the epoch watched."""
         with self._changed:
-            self._follow_from(epoch, version)
+            self._follow_from(meta, version)
 
     def wait(self, version: int, timeout_seconds: float) -> bool:
         """Block until something after a version came, or the watch ended for good."""
@@ -175,14 +178,18 @@ class Feed:
 
     # -- the buffer; all of these with the lock held ----------------------------
 
-    def _follow_from(self, epoch: layout.Epoch, version: int) -> None:
-        covered = self._epoch == epoch and self._end is None and self._begin <= version
+    def _follow_from(self, meta: epochs_module.Meta, version: int) -> None:
+        covered = self._epoch == meta.epoch and self._end is None and self._begin <= version
         if not covered:
             self._generation += 1
-            self._epoch, self._end, self._trouble = epoch, None, ""
+            self._epoch, self._end, self._trouble = meta.epoch, None, ""
             self._begin = self._position = version
             # Inclusive: there may be more of the revision in which it stands.
-            self._resume_at = max(1, version >> layout.PLACE_BITS)
+            # At the head nothing of ours was written since, and a compaction
+            # among what others wrote must not look like a loss.
+            at_head = version == meta.head
+            revision = meta.store_revision + 1 if at_head else version >> layout.PLACE_BITS
+            self._resume_at = max(1, revision)
             self._records, self._partial, self._bytes = [], [], 0
             self._failures = 0
             self._break_off("")

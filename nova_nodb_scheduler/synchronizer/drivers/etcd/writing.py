@@ -17,12 +17,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
+
+LOG = log.getLogger(__name__)
 
 #: Of the 128 that etcd takes: the head, and what the nesting counts for.
 WRITES_PER_TRANSACTION = 100
@@ -108,6 +111,10 @@ class Writer:
                 raise self._connection.translate(failure) from failure
             # What was not sent any more is told as what may have been carried
             # out: the caller reads again in any case.
+            LOG.warning(
+                "It is not known whether %(count)d records were written to %(label)s: %(why)s",
+                {"count": len(call.todo), "label": self._connection.label, "why": failure},
+            )
         self._at(steps.Step.DONE)
         return [call.results.get(number, unknown) for number in range(len(writes))]
 
@@ -118,12 +125,13 @@ class Writer:
         self._at(step)
         reply = self._connection.write(body)
         if reply["header"]["cluster_id"] != epoch.cluster:
-            # A restored backup holds the same epoch until somebody looks.
+            # A restored backup holds the same epoch until somebody looks: what
+            # was written there now will not outlive that look.
             self._epochs.forget(epoch)
-            unknown = records.WriteResult(records.Verdict.UNKNOWN)
-            call.results.update(dict.fromkeys(numbers, unknown))
-            return
-        if nests:
+            if transactions.succeeded(reply):
+                unknown = records.WriteResult(records.Verdict.UNKNOWN)
+                call.results.update(dict.fromkeys(numbers, unknown))
+        elif nests:
             self._settle_each(call, epoch, numbers, reply)
         else:
             self._settle_together(call, epoch, numbers, reply)
