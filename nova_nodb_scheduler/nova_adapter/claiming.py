@@ -10,9 +10,8 @@ from typing import Any
 import attrs
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
-from nova.scheduler import utils as scheduler_utils
 
-from nova_nodb_scheduler.nova_adapter import deferred_candidates
+from nova_nodb_scheduler.nova_adapter import deferred_candidates, outside_claims
 from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
 from nova_nodb_scheduler.scheduling import claimer, placing
 
@@ -151,7 +150,7 @@ class RequestAllocations:
         return placing.Result.GIVEN_UP if outcome.status is None else placing.Result.NEXT_HOST
 
     def _as_nova_does(self, wanted: claimer.Wanted) -> placing.Result:
-        claimed = scheduler_utils.claim_resources(
+        claimed = outside_claims.stock_claim_resources(
             self._elevated,
             self._placement.client(),
             self._spec,

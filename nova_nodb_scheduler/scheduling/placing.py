@@ -147,6 +147,8 @@ class Placing:
         self._group_hosts: frozenset[str] = frozenset()
         #: Hosts that no plan of this request shall propose again.
         self._refused: set[str] = set()
+        #: Names of hosts that hold as many members of the group as they may.
+        self._full: frozenset[str] = frozenset()
         #: Of each server what it holds at the moment, for the undoing.
         self._held: dict[str, choice.Choice] = {}
         self._taken: dict[str, claimer.Taken] = {}
@@ -216,8 +218,8 @@ class Placing:
         while best := self._proposed():
             if self._request.queries is None:
                 return best[0]
-            if best[0].uuid in self._refused:
-                # By a former plan of this request, and told of then.
+            if best[0].uuid in self._refused or best[0].host in self._full:
+                # Found out before, and told of then.
                 self.plan.refuse(best[0])
                 continue
             if best[0].allocation_requests and self._parts.room.take(
@@ -281,8 +283,13 @@ class Placing:
     def _not_taken(self, answer: claimer.NotTaken) -> bool:
         """Take in why a host was not claimed; say whether a new plan is needed."""
         why = f"{answer.failure.value}: {answer.detail}" if answer.detail else answer.failure.value
-        self._group_hosts |= answer.group_hosts or frozenset()
-        again = answer.failure in (claimer.Failure.GROUP, claimer.Failure.BEHIND)
+        again = answer.failure is claimer.Failure.BEHIND
+        if answer.failure is claimer.Failure.GROUP and answer.group_hosts:
+            if self._keeps_apart:
+                self._full |= answer.group_hosts
+            else:
+                again = not answer.group_hosts <= self._group_hosts
+                self._group_hosts |= answer.group_hosts
         if again and self._plans < _MOST_PLANS:
             self._pass_over(answer.wanted, why, forever=False)
             if answer.failure is claimer.Failure.BEHIND:
@@ -290,6 +297,11 @@ class Placing:
             return True
         self._pass_over(answer.wanted, why)
         return False
+
+    @property
+    def _keeps_apart(self) -> bool:
+        group = self._request.group
+        return group is not None and "anti-affinity" in {group.policy, *group.policies}
 
     def _confirm(self, written: Sequence[claimer.Taken], placed: dict[str, choice.Choice]) -> None:
         if not written:

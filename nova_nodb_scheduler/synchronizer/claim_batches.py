@@ -147,7 +147,7 @@ class ClaimBatches:
         for claim, answer in zip(left, self._claim(left, ids, view), strict=True):
             answers[claim.consumer] = self._with_member(claim, answer, ids, group, members)
         outside = {
-            (claim.consumer, claim.host): members[claim.consumer]
+            claim.group_place: members[claim.consumer]
             for claim in left
             if claim.consumer in members
             and members[claim.consumer] == ids[claim.consumer]
@@ -215,7 +215,7 @@ class ClaimBatches:
             by_host.setdefault(claim.host, {})[claim.consumer] = each.granted.claim_id
             if each.member is not None:
                 of_group = places.setdefault(each.member.group.uuid, {})
-                of_group[claim.consumer, claim.host] = each.member.member_id
+                of_group[claim.group_place] = each.member.member_id
         found = self._edit_hosts(
             {
                 host: functools.partial(claim_rules.release_each, ids=ids)
@@ -269,9 +269,7 @@ class ClaimBatches:
             self._latest.note(edited.record)
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
         if edited is record_editor.Unwritten.UNKNOWN:
-            self._leave(
-                {uuid: {(claim.consumer, claim.host): ids[claim.consumer] for claim in wanted}}
-            )
+            self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
             edited = record_editor.Unwritten.UNAVAILABLE
         return dict.fromkeys((claim.consumer for claim in wanted), edited)
 
