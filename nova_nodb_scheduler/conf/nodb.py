@@ -262,6 +262,22 @@ allocation back and goes to the next host. What a scheduler that died had
 claimed is free again after this time. Longer than ``claim_deadline_seconds``.
 """,
     ),
+    cfg.StrOpt(
+        "claim_spread",
+        default="auto",
+        choices=[
+            ("auto", "schedulers prefer different hosts of those that weigh nearly the same"),
+            ("off", "every scheduler takes the best host, as Nova orders them"),
+        ],
+        help="""
+How several schedulers keep out of one another's way. All of them find the same
+best host, and all but one lose the claim on it and go to the next. With
+``auto`` each host belongs to one of the living schedulers, which prefers its
+own among hosts whose weights differ by no more than 0.05 from the best. That
+deviates from Nova's order where hosts weigh nearly the same; a scheduler worker
+that is alone keeps it always. Without ``claims`` it has no effect.
+""",
+    ),
     cfg.FloatOpt(
         "allocation_batch_window_seconds",
         default=0.0,
@@ -281,6 +297,32 @@ under way shares the next one.
         help="""
 Most servers of different requests whose allocations share one call. A request
 for more still goes in one. Beyond some 8 a server hardly gets cheaper.
+""",
+    ),
+    cfg.StrOpt(
+        "host_objects",
+        default="exact",
+        choices=[
+            ("exact", "decide as Nova does, whatever it costs"),
+            ("lazy", "ask such filters best host first, until there are hosts enough"),
+        ],
+        help="""
+How filters that have no vectorised form are asked: those for NUMA topologies and
+PCI devices, and the operator's own. They run on Nova's host state objects, one
+for each host that the vectorised filters left.
+
+``exact`` asks about all of these hosts, or about fewer where it is proved that
+the others change nothing: where the hosts with the least and the greatest
+weights pass. ``lazy`` asks in the order of weights, and deviates from Nova in
+this: weights are scaled by the hosts that the vectorised filters left, not by
+those which pass all, so that another host may come first where several weighers
+compete; a filter that fails at a host which nobody looked at is not noticed; and
+a filter is not asked about every host for every request. The chosen host passes
+all filters in both.
+
+Choose ``lazy`` in large clouds where such requests are many and slow. It is
+without effect where an enabled weigher has no vectorised form, and on filters
+that look at all hosts together (``filter_all`` of their own).
 """,
     ),
     cfg.IntOpt(

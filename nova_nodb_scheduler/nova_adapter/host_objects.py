@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from nova import filters as nova_filters
 from nova.scheduler import manager as nova_manager
 
 from nova_nodb_scheduler.scheduling import contract
@@ -73,6 +74,17 @@ class HostObjects:
                 {"filter": name, "host": asked.last},
             )
             raise
+
+    def is_apart(self, name: str, *, is_chosen: bool) -> bool:
+        """Tell whether a filter looks at each host by itself, as far as is known.
+
+        Of Nova's own it is known; an operator's may raise for a host, count
+        its calls, or remember the last host.
+        """
+        kind = type(self._filters[name])
+        if kind.filter_all is not nova_filters.BaseFilter.filter_all:
+            return False
+        return is_chosen or str(kind.__module__).startswith("nova.scheduler.filters.")
 
     def weigh(self, name: str, uuids: Sequence[str]) -> contract.WeighedOnObjects:
         """Return what one of the weighers says of some hosts."""

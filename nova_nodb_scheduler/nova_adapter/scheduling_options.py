@@ -24,6 +24,7 @@ LOG = logging.getLogger(__name__)
 #: Settings that stand elsewhere than in [filter_scheduler] under the same name.
 _ELSEWHERE = {
     "max_attempts": ("scheduler", "max_attempts"),
+    "host_objects": ("nodb_scheduler", "host_objects"),
     "service_down_time": (None, "service_down_time"),
     "metrics_weight_multiplier": ("metrics", "weight_multiplier"),
     "metrics_weight_setting": ("metrics", "weight_setting"),
@@ -90,6 +91,8 @@ def _values(conf: Any) -> Iterator[tuple[str, Any]]:
         if field.name in _OBJECTS:
             continue
         group, name = _ELSEWHERE.get(field.name, ("filter_scheduler", field.name))
+        if group is not None and group not in conf:
+            continue
         section = conf if group is None else conf[group]
         if name not in section:
             continue

@@ -138,6 +138,13 @@ class HostObjects(Protocol):
     def filter(self, name: str, uuids: Sequence[str], index: int) -> Collection[str]:
         """Return the hosts that pass; ``index`` counts the servers of the request."""
 
+    def is_apart(self, name: str, *, is_chosen: bool) -> bool:
+        """Tell whether a filter may be asked about some hosts, and about others later or never.
+
+        :param is_chosen: the operator has chosen so: it is enough that the
+            filter looks at one host at a time; else nobody must see a difference
+        """
+
     def weigh(self, name: str, uuids: Sequence[str]) -> WeighedOnObjects:
         """Weigh hosts; one number for each uuid, in their order."""
 

@@ -146,7 +146,7 @@ class Engine:
                     "The request needs Nova's own code for "
                     f"{', '.join(_names_on_objects(steps))}: plan it with host objects."
                 )
-            source, counts = self._source(steps, own=servers > 1 or explain)
+            source, counts = self._source(steps, own=servers > 1 or explain, whole=explain)
             following = None
             if servers > 1:
                 following = planning.Next(self.lock, self.frame.fork(), self._steps)
@@ -183,7 +183,7 @@ class Engine:
         return pipeline.steps(request, frame, self._filters, self._weighers, index)
 
     def _source(
-        self, steps: pipeline.Steps, *, own: bool
+        self, steps: pipeline.Steps, *, own: bool, whole: bool
     ) -> tuple[choice.Source, tuple[pipeline.FilterCount, ...]]:
         trees = steps.candidates.trees() if steps.candidates is not None else None
         named = pipeline.named_rows(steps.request, self.frame, trees)
@@ -194,7 +194,7 @@ class Engine:
             passing = stage == len(steps.filters) + 2
             histogram = np.bincount(stage, minlength=len(steps.filters) + 3).tolist()
             counts = _counts(steps, histogram, len(self.frame))
-            return self._shortlist(steps, rows[passing]), counts
+            return self._shortlist(steps, rows[passing], whole), counts
         made = self._evaluation(steps)
         histogram = list(made.histogram)
         before = sum(histogram[1:])
@@ -205,7 +205,7 @@ class Engine:
         if own or not steps.on_columns or not made.scales_without(left_out):
             passing = made.stage == made.last
             passing[left_out] = False
-            return self._shortlist(steps, np.flatnonzero(passing)), counts
+            return self._shortlist(steps, np.flatnonzero(passing), whole), counts
         return shared_hosts.SharedHosts(
             self.lock,
             self.frame,
@@ -216,13 +216,17 @@ class Engine:
             rng=self._rng,
         ), counts
 
-    def _shortlist(self, steps: pipeline.Steps, rows: npt.NDArray[np.intp]) -> shortlist.Shortlist:
+    def _shortlist(
+        self, steps: pipeline.Steps, rows: npt.NDArray[np.intp], whole: bool
+    ) -> shortlist.Shortlist:
         return shortlist.Shortlist(
             steps,
             self.frame,
             rows,
             shuffled=self.settings.shuffle_best_same_weighed_hosts,
             rng=self._rng,
+            lazily=self.settings.host_objects == "lazy",
+            whole=whole,
         )
 
     def _evaluation(self, steps: pipeline.Steps) -> evaluation.Evaluation:

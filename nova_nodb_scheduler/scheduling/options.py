@@ -14,6 +14,8 @@ import attrs
 class SchedulingOptions:
     """Nova's settings. Defaults are Nova 34's.
 
+    :param host_objects: ``exact``: as Nova decides; ``lazy``: filters without
+        columns are asked best first, until there are hosts enough
     :param service_down_time: seconds after which a silent service is down
     :param max_attempts: ``[scheduler] max_attempts``: a choice and its alternates
     """
@@ -31,6 +33,7 @@ class SchedulingOptions:
     shuffle_best_same_weighed_hosts: bool = False
     max_attempts: int = 3
     service_down_time: float = 60.0
+    host_objects: str = "exact"
 
     max_io_ops_per_host: int = 8
     max_instances_per_host: int = 50

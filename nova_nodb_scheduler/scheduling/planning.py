@@ -52,7 +52,8 @@ class Plan:
     """Made by :meth:`.engine.Engine.plan`. One thread.
 
     :ivar counts: what each step was given and left, in the order they ran, up
-        to the first that left nobody; of the server that is placed next
+        to the first that left nobody; of the server that is placed next. Where
+        filters on objects are asked best first, of the hosts asked so far
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Plan:
         self._ordered: list[choice.Choice] = []
         self._complete = False
         self._look_for(1 + max(settings.max_attempts - 1, 0))
+        self._count_asked()
 
     def best(self, limit: int = 1) -> list[choice.Choice]:
         """Return up to ``limit`` hosts for the next server, in the order to try them.
@@ -226,3 +228,9 @@ class Plan:
         self._ordered = []
         self._complete = False
         self._look_for(max(self._settings.max_attempts, 1))
+        self._count_asked()
+
+    def _count_asked(self) -> None:
+        """Add the counts of filters that were asked only while hosts were looked for."""
+        if isinstance(self._source, shortlist.Shortlist):
+            self.counts += self._source.asked

@@ -7,14 +7,16 @@ request, hosts named by the request, explanations.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.scheduling import (
+    asking,
     candidates,
     choice,
     contract,
@@ -24,6 +26,9 @@ from nova_nodb_scheduler.scheduling import (
     ranking,
     weighing,
 )
+
+#: Hosts that objects are asked about together, at first; twice as many each time.
+_TOGETHER = 4
 
 
 @attrs.define(eq=False)
@@ -47,6 +52,10 @@ class Shortlist:
 
     Make, narrow and :meth:`follow` it under the engine's lock; :meth:`ask` the
     objects and take choices without.
+
+    Objects are asked about all hosts, unless the others can wait until somebody
+    wants them: where it is proved that they change no score, or where that is
+    chosen (``lazily``). Then they are asked best first.
     """
 
     def __init__(
@@ -57,8 +66,15 @@ class Shortlist:
         *,
         shuffled: bool,
         rng: random.Random,
+        lazily: bool = False,
+        whole: bool = False,
     ) -> None:
-        """Copy out the hosts of some rows, which passed all steps on columns."""
+        """Copy out the hosts of some rows, which passed all steps on columns.
+
+        :param lazily: scores are those of all hosts of these rows, whatever
+            objects say of the others
+        :param whole: ask objects about all of them in any case
+        """
         self._steps = steps
         self._shuffled = shuffled
         self._rng = rng
@@ -75,6 +91,10 @@ class Shortlist:
         for own, key in steps.weighers_on_columns:
             self._weights[own.name] = _weights(own, key, steps, frame, rows)
         self._objects: contract.HostObjects | None = None
+        self._lazily = lazily
+        self._whole = whole
+        self._asking: asking.Asking | None = None
+        self._some_wait = False
         self._ranking: ranking.Ranking | None = None
         self._scales: dict[str, tuple[_Weights, tuple[float, float] | None]] = {}
 
@@ -136,17 +156,18 @@ class Shortlist:
     # -- objects ----------------------------------------------------------------
 
     def ask(self, objects: contract.HostObjects, index: int) -> tuple[pipeline.FilterCount, ...]:
-        """Narrow and weigh by Nova's own objects. May block: never under the lock."""
-        self._objects = objects if self._steps.filters_on_objects else None
-        counts = []
-        for name in self._steps.filters_on_objects:
-            before = len(self)
-            if not before:
-                break
-            uuids = self.uuids
-            passed = frozenset(objects.filter(name, uuids, index))
-            self._keep(np.array([uuid in passed for uuid in uuids], np.bool_))
-            counts.append(pipeline.FilterCount(name, before, len(self)))
+        """Narrow and weigh by Nova's own objects. May block: never under the lock.
+
+        :return: counts of the filters on objects; none where some hosts can
+            wait, see :attr:`asked`
+        """
+        names = self._steps.filters_on_objects
+        self._objects = objects if names or self._some_wait else None
+        counts: tuple[pipeline.FilterCount, ...]
+        if self._some_wait or (names and self._may_wait(objects)):
+            counts = self._ask_some(objects, index)
+        else:
+            counts = self._ask_all(objects, index)
         if len(self) > 1:
             for each in self._steps.weighers:
                 if isinstance(each, str):
@@ -158,7 +179,85 @@ class Shortlist:
                         )
                     bounds = (said.minval, said.maxval)
                     self._weights[each] = _Weights(each, None, bounds, said.raw, said.multipliers)
+        return counts
+
+    @property
+    def asked(self) -> tuple[pipeline.FilterCount, ...]:
+        """Counts of the filters on objects where hosts can wait: of those asked so far."""
+        return self._asking.counts if self._asking is not None and self._some_wait else ()
+
+    def _ask_all(
+        self, objects: contract.HostObjects, index: int
+    ) -> tuple[pipeline.FilterCount, ...]:
+        counts = []
+        for name in self._steps.filters_on_objects:
+            before = len(self)
+            if not before:
+                break
+            self._keep_hosts(frozenset(objects.filter(name, self.uuids, index)))
+            counts.append(pipeline.FilterCount(name, before, len(self)))
         return tuple(counts)
+
+    def _may_wait(self, objects: contract.HostObjects) -> bool:
+        """Tell whether the filters on objects look at each host by itself, and nothing else at all.
+
+        Weighers on objects look at all hosts that pass.
+        """
+        return (
+            not self._whole
+            and len(self._steps.weighers_on_columns) == len(self._steps.weighers)
+            and all(
+                objects.is_apart(name, is_chosen=self._lazily)
+                for name in self._steps.filters_on_objects
+            )
+        )
+
+    def _ask_some(
+        self, objects: contract.HostObjects, index: int
+    ) -> tuple[pipeline.FilterCount, ...]:
+        names = self._steps.filters_on_objects
+        if self._asking is None:
+            self._asking = asking.Asking(objects, names)
+        own = self._asking
+        own.begin(names, index)
+        if own.refused:
+            self._keep(np.array([uuid not in own.refused for uuid in self.uuids], np.bool_))
+        self._some_wait = self._lazily or self._extremes_pass(own)
+        if self._some_wait:
+            return ()
+        self._keep_hosts(own.passing(self.uuids))
+        # All of them were asked: a later server finds those that passed.
+        self._asking = None
+        return own.counts
+
+    def _extremes_pass(self, own: asking.Asking) -> bool:
+        """Tell whether no score changes if any of the other hosts fails.
+
+        A score depends on the other hosts by the least and the greatest weight
+        of those that pass: if the hosts that have them pass, they stay.
+        """
+        weights = self._ordered_weights()
+        ends = self._scale(weights)
+        extremes: set[int] = set()
+        for each, scale in zip(weights, ends, strict=True):
+            if scale is None:
+                # All weigh the same, or it does not count: of fewer hosts, too.
+                continue
+            if np.isnan(each.raw).any():
+                return False
+            minval, maxval = each.bounds
+            if minval is None:
+                extremes.add(int(each.raw.argmin()))
+            if maxval is None:
+                extremes.add(int(each.raw.argmax()))
+        if all(scale is None for scale in ends):
+            return True
+        uuids = [self._places[at].uuid for at in extremes]
+        # A host that is alone is not weighed.
+        return len(uuids) > 1 and len(own.passing(uuids)) == len(uuids)
+
+    def _keep_hosts(self, uuids: Collection[str]) -> None:
+        self._keep(np.array([uuid in uuids for uuid in self.uuids], np.bool_))
 
     def _keep(self, which: contract.BoolArray) -> None:
         self._ranking = None
@@ -188,12 +287,16 @@ class Shortlist:
     ) -> list[choice.Choice]:
         ranked = self._ranked()
         found: list[choice.Choice] = []
-        for at in ranked.best_first(self._rng, shuffled=self._shuffled):
+        wanted = (
+            at
+            for at in ranked.best_first(self._rng, shuffled=self._shuffled)
+            if self._places[at].uuid not in passed_over
+            and (cell is None or self._places[at].cell == cell)
+        )
+        for at in self._passing(wanted, count):
             if len(found) == count:
                 break
             place = self._places[at]
-            if place.uuid in passed_over or (cell is not None and place.cell != cell):
-                continue
             allocation_requests = self._allocation_requests(at)
             if self._steps.candidates is not None and not allocation_requests:
                 continue
@@ -210,6 +313,17 @@ class Shortlist:
             )
         return found
 
+    def _passing(self, wanted: Iterator[int], count: int) -> Iterator[int]:
+        """Yield those that pass the filters on objects; asks about a few more than are taken."""
+        if self._asking is None or not self._some_wait:
+            yield from wanted
+            return
+        together = max(count, _TOGETHER)
+        while some := list(itertools.islice(wanted, together)):
+            passing = self._asking.passing([self._places[at].uuid for at in some])
+            yield from (at for at in some if self._places[at].uuid in passing)
+            together *= 2
+
     def _allocation_requests(self, at: int) -> tuple[contract.AllocationRequest, ...]:
         uuid = self._places[at].uuid
         own = self._steps.candidates
@@ -223,13 +337,7 @@ class Shortlist:
     def _ranked(self) -> ranking.Ranking:
         if self._ranking is None:
             weights = self._ordered_weights()
-            scale = weighing.scale(
-                [each.bounds for each in weights],
-                [float(np.fmin.reduce(each.raw, initial=np.inf)) for each in weights],
-                [float(np.fmax.reduce(each.raw, initial=-np.inf)) for each in weights],
-                [each.multipliers for each in weights],
-                len(self),
-            )
+            scale = self._scale(weights)
             self._scales = {
                 each.name: (each, ends) for each, ends in zip(weights, scale, strict=True)
             }
@@ -244,6 +352,15 @@ class Shortlist:
                 choosable &= self._offers.any(axis=0)
             self._ranking = ranking.Ranking(evaluation.rankable(scores, choosable))
         return self._ranking
+
+    def _scale(self, weights: list[_Weights]) -> weighing.Scale:
+        return weighing.scale(
+            [each.bounds for each in weights],
+            [float(np.fmin.reduce(each.raw, initial=np.inf)) for each in weights],
+            [float(np.fmax.reduce(each.raw, initial=-np.inf)) for each in weights],
+            [each.multipliers for each in weights],
+            len(self),
+        )
 
     def _ordered_weights(self) -> list[_Weights]:
         if len(self) <= 1:
