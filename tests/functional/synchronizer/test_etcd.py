@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import tempfile
 import threading
+import time
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -132,6 +133,16 @@ class TestServers(RefusalCase):
             "endpoints", other.url, "clusters", endpoints=(self.etcd.url, other.url)
         )
 
+    def test_members_whose_clocks_are_apart_are_warned_of(self) -> None:
+        late = self._pretend("3.4.23", cluster=self._cluster(), ahead_seconds=60.0)
+        with self.assertLogs("nova_nodb_scheduler", "WARNING") as logs:
+            self.opened(endpoints=(self.etcd.url, late))
+        [line] = (line for line in logs.output if "NTP" in line)
+        self.assertIn(late, line)
+        even = self._pretend("3.4.23", cluster=self._cluster())
+        with self.assertNoLogs("nova_nodb_scheduler", "WARNING"):
+            self.opened(endpoints=(self.etcd.url, even))
+
     def test_an_etcd_that_is_too_old_is_refused(self) -> None:
         self.assert_refused("endpoints", "3.3.27", "3.4", endpoints=(self._pretend("3.3.27"),))
 
@@ -166,17 +177,30 @@ class TestServers(RefusalCase):
         with self.assertNoLogs("nova_nodb_scheduler", "WARNING"):
             self.opened(endpoints=(somehow.url,))
 
-    def _pretend(self, version: str | None) -> str:
-        """Serve /version of another etcd, and nothing else."""
+    def _cluster(self) -> str:
+        return str(self.server.post("/maintenance/status", {})["header"]["cluster_id"])
+
+    def _pretend(self, version: str | None, cluster: str = "1", ahead_seconds: float = 0.0) -> str:
+        """Serve the version and the status of another etcd, and nothing else."""
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps({"etcdserver": version} if version else {}).encode())
+                self._answer({"etcdserver": version} if version else {})
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self._answer({"header": {"cluster_id": cluster}})
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(time.time() + ahead_seconds)
 
             def log_message(self, *_: object) -> None:
                 pass
+
+            def _answer(self, body: object) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
 
         server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, failures, layout, transactions
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
 
 LOG = log.getLogger(__name__)
 
 OLDEST_VERSION = (3, 4)
-#: Members whose clocks differ by more make leases end early; a Date has whole seconds.
+#: Members whose clocks differ by more may end a lease early.
 CLOCK_SKEW_SECONDS = 2.0
 #: An etcd with so many revisions that keeps its very first is not compacted.
 UNCOMPACTED_REVISIONS = 100_000
@@ -103,8 +103,29 @@ def _check_members(
             f"{' and '.join(clusters.values())} belong to different clusters; name the members "
             "of one.",
         )
+    _warn_of_clocks(connection)
     connection.prefer(answering[0])
     return answering[0]
+
+
+def _warn_of_clocks(connection: connection_module.Connection) -> None:
+    """Warn of members whose clocks differ: leases are counted by whoever answers."""
+    bounds = []
+    for endpoint in connection.endpoints:
+        date, sent_at, received_at = connection.dates.get(endpoint.address, (None, 0.0, 0.0))
+        seconds = clock.parse_date(date) if date else None
+        if seconds is not None:
+            bounds.append((*clock.offset_bounds(seconds, sent_at, received_at), str(endpoint)))
+    if not bounds:
+        return
+    earliest, latest = min(bounds, key=lambda each: each[1]), max(bounds)
+    apart_seconds = latest[0] - earliest[1]
+    if apart_seconds > CLOCK_SKEW_SECONDS:
+        LOG.warning(
+            "The clock of %(late)s is at least %(apart).0f s before that of %(early)s: leases of "
+            "claims may end early. Keep the members' clocks together by NTP",
+            {"late": latest[2], "early": earliest[2], "apart": apart_seconds},
+        )
 
 
 def _check_version(endpoint: connection_module.Endpoint, version: str) -> None:

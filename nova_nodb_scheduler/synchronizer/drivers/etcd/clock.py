@@ -43,7 +43,7 @@ class ServerClock:
         seconds = self._parse(date) if date else None
         if seconds is None:
             return
-        least, most = seconds - received_at, seconds + 1.0 - sent_at
+        least, most = offset_bounds(seconds, sent_at, received_at)
         with self._lock:
             known = self._offset
             if known is None or least > known or known > most + SLACK_SECONDS:
@@ -69,10 +69,22 @@ class ServerClock:
     def _parse(self, date: str) -> float | None:
         # One second's answers have one Date, and parsing costs 10 us.
         text, seconds = self._last
-        if text != date:
-            try:
-                seconds = email.utils.parsedate_to_datetime(date).timestamp()
-            except ValueError:
-                return None
-            self._last = (date, seconds)
-        return seconds
+        if text == date:
+            return seconds
+        parsed = parse_date(date)
+        if parsed is not None:
+            self._last = (date, parsed)
+        return parsed
+
+
+def parse_date(date: str) -> float | None:
+    """Return the seconds of a Date header, or None where it is none."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
+
+
+def offset_bounds(seconds: float, sent_at: float, received_at: float) -> tuple[float, float]:
+    """Return between what the server's clock is before the monotonic one."""
+    return seconds - received_at, seconds + 1.0 - sent_at

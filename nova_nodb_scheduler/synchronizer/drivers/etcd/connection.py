@@ -59,8 +59,13 @@ class Endpoint:
         parts = urllib.parse.urlsplit(url)
         return cls(parts.scheme, parts.hostname or "", parts.port or 2379)
 
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.host}:{self.port}"
+        return f"{self.scheme}://{self.address}"
 
 
 class Connection:
@@ -84,6 +89,8 @@ class Connection:
         self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
         self._preferred = 0
         self.token: str | None = None
+        #: Of each member's last answer: its Date, when it was asked, and when it came.
+        self.dates: dict[str, tuple[str | None, float, float]] = {}
         #: Cluster of the last answer, and when its request was sent.
         self.cluster = ""
         self.answered_at = float("-inf")
@@ -277,4 +284,6 @@ class Connection:
     def _noted(self, response: requests.Response, **_: object) -> None:
         received_at = time.monotonic()
         sent_at = received_at - response.elapsed.total_seconds()
-        self._note(response.headers.get("Date"), sent_at, received_at)
+        date = response.headers.get("Date")
+        self.dates[urllib.parse.urlsplit(response.url).netloc] = (date, sent_at, received_at)
+        self._note(date, sent_at, received_at)
