@@ -105,10 +105,10 @@ class Truth:
         with self.lock:
             return {c: {"VCPU": n} for c, (h, n) in self.allocations.items() if h == host}
 
-    def members(self, group: requests.Group) -> dict[str, list[str]]:
-        """Return hosts by member, of those that were granted."""
+    def copy(self) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
+        """Return what is allocated, and what was granted."""
         with self.lock:
-            return {c: [h] for c, h in self.granted.items() if self.group_of.get(c) is group}
+            return dict(self.allocations), dict(self.granted)
 
 
 class Authority:
@@ -132,12 +132,20 @@ class Authority:
         self._after("removed")
 
 
+@attrs.frozen
+class _Seen:
+    cursor: records.Cursor
+    allocations: Mapping[str, tuple[str, int]]
+    granted: Mapping[str, str]
+
+
 class Scheduler:
     """One scheduler process: everything of the plugin's way but Nova and a feed.
 
-    It sees allocations at once; claims it learns of by its compare-and-sets.
+    Claims it learns of by its compare-and-sets, allocations now and then.
 
     :param after: called with each step of the protocol once done
+    :param looks: how probably it looks at the present when it claims
     """
 
     def __init__(
@@ -149,6 +157,7 @@ class Scheduler:
         now_seconds: Callable[[], float],
         *,
         seed: int = 0,
+        looks: float = 1.0,
     ) -> None:
         numbers = itertools.count()
 
@@ -156,6 +165,8 @@ class Scheduler:
             return f"{name}-{next(numbers)}"
 
         self.client, self.truth, self.after = client, truth, after
+        self._rng, self._looks = random.Random(seed), looks
+        self._seen: _Seen | None = None
         self.engine = engine.Engine(
             options.SchedulingOptions(shuffle_best_same_weighed_hosts=True),
             (),
@@ -192,13 +203,24 @@ class Scheduler:
     # -- views ----------------------------------------------------------------------
 
     def view(self, request: requests.Request) -> claim_batches.View:
-        return claim_batches.View(self.client.head(), self._fits)
+        if self._seen is None or self._rng.random() < self._looks:
+            # First the cursor: what is seen is of then or later.
+            self._seen = _Seen(self.client.head(), *self.truth.copy())
+        return claim_batches.View(self._seen.cursor, self._fits)
 
     def members(self, group: requests.Group) -> group_rules.Known:
-        return self.truth.members(group)
+        assert self._seen is not None
+        of_group = {c for c, own in self.truth.group_of.items() if own is group}
+        return {c: [h] for c, h in self._seen.granted.items() if c in of_group}
 
     def _fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
-        used = record.used(self.truth.shown(claim.host), without=claim.consumer)
+        assert self._seen is not None
+        shown = {
+            consumer: {"VCPU": count}
+            for consumer, (host, count) in self._seen.allocations.items()
+            if host == claim.host
+        }
+        used = record.used(shown, without=claim.consumer)
         return used.get("VCPU", 0) + claim.resources["VCPU"] <= CAPACITY
 
     # -- what it is asked -------------------------------------------------------------
@@ -235,6 +257,8 @@ class Scheduler:
             # A dead process undoes nothing.
             chosen = []
             raise
+        except placing.Unclaimable:
+            pass
         finally:
             if chosen is None:
                 made.undo()
