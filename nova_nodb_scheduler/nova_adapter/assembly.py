@@ -25,6 +25,7 @@ from nova_nodb_scheduler.nova_adapter import (
     publishing,
     releases,
 )
+from nova_nodb_scheduler.nova_adapter import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
@@ -209,6 +210,18 @@ class Plugin:
             self.options.sweep_pause_seconds,
         )
 
+    def outside_claims(self) -> outside_claims_module.OutsideClaims | None:
+        """Return what claims for a conductor; None where nobody claims."""
+        options = self.options
+        if options.claims != "on" or options.candidates != "memory":
+            return None
+        return outside_claims_module.OutsideClaims(
+            self.make_synchronizer(),
+            f"conductor:{self.conf.host}:{uuid.uuid4()}",
+            options.claim_lease_seconds,
+            options.claim_deadline_seconds,
+        )
+
     def sweep_duty(self) -> sweep_duty_module.SweepDuty:
         """Return a conductor's duty to sweep its cell, and the API's tables where it can."""
         synchronizer = self.make_synchronizer()
@@ -305,6 +318,8 @@ class Plugin:
                 cache_bytes=options.signature_cache_mib * 1024 * 1024,
                 claims=options.claims == "on",
                 claim_lease_seconds=options.claim_lease_seconds,
+                claim_spread=options.claim_spread == "auto",
+                silent_scheduler_seconds=3 * options.beat_interval_seconds + 1,
             ),
         )
 

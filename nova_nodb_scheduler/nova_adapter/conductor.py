@@ -12,7 +12,13 @@ from typing import Any
 
 import nova.conductor.manager
 
-from nova_nodb_scheduler.nova_adapter import assembly, endings, meditation, reporting
+from nova_nodb_scheduler.nova_adapter import (
+    assembly,
+    endings,
+    meditation,
+    outside_claims,
+    reporting,
+)
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 
@@ -29,6 +35,7 @@ class ConductorManager(
         super().__init__(*args, **kwargs)
         self._nodb_reporter: reporter_module.Reporter | None = None
         self._nodb_duty: sweep_duty_module.SweepDuty | None = None
+        self._nodb_claims: outside_claims.OutsideClaims | None = None
 
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.
@@ -47,12 +54,19 @@ class ConductorManager(
         reporting.install(reporter, plugin.scopes)
         reporter.ensure_started()
         duty.start()
+        self._nodb_claims = plugin.outside_claims()
+        if self._nodb_claims is not None:
+            outside_claims.install(self._nodb_claims)
         meditation.tell_of_reporter(reporter)
 
     def nodb_stop(self) -> None:
         """Publish what is left and stop; idempotent."""
+        claims, self._nodb_claims = self._nodb_claims, None
         duty, self._nodb_duty = self._nodb_duty, None
         reporter, self._nodb_reporter = self._nodb_reporter, None
+        if claims is not None:
+            outside_claims.uninstall(claims)
+            claims.stop()
         if duty is not None:
             duty.stop()
         if reporter is not None:

@@ -32,10 +32,11 @@ from nova_nodb_scheduler.scheduling import (
     node_facts,
     placing,
     reservations,
+    spreading,
 )
 from nova_nodb_scheduler.scheduling import room as room_module
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import contract, replication, replicator
+from nova_nodb_scheduler.synchronizer import contract, living, replication, replicator
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class DecisionOptions:
     cache_bytes: int
     claims: bool
     claim_lease_seconds: float
+    claim_spread: bool
+    silent_scheduler_seconds: float
 
 
 @attrs.frozen
@@ -111,7 +114,9 @@ class DecisionParts:
                 engine=self.engine,
                 keeper=self.frame_keeper,
                 ways=placing.Parts(
-                    room_module.Room(self.engine, self.reservations), self._make_claimer()
+                    room_module.Room(self.engine, self.reservations),
+                    self._make_claimer(),
+                    self._make_spread(),
                 ),
                 placement=claiming.Placement(
                     around.placement_client, self._writer, self._mirror.hints.hint
@@ -174,6 +179,17 @@ class DecisionParts:
             around.now_seconds,
             self._options.claim_lease_seconds,
             around.claim_meter,
+        )
+
+    def _make_spread(self) -> spreading.Spreading | None:
+        if not (self._options.claims and self._options.claim_spread):
+            return None
+        own = self._around.replicator.status().identity
+        return spreading.Spreading(
+            own,
+            living.LivingSchedulers(
+                self._around.store, own, self._options.silent_scheduler_seconds
+            ),
         )
 
     # -- life -------------------------------------------------------------------
