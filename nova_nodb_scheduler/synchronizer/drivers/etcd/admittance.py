@@ -180,7 +180,7 @@ def _warn_of_history(connection: connection_module.Connection, number: int) -> N
     certain = "does not compact" if revision > UNCOMPACTED_REVISIONS else "may not compact"
     LOG.warning(
         "%(label)s %(certain)s its history, and will refuse all writes when that fills its "
-        "quota: start etcd with --auto-compaction-retention=1h, or set [%(group)s] compact",
+        "quota: start etcd with --auto-compaction-retention=10m, or set [%(group)s] compact",
         {"label": connection.label, "certain": certain, "group": options_module.GROUP},
     )
 

@@ -278,7 +278,7 @@ class Connection:
             "defragment ('etcdctl defrag') and disarm the alarm ('etcdctl alarm disarm'; through "
             'the gateway POST /v3/maintenance/alarm {"action": "DEACTIVATE", "alarm": "NOSPACE", '
             f'"memberID": ...}}) of the members {members}; then start etcd with '
-            "--auto-compaction-retention=1h or a greater --quota-backend-bytes"
+            "--auto-compaction-retention=10m or a greater --quota-backend-bytes"
         )
 
     def _noted(self, response: requests.Response, **_: object) -> None:

@@ -79,12 +79,11 @@ while etcd is down, each call takes as long as this.
         "compact",
         default=False,
         help="""
-Compact etcd's history behind the collection of tombstones
-(``[nodb_scheduler] collect_keep_seconds``). Compaction concerns the **whole**
-etcd, so set this only where no other service needs its history, and etcd does
-not compact by itself; better start etcd with
-``--auto-compaction-retention=1h``. Without either, etcd grows by gigabytes an
-hour until it refuses all writes.
+Compact etcd's history of more than about an hour ago, behind the collection of
+tombstones. Compaction concerns the **whole** etcd, so set this only where no
+other service needs its history, and etcd does not compact by itself; better
+start etcd with ``--auto-compaction-retention=10m``. Without either, etcd grows
+by gigabytes an hour until it refuses all writes.
 """,
     ),
 ]
