@@ -46,9 +46,10 @@ How host states travel from the processes that write them to the schedulers:
 an entry point of the group ``nova_nodb_scheduler.synchronizer``.
 
 ``sqlalchemy`` keeps them in a database of their own, ``memcached`` in one
-memcached server (nothing survives its restart: schedulers take Nova's own
-path until the reporters have published again), ``memory`` inside one process
-(for tests). All control-plane services must have the same value.
+memcached server and ``redis`` in one Redis or Valkey (nothing survives its
+restart: schedulers take Nova's own path until the reporters have published
+again), ``etcd`` in an etcd cluster, ``memory`` inside one process (for tests).
+All control-plane services must have the same value.
 """,
     ),
     cfg.StrOpt(
