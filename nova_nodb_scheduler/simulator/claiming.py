@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's claims in a run: the plugin's own, or nobody who claims."""
+"""A scheduler's claims in a run: the plugin's claimer and its duty of settling claims."""
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Callable, Mapping
 
-from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed
-from nova_nodb_scheduler.scheduling import claimer as contract
-from nova_nodb_scheduler.scheduling import options as options_module
+from nova_nodb_scheduler.scheduling import engine as engine_module
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
@@ -16,31 +18,104 @@ from nova_nodb_scheduler.synchronizer import (
     claim_rules,
     claim_views,
     claimer,
+    contract,
+    replication,
     replicator,
+    settling,
+    settling_duty,
 )
-from nova_nodb_scheduler.synchronizer import contract as synchronizer_contract
+
+#: (consumer) -> its allocations by host uuid, of the authority; None if it cannot be asked.
+Ask = Callable[[str], "Mapping[str, Mapping[str, int]] | None"]
 
 
-def make(
-    synchronizer: synchronizer_contract.Synchronizer,
-    store: host_state_store.HostStateStore,
-    follower: replicator.Replicator,
-    settings: options_module.SchedulingOptions,
-    *,
-    identity: str,
-    lease_seconds: float,
-) -> contract.Claimer:
-    """Return the claimer that the plugin makes of the same parts.
+class BackendClock:
+    """The back end's clock without I/O, from an offset taken with each beat."""
+
+    def __init__(self, synchronizer: contract.Synchronizer) -> None:
+        self._synchronizer = synchronizer
+        self._offset_seconds: float | None = None
+
+    def adjust(self) -> None:
+        """Take the offset anew; the old one stays where the back end is away."""
+        try:
+            self._offset_seconds = self._synchronizer.now_seconds() - time.monotonic()
+        except errors.BackendUnavailable:
+            return
+
+    def now_seconds(self) -> float:
+        """Return the back end's time as last known.
+
+        :raises BackendUnavailable: it was never known
+        """
+        if self._offset_seconds is None:
+            self._offset_seconds = self._synchronizer.now_seconds() - time.monotonic()
+        return time.monotonic() + self._offset_seconds
+
+
+class Claims:
+    """The claimer and the settling of one scheduler.
 
     :param lease_seconds: how long a pending claim is held
+    :param ask: called in the thread that settles; may block
     """
-    bounds = claimed.Bounds.of(settings)
 
-    def fits(snapshot: snapshot_module.Snapshot, _request: requests.Request) -> claim_rules.Fits:
-        return claimed.make_fits(snapshot, bounds)
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        follower: replicator.Replicator,
+        engine: engine_module.Engine,
+        clock: BackendClock,
+        *,
+        identity: str,
+        lease_seconds: float,
+        ask: Ask,
+    ) -> None:
+        self._follower = follower
+        self._bounds = claimed.Bounds.of(engine.settings)
+        views = claim_views.StoreViews(store, follower, self._fits)
+        batches = claim_batches.ClaimBatches(
+            synchronizer,
+            identity,
+            lambda: str(uuid.uuid4()),
+            lease_seconds,
+            views.claimable,
+            now_seconds=clock.now_seconds,
+        )
+        self.claimer = claimer.LedgerClaimer(batches, views)
+        self._settler = settling.Settler(synchronizer, store, self._cursor, ask, clock.now_seconds)
+        self._duty = settling_duty.SettlingDuty(synchronizer, self._settler, identity)
 
-    views = claim_views.StoreViews(store, follower, fits)
-    batches = claim_batches.ClaimBatches(
-        synchronizer, identity, lambda: str(uuid.uuid4()), lease_seconds, views.claimable
-    )
-    return claimer.LedgerClaimer(batches, views)
+    def _fits(
+        self, snapshot: snapshot_module.Snapshot, _request: requests.Request
+    ) -> claim_rules.Fits:
+        return claimed.make_fits(snapshot, self._bounds)
+
+    def start(self) -> None:
+        """Start settling in a thread; the feed is followed already."""
+        self._duty.start()
+
+    def turn(self) -> None:
+        """Settle what is to be settled now, for those who have no thread for it."""
+        try:
+            while self._duty.turn():
+                pass
+        except errors.BackendUnavailable:
+            return
+
+    def stop(self) -> None:
+        """End the thread and let the lease go."""
+        self._duty.stop()
+
+    def _cursor(self) -> records.Cursor | None:
+        generation = self._follower.generation
+        status = self._follower.status()
+        is_known = (
+            status.state is replication.State.FOLLOWING
+            and status.cursor_version is not None
+            and generation == self._follower.generation
+        )
+        if not is_known or status.cursor_version is None:
+            return None
+        return records.Cursor(status.epoch, status.cursor_version)

@@ -31,6 +31,7 @@ class Ledger:
         self._checked = checked
         self._capacity = {host.uuid: host.capacity for host in cluster.hosts}
         self._written: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._hosts_of: dict[str, set[str]] = {}
         self._granted: dict[str, dict[str, int]] = {}
         self._standing: dict[str, str] = {}
         for host in cluster.hosts:
@@ -50,6 +51,11 @@ class Ledger:
         """Return what is written on a host, by consumer."""
         return self._written[host_uuid]
 
+    def allocations_of(self, server: str) -> dict[str, Mapping[str, int]]:
+        """Return what is written for a server, by host uuid."""
+        hosts = self._hosts_of.get(server, ())
+        return {host_uuid: self._written[host_uuid][server] for host_uuid in hosts}
+
     def write(self, allocations: Sequence[messages.Allocation]) -> frozenset[str]:
         """Write allocations; return the servers refused."""
         refused = set()
@@ -63,6 +69,7 @@ class Ledger:
                     continue
                 self.late_writes += 1
             on_host[each.server] = each.resources
+            self._hosts_of.setdefault(each.server, set()).add(each.host_uuid)
             self.generations[each.host_uuid] += 1
         return frozenset(refused)
 
@@ -70,6 +77,10 @@ class Ledger:
         """Take an allocation away; False if there is none."""
         if self._written[host_uuid].pop(server, None) is None:
             return False
+        hosts = self._hosts_of[server]
+        hosts.discard(host_uuid)
+        if not hosts:
+            del self._hosts_of[server]
         self.generations[host_uuid] += 1
         return True
 

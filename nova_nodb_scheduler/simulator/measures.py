@@ -6,8 +6,7 @@ from __future__ import annotations
 import bisect
 import collections
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
@@ -109,20 +108,3 @@ def staleness_seconds(
     if place == len(published):
         return 0.0
     return max(0.0, at - published[place][0])
-
-
-@attrs.frozen(kw_only=True)
-class Result:
-    """One strategy's run, as reports show it.
-
-    :param figures: by name; JSON
-    :param decisions: see :class:`Measures`
-    :param sequence: see :class:`Measures`
-    :param fill: (simulated seconds, share of the scarcest class granted)
-    """
-
-    strategy: str
-    figures: Mapping[str, Any]
-    decisions: Sequence[tuple[float, float, float, str]]
-    sequence: Sequence[tuple[str, str]]
-    fill: Sequence[tuple[float, float]]

@@ -22,6 +22,11 @@ class Decide:
 
 
 @attrs.frozen
+class Settle:
+    """Settle the claims that can be settled now; for whoever has no thread for it."""
+
+
+@attrs.frozen
 class Stop:
     """Say goodbye."""
 
@@ -31,6 +36,13 @@ class Answer:
     """What became of a :class:`Write`: the servers that their hosts refused."""
 
     refused: frozenset[str]
+
+
+@attrs.frozen
+class Allocations:
+    """What a server has, by host uuid: the answer to a :class:`Question`."""
+
+    by_host: Mapping[str, Mapping[str, int]]
 
 
 # -- from a scheduler ----------------------------------------------------------------
@@ -94,6 +106,18 @@ class Decided:
     reasons: Mapping[str, int]
     conflicts: int
     unproved: bool
+
+
+@attrs.frozen
+class Settled:
+    """The answer to :class:`Settle`."""
+
+
+@attrs.frozen
+class Question:
+    """What has this server? By the second pipe, from the thread that settles claims."""
+
+    server: str
 
 
 @attrs.frozen

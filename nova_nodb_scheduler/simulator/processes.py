@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pathlib
+import re
 import signal
 import time
 from multiprocessing import connection as mp_connection
@@ -21,6 +23,8 @@ class SchedulerProcess:
     :param options: but for the identity, which each start makes anew
     :ivar asked: the request it was given and has not answered
     :ivar ready_seconds: real seconds from each start until it was ready
+    :ivar peak_memory_mb: most that any of its processes had resident when it
+        was ended; 0 where the system does not tell
     """
 
     def __init__(
@@ -41,9 +45,11 @@ class SchedulerProcess:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._paused = False
         self.pipe: mp_connection.Connection | None = None
+        self.questions: mp_connection.Connection | None = None
         self.is_ready = False
         self.asked: messages.Decide | None = None
         self.ready_seconds: list[float] = []
+        self.peak_memory_mb = 0.0
         self.kills = 0
 
     @property
@@ -54,10 +60,11 @@ class SchedulerProcess:
         """Start a process; the world hears of it by the pipe."""
         self._starts += 1
         ours, theirs = self._context.Pipe()
+        answers, questions = self._context.Pipe()
         options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self._starts}")
         self._process = self._context.Process(
             target=worker.run,
-            args=(options, theirs, self._line, self._clock),
+            args=(options, theirs, questions, self._line, self._clock),
             name=f"scheduler-{self.number}",
             daemon=True,
         )
@@ -65,7 +72,8 @@ class SchedulerProcess:
         self._process.start()
         # Or the pipe would not break when the process ends.
         theirs.close()
-        self.pipe = ours
+        questions.close()
+        self.pipe, self.questions = ours, answers
 
     def became_ready(self) -> None:
         """Note that requests may come."""
@@ -74,16 +82,24 @@ class SchedulerProcess:
 
     def ask(self, asked: messages.Decide) -> bool:
         """Hand a request over; False if the process is gone."""
-        assert self.pipe is not None
-        try:
-            self.pipe.send(asked)
-        except OSError:
+        if not self.say(asked):
             return False
         self.asked = asked
         return True
 
+    def say(self, message: object) -> bool:
+        """Send anything; False if the process is gone."""
+        if self.pipe is None:
+            return False
+        try:
+            self.pipe.send(message)
+        except OSError:
+            return False
+        return True
+
     def kill(self) -> messages.Decide | None:
         """Kill it, as ``kill -9`` does; return the request that is lost with it."""
+        self.note_memory()
         lost, self.asked = self.asked, None
         self.kills += 1
         self._end(signal.SIGKILL)
@@ -104,14 +120,24 @@ class SchedulerProcess:
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """End it in good order; by force if it does not; idempotent."""
         self.resume()
-        if self.pipe is not None and self.is_ready:
-            try:
-                self.pipe.send(messages.Stop())
-            except OSError:
-                pass
+        self.note_memory()
+        if self.is_ready:
+            self.say(messages.Stop())
         if self._process is not None and self.is_ready:
             self._process.join(timeout_seconds)
         self._end(signal.SIGKILL)
+
+    def note_memory(self) -> None:
+        """Take the peak of the process's resident memory down."""
+        if self._process is None or self._process.pid is None:
+            return
+        try:
+            status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        except OSError:
+            return
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        if found is not None:
+            self.peak_memory_mb = max(self.peak_memory_mb, int(found.group(1)) / 1024)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
@@ -119,8 +145,9 @@ class SchedulerProcess:
                 os.kill(self._process.pid, how)
             self._process.join(10.0)
             self._process = None
-        if self.pipe is not None:
-            self.pipe.close()
-            self.pipe = None
+        for pipe in (self.pipe, self.questions):
+            if pipe is not None:
+                pipe.close()
+        self.pipe = self.questions = None
         self.is_ready = False
         self._paused = False

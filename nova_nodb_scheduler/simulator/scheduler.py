@@ -11,9 +11,9 @@ import collections
 import random
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
-from stevedore import extension
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import (
@@ -22,29 +22,31 @@ from nova_nodb_scheduler.scheduling import (
     engine,
     fact_source,
     frame_keeper,
-    host_frame,
     namespaces,
     node_facts,
-    options,
     placing,
     planning,
-    plugins,
     reservations,
     room,
+    spreading,
 )
 from nova_nodb_scheduler.simulator import (
     backend_line,
     claiming,
     host_records,
     messages,
+    pipelines,
     strategies,
     workload,
 )
 from nova_nodb_scheduler.store import declarations, host_state_store
-from nova_nodb_scheduler.synchronizer import replication, replicator
+from nova_nodb_scheduler.synchronizer import living, replication, replicator
 from nova_nodb_scheduler.wire import codec, packing
 
 PLACED, NO_HOST, GIVEN_UP, UNCLAIMABLE = "placed", "no valid host", "given up", "unclaimable"
+
+#: Schedulers beat every two seconds; one that does not for so long is taken for dead.
+_SILENT_SECONDS = 8.0
 
 #: A reporter's beat is late from here on; of heartbeats nothing is then concluded.
 _LATE_BEATS = 3
@@ -95,6 +97,7 @@ class Scheduler:
 
     :param identity: unique among the schedulers of a run, restarts included
     :param now_seconds: simulated time
+    :param ask: tells a server's allocations, to whoever settles claims
     """
 
     def __init__(
@@ -103,11 +106,13 @@ class Scheduler:
         synchronizer: backend_line.LinedSynchronizer,
         scheduler_options: SchedulerOptions,
         now_seconds: Callable[[], float],
+        ask: claiming.Ask,
     ) -> None:
         self._identity = identity
         self._synchronizer = synchronizer
         self._options = scheduler_options
         self._now_seconds = now_seconds
+        self._clock = claiming.BackendClock(synchronizer)
         declared = declarations.load_namespaces()
         self.store = host_state_store.HostStateStore(
             declared, codec.decode_state, packing=packing.Packing
@@ -120,9 +125,17 @@ class Scheduler:
             options=replication.ReplicatorOptions(
                 reconnect_min_seconds=0.1, reconnect_max_seconds=1.0, wait_seconds=0.5
             ),
+            beat=self._beat,
         )
         present = fact_source.Present()
-        self.engine = _make_engine(scheduler_options, identity, present)
+        self.engine = pipelines.engine(
+            pipelines.settings(
+                scheduler_options.strategy,
+                service_down_seconds=scheduler_options.service_down_seconds,
+            ),
+            random.Random(f"{scheduler_options.seed} {identity}"),
+            present,
+        )
         self._patient = _PatientEngine(self.engine)
         self.reservations = reservations.Reservations(
             time.monotonic,
@@ -138,17 +151,33 @@ class Scheduler:
         )
         self._looked_at: float | None = None
         self._version = 0
+        self._claims: claiming.Claims | None = None
         claims: claimer.Claimer = claimer.NoClaims()
         if scheduler_options.strategy.claims:
-            claims = claiming.make(
+            self._claims = claiming.Claims(
                 synchronizer,
                 self.store,
                 self.replicator,
-                self.engine.settings,
+                self.engine,
+                self._clock,
                 identity=identity,
                 lease_seconds=scheduler_options.claim_lease_seconds,
+                ask=ask,
             )
-        self._parts = placing.Parts(room.Room(self.engine, self.reservations), claims)
+            claims = self._claims.claimer
+        self._parts = placing.Parts(
+            room.Room(self.engine, self.reservations), claims, spread=self._spread()
+        )
+
+    def _beat(self) -> Mapping[str, Any]:
+        self._clock.adjust()
+        return {"host": self._identity, "beat_at": self._clock.now_seconds()}
+
+    def _spread(self) -> spreading.Spreading | None:
+        if self._options.claim_spread != "auto":
+            return None
+        alive = living.LivingSchedulers(self.store, self._identity, _SILENT_SECONDS)
+        return spreading.Spreading(self._identity, alive)
 
     # -- life -----------------------------------------------------------------------
 
@@ -168,11 +197,15 @@ class Scheduler:
                 self.replicator.step()
             else:
                 time.sleep(0.01)
+        if self._claims is not None and not self._options.in_step:
+            self._claims.start()
         self.look(self._now_seconds())
         return len(self.engine.frame)
 
     def stop(self) -> None:
         """End the threads, say goodbye and close the driver."""
+        if self._claims is not None:
+            self._claims.stop()
         self.replicator.stop()
         self._synchronizer.close()
 
@@ -224,7 +257,7 @@ class Scheduler:
         conflicts = self._synchronizer.conflicts
         trace = _Trace()
         if self._options.in_step:
-            self.follow()
+            self.go_in_step()
         outcome, hosts = self._place(asked, authority, trace, deadline)
         if outcome == NO_HOST and not self._options.strategy.periodic and self.follow():
             # As the plugin, which asks whether hosts are full before it says so.
@@ -240,6 +273,13 @@ class Scheduler:
             conflicts=self._synchronizer.conflicts - conflicts,
             unproved=self._patient.silence_seconds > 0,
         )
+
+    def go_in_step(self) -> None:
+        """Know everything, and settle what can be: neither changes what there is room for."""
+        self.follow()
+        if self._claims is not None:
+            self._claims.turn()
+            self.follow()
 
     def _place(
         self,
@@ -303,44 +343,3 @@ class _Trace:
     def refuse(self, server: str, chosen: choice.Choice, reason: str) -> None:
         # What stands behind a colon differs from case to case.
         self.reasons[reason.partition(":")[0]] += 1
-
-
-def _make_engine(
-    scheduler_options: SchedulerOptions, identity: str, present: fact_source.Present
-) -> engine.Engine:
-    settings = make_settings(scheduler_options)
-    return make_engine(settings, random.Random(f"{scheduler_options.seed} {identity}"), present)
-
-
-def make_settings(scheduler_options: SchedulerOptions) -> options.SchedulingOptions:
-    """Return Nova's settings for a strategy."""
-    return options.SchedulingOptions(
-        service_down_time=scheduler_options.service_down_seconds,
-        host_subset_size=10**9 if scheduler_options.strategy.random else 1,
-    )
-
-
-def make_engine(
-    settings: options.SchedulingOptions,
-    rng: random.Random,
-    present: fact_source.Present | None = None,
-) -> engine.Engine:
-    """Return an engine with Nova's default filters and all weighers, without hosts."""
-    filters = _classes(plugins.FILTERS)
-    weighers = _classes(plugins.WEIGHERS)
-    frame = (
-        host_frame.HostFrame()
-        if present is None
-        else host_frame.HostFrame(locate=present.locate, attribute=present.attribute)
-    )
-    return engine.Engine(
-        settings,
-        [filters[name](settings) for name in settings.enabled_filters],
-        [weighers[name](settings) for name in sorted(weighers)],
-        frame=frame,
-        rng=rng,
-    )
-
-
-def _classes(group: str) -> Mapping[str, type]:
-    return {each.name: each.plugin for each in extension.ExtensionManager(group)}

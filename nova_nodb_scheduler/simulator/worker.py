@@ -43,14 +43,18 @@ class WorkerOptions:
 def run(
     options: WorkerOptions,
     pipe: mp_connection.Connection,
+    questions: mp_connection.Connection,
     line: backend_line.Line,
     clock: run_clock.RunClock,
 ) -> None:
-    """Serve one pipe until told to stop, or until the world is gone."""
+    """Serve one pipe until told to stop, or until the world is gone.
+
+    :param questions: a second pipe, for the thread that settles claims
+    """
     # A cut line is told of in the report, not by every thread that meets it.
     logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
     try:
-        _serve(options, pipe, line, clock)
+        _serve(options, pipe, questions, line, clock)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception:  # noqa: BLE001 - whatever it is, the world shall hear of it
@@ -61,14 +65,28 @@ def run(
 def _serve(
     options: WorkerOptions,
     pipe: mp_connection.Connection,
+    questions: mp_connection.Connection,
     line: backend_line.Line,
     clock: run_clock.RunClock,
 ) -> None:
     lined = backend_line.LinedSynchronizer(options.backend.make(), line)
-    made = scheduler.Scheduler(options.identity, lined, options.scheduler, clock.now_seconds)
+
+    def ask(server: str) -> Mapping[str, Mapping[str, int]] | None:
+        try:
+            questions.send(messages.Question(server))
+            answer: messages.Allocations = questions.recv()
+        except (EOFError, OSError):
+            return None  # the world ends
+        return answer.by_host
+
+    made = scheduler.Scheduler(options.identity, lined, options.scheduler, clock.now_seconds, ask)
     pipe.send(messages.Ready(made.start(options.start_seconds)))
     try:
         while not isinstance(asked := pipe.recv(), messages.Stop):
+            if isinstance(asked, messages.Settle):
+                made.go_in_step()
+                pipe.send(messages.Settled())
+                continue
             authority = PipeAuthority(pipe, asked.number, options.authority_seconds)
             pipe.send(made.decide(asked, authority))
     finally:

@@ -22,6 +22,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.simulator import (
     backend_line,
     backends,
@@ -39,6 +40,8 @@ from nova_nodb_scheduler.simulator import cluster as cluster_module
 from nova_nodb_scheduler.simulator import fleet as fleet_module
 from nova_nodb_scheduler.simulator import ledger as ledger_module
 from nova_nodb_scheduler.simulator import measures as measures_module
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec
 
 #: How often hosts' beats and reports are looked after, simulated seconds.
 _TICK_SECONDS = 0.5
@@ -76,6 +79,8 @@ class RunOptions:
     :param authority_seconds: how long each write of allocations takes
     :param patience_seconds: how long a request is asked again while no claim
         can be taken
+    :param rest_seconds: how long the end is put off, at most, until claims of
+        servers that do not stand are gone
     """
 
     cluster: cluster_module.ClusterOptions
@@ -99,6 +104,7 @@ class RunOptions:
     deadline_seconds: float = 10.0
     patience_seconds: float = 60.0
     start_seconds: float = 900.0
+    rest_seconds: float = 30.0
 
 
 @attrs.frozen
@@ -177,6 +183,8 @@ class World:
         self._faults = faults
         self._ticked = 0.0
         self._began = 0.0
+        #: Claims left at the end whose servers do not stand there; -1: not known.
+        self.leaked_claims = 0
 
     def _mark(self, key: records.RecordKey) -> None:
         # The hosts are made before the reporter, which asks them what to tell.
@@ -224,12 +232,45 @@ class World:
                 self._dispatch()
                 self._listen(self._pause_seconds())
                 self._watch()
+            self._come_to_rest()
         finally:
             for each in self.schedulers:
                 each.stop()
             if thread is not None:
                 thread.stop()
             self._synchronizer.close()
+
+    def _come_to_rest(self) -> None:
+        """Wait until no claim is left but those of servers that stand, and count the others."""
+        if not self.options.strategy.claims:
+            return
+        deadline = time.monotonic() + self.options.rest_seconds
+        while True:
+            if self._in_step:
+                self.reporter.flush(everything=True)
+                for each in self.schedulers:
+                    each.say(messages.Settle())
+            self.leaked_claims = self._count_leaked()
+            if not self.leaked_claims or time.monotonic() > deadline:
+                return
+            self._told(Progress("waiting for claims to end", 0, self.leaked_claims))
+            for _ in range(10):
+                self._listen(_LISTEN_SECONDS)
+
+    def _count_leaked(self) -> int:
+        """Return claims of servers that do not stand on the host claimed."""
+        try:
+            pages = self._synchronizer.snapshot([namespaces.CLAIM_RECORDS.name]).pages
+            found = [
+                (consumer, record.key.key)
+                for page in pages
+                for record in page
+                for consumer in codec.decode_state(record.payload).get("claims", {})
+            ]
+        except (errors.BackendUnavailable, contract.SnapshotInterrupted):
+            return -1
+        standing = self.ledger.standing
+        return sum(standing.get(consumer) != host_uuid for consumer, host_uuid in found)
 
     @property
     def _in_step(self) -> bool:
@@ -365,7 +406,12 @@ class World:
 
     def _listen(self, timeout_seconds: float) -> None:
         """Answer what schedulers say."""
-        pipes = {each.pipe: each for each in self.schedulers if each.pipe is not None}
+        pipes = {
+            pipe: each
+            for each in self.schedulers
+            for pipe in (each.pipe, each.questions)
+            if pipe is not None
+        }
         if not pipes:
             time.sleep(timeout_seconds)
             return
@@ -376,11 +422,17 @@ class World:
             try:
                 said = pipe.recv()
             except (EOFError, OSError) as error:
+                if pipe is said_by.questions:
+                    said_by.questions = None
+                    continue
                 raise SimulationFailed(
                     f"scheduler {said_by.number} ended without a word"
                 ) from error
             with self._lock:
-                self._answer(said_by, said)
+                if isinstance(said, messages.Question):
+                    pipe.send(messages.Allocations(self.ledger.allocations_of(said.server)))
+                else:
+                    self._answer(said_by, said)
 
     def _answer(self, said_by: processes.SchedulerProcess, said: object) -> None:
         match said:

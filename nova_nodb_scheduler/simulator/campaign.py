@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs strategies one after the other on the same hosts, workload and timeline."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.simulator import (
+    backends,
+    packing,
+    results,
+    strategies,
+    timeline,
+    workload,
+    world,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Campaign:
+    """What is run.
+
+    :param options: of all runs, but for strategy and back end
+    :param backend: None for an SQLite file of its own for each run
+    :param reset: drop everything that the back end holds, before each run
+    """
+
+    options: world.RunOptions
+    chosen: Sequence[strategies.Strategy]
+    arrivals: Sequence[workload.Arrival]
+    faults: Sequence[timeline.Fault] = ()
+    backend: backends.BackendChoice | None = None
+    reset: bool = False
+
+    def check(self) -> None:
+        """See that it can be run.
+
+        :raises ConfigurationError: it cannot
+        """
+        if self.backend is None:
+            return
+        self.backend.make()
+        if len(self.chosen) > 1 and not self.reset:
+            raise errors.ConfigurationError(
+                "--strategy",
+                ", ".join(each.name for each in self.chosen),
+                "each run needs an empty back end: pass --reset to drop everything there before "
+                "each, or run one strategy.",
+            )
+
+    def run(self, told: world.Told = world.not_told) -> list[results.Result]:
+        """Run all.
+
+        :raises SimulationFailed: a scheduler failed by itself
+        :raises BackendUnavailable: it was away before a run began
+        """
+        self.check()
+        return [self._run_one(strategy, told) for strategy in self.chosen]
+
+    def _run_one(self, strategy: strategies.Strategy, told: world.Told) -> results.Result:
+        with tempfile.TemporaryDirectory(prefix="nova-nodb-simulate-") as directory:
+            backend = self.backend or backends.in_directory(pathlib.Path(directory))
+            if self.reset and self.backend is not None:
+                _reset(backend)
+            options = attrs.evolve(self.options, strategy=strategy, backend=backend)
+            made = world.World(options, self.arrivals, self.faults, told)
+            made.run()
+        return results.of(made)
+
+    def pack(self, trials: int, told: world.Told = world.not_told) -> Mapping[str, Any]:
+        """Return how few hosts hold the workload, by strategy; those that pick alike share it."""
+        by_pick: dict[bool, packing.Packed] = {}
+        for strategy in self.chosen:
+            if strategy.random not in by_pick:
+                by_pick[strategy.random] = packing.measure(
+                    self.options.cluster,
+                    self.arrivals,
+                    strategy,
+                    trials=trials,
+                    told=lambda text: told(world.Progress(f"packing, {text}", 0, 0)),
+                )
+        return {each.name: attrs.asdict(by_pick[each.random]) for each in self.chosen}
+
+
+def _reset(backend: backends.BackendChoice) -> None:
+    made = backend.make()
+    made.open()
+    try:
+        made.reset()
+    finally:
+        made.close()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the runs of some strategies came to, as one document."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.simulator import measures, world
+
+#: Of the document; grows when a name changes its meaning.
+FORMAT = 1
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """One strategy's run.
+
+    :param figures: by name; fit for JSON
+    :param decisions: (real seconds from the beginning, simulated, real seconds
+        it took, outcome) of each
+    :param sequence: (server, host uuid) in the order of the grants
+    :param fill: (simulated seconds, granted share of the scarcest class)
+    """
+
+    strategy: str
+    figures: Mapping[str, Any]
+    decisions: Sequence[tuple[float, float, float, str]]
+    sequence: Sequence[tuple[str, str]]
+    fill: Sequence[tuple[float, float]]
+
+
+def of(run: world.World) -> Result:
+    """Return what a finished run came to."""
+    found = run.measures
+    seconds = found.decisions[-1][0] if found.decisions else 0.0
+    return Result(
+        strategy=run.options.strategy.name,
+        figures={
+            **_decided(found, seconds),
+            **_harm(run),
+            **_feed(run),
+            "fill_share": run.ledger.used_share(),
+            "choices_digest": digest(found.sequence),
+        },
+        decisions=found.decisions,
+        sequence=found.sequence,
+        fill=found.fill,
+    )
+
+
+def _decided(found: measures.Measures, seconds: float) -> dict[str, Any]:
+    decided = len(found.decisions)
+    return {
+        "decisions": decided,
+        "real_seconds": seconds,
+        "decisions_per_second": decided / seconds if seconds else None,
+        "latency_seconds": measures.spread([each[2] for each in found.decisions]),
+        "outcomes": dict(found.outcomes),
+        "servers_placed": found.servers_placed,
+        "conflicts": found.conflicts,
+        "requests_with_conflict_share": found.requests_with_conflict / decided if decided else 0.0,
+        "retries": sum(found.reasons.values()),
+        "retries_by_reason": dict(found.reasons),
+        "longest_gap_seconds": found.longest_gap_seconds,
+    }
+
+
+def _harm(run: world.World) -> dict[str, Any]:
+    found, ledger = run.measures, run.ledger
+    return {
+        "overcommitted_servers": ledger.overcommitted_grants,
+        "overcommitted_hosts": len(ledger.overcommitted_hosts),
+        "worst_excess": dict(ledger.worst_excess),
+        "writes_beyond_capacity": ledger.late_writes,
+        "refusals_at_hosts": ledger.refusals,
+        "choices_of_lost_hosts": found.choices_of_lost,
+        "late_choices_of_lost_hosts": found.late_choices,
+        "lost_requests": found.lost_requests,
+        "unclaimable_tries": found.unclaimable_tries,
+        "leaked_claims": run.leaked_claims,
+    }
+
+
+def _feed(run: world.World) -> dict[str, Any]:
+    reporter = run.reporter.figures
+    first = [each.ready_seconds[0] for each in run.schedulers if each.ready_seconds]
+    again = [seconds for each in run.schedulers for seconds in each.ready_seconds[1:]]
+    return {
+        "stale_seconds": measures.spread(run.measures.stale_seconds),
+        "unproved_decisions": run.measures.unproved,
+        "ready_seconds": measures.spread(first),
+        "ready_again_seconds": measures.spread(again),
+        "restarts": len(again),
+        "updates": reporter.updates,
+        "most_updates_in_a_second": reporter.peak_per_second,
+        "most_updates_waiting": reporter.most_waiting,
+        "failed_flushes": reporter.failures,
+        "scheduler_memory_mb": max((each.peak_memory_mb for each in run.schedulers), default=0.0),
+    }
+
+
+def digest(sequence: Sequence[tuple[str, str]]) -> str:
+    """Return what two runs that chose alike have in common."""
+    text = "\n".join(f"{server} {host}" for server, host in sequence)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def document(
+    settings: Mapping[str, Any],
+    results: Sequence[Result],
+    packing: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return everything as one JSON document.
+
+    :param settings: how the runs were set up
+    :param packing: by strategy
+    """
+    return {
+        "format": FORMAT,
+        "settings": dict(settings),
+        "strategies": {
+            each.strategy: {**each.figures, "packing": packing.get(each.strategy)}
+            for each in results
+        },
+    }
