@@ -109,6 +109,8 @@ class Request:
     :param needs_numa: the server has a NUMA topology of its own, or a CPU
         policy that only the host's topology can satisfy
     :param needs_pci: PCI devices are asked for
+    :param fitted: the NUMA topology and the PCI devices, as the adapter writes
+        them into claims; empty where neither is asked for
     """
 
     flavor: Flavor
@@ -129,6 +131,7 @@ class Request:
     is_rebuild: bool = False
     needs_numa: bool = False
     needs_pci: bool = False
+    fitted: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
 
     def hint(self, name: str, default: str | None = None) -> str | tuple[str, ...] | None:
         """Return a scheduler hint: a list of one as its element, a longer one whole."""

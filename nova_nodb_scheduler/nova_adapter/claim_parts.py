@@ -6,7 +6,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from nova import context as nova_context
+
 from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter import fitted
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import claimed, host_facts, options
 from nova_nodb_scheduler.scheduling import engine as engine_module
@@ -69,7 +72,9 @@ class _Fits:
         forced = (request.force_hosts or request.force_nodes) and not request.check_type
         # As in Nova no filter looks at a forced host: Placement's capacity alone holds.
         bounds = claimed.Bounds() if forced else self._bounds
-        return claimed.make_fits(snapshot, bounds, self._aggregates_of)
+        filters = () if forced else self._engine.settings.enabled_filters
+        fitting = fitted.Fitting(snapshot, filters, nova_context.get_admin_context())
+        return claimed.make_fits(snapshot, bounds, self._aggregates_of, fitting.fits)
 
     def _aggregates_of(self, node: str) -> tuple[host_facts.Aggregate, ...]:
         frame = self._engine.frame

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from nova_nodb_scheduler.nova_adapter import rows, tables
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling import claim_facts, claimed, namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 COMPUTE_BINARY = "nova-compute"
@@ -45,6 +45,7 @@ class Reads:
         built: BuiltObjects,
         context: Any,
     ) -> None:
+        self._snapshot = snapshot
         self._generation = generation
         self._built = built
         self._context = context
@@ -104,6 +105,10 @@ class Reads:
             return node
 
         return self._built.nodes.get(record.key, (self._generation, record.revision), build)
+
+    def claimed(self, uuid: str) -> claim_facts.Unshown:
+        """Return what claims take of a compute node beside what it reports."""
+        return claimed.unshown(self._snapshot, uuid)
 
     # -- services -----------------------------------------------------------
 

@@ -11,6 +11,7 @@ from nova.objects import base
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter import fitted
 
 #: A hint that Nova's conductor sets, no user: which kind of move it is.
 _CHECK_TYPE = "_nova_check_type"
@@ -50,6 +51,7 @@ def request(
         is_rebuild=bool(scheduler_utils.request_is_rebuild(spec)),
         needs_numa=_needs_numa(spec),
         needs_pci=bool(pci_requests and pci_requests.requests),
+        fitted=fitted.of_request(spec),
     )
 
 

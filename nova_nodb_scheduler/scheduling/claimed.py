@@ -73,6 +73,19 @@ class Bounds:
         return min(bounds)
 
 
+def unshown(snapshot: snapshot_module.Snapshot, uuid: str) -> claim_facts.Unshown:
+    """Return what claims add to a host beside its other records, as a snapshot has them.
+
+    Costs a look-up where there are none.
+    """
+    found = snapshot.namespace(namespaces.CLAIM_RECORDS.name).digest(uuid)
+    if not isinstance(found, model.ClaimRecord):
+        return claim_facts.NOTHING
+    provider = snapshot.namespace(namespaces.PROVIDERS.name).get(uuid)
+    allocations = {} if provider is None else provider.state.get("allocations") or {}
+    return claim_facts.unshown(found.claims, allocations, shown.Shown(snapshot).uncounted(uuid))
+
+
 def fits_anything(uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Say yes: for whoever has no NUMA cells and PCI devices to fit."""
     return True

@@ -356,6 +356,7 @@ class Placing:
                 # Resized on its host, it is one of the host's instances before and after.
                 instances=0 if (chosen.cell, chosen.host) in places else 1,
                 io_operations=1,
+                fitted=self._request.fitted,
             ),
             moves=bool(places),
         )

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NUMA cells and PCI devices in claims: written by name, consumed and fitted by Nova's code.
+
+A claim holds what its request asks for, not what it would get: which cells and
+devices a server gets, nova-compute decides. Consuming others' claims one after
+the other, as Nova's scheduler consumes the servers of one request, tells
+whether there is room for one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+import attrs
+from nova import exception as nova_exception
+from nova import objects
+from nova.objects import base
+from nova.pci import stats as pci_stats
+from nova.virt import hardware
+
+from nova_nodb_scheduler.nova_adapter import rows
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+_NUMA = "numa_topology"
+_PCI = "pci_requests"
+_MAPPING = "provider_mapping"
+
+#: How many devices a claim takes of its host's pools; read by the core, too.
+DEVICES = "pci_devices"
+
+
+def of_request(spec: Any) -> dict[str, Any]:
+    """Return what a request wants fitted, as JSON; empty where it wants nothing.
+
+    :param spec: a RequestSpec that no host was consumed for yet
+    """
+    found: dict[str, Any] = {}
+    topology = spec.numa_topology if "numa_topology" in spec else None
+    if topology is not None:
+        found[_NUMA] = topology.obj_to_primitive()
+    requests = spec.pci_requests if "pci_requests" in spec else None
+    if requests is not None and requests.requests:
+        found[_PCI] = requests.obj_to_primitive()
+        found[DEVICES] = sum(int(each.count) for each in requests.requests)
+    if found:
+        found[_MAPPING] = spec.get_request_group_mapping()
+    return found
+
+
+class Host(Protocol):
+    """What of a HostState is consumed from."""
+
+    numa_topology: Any
+    pci_stats: Any
+    cpu_allocation_ratio: float
+    ram_allocation_ratio: float
+
+
+@attrs.define
+class NodeState:
+    """A host as its compute node reported it."""
+
+    numa_topology: Any
+    pci_stats: Any
+    cpu_allocation_ratio: float
+    ram_allocation_ratio: float
+
+
+@attrs.frozen
+class _Wanted:
+    topology: Any
+    requests: list[Any]
+    mapping: Any
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _Wanted:
+        """Revive what a claim holds; objects that nobody else holds, for Nova changes them."""
+        topology, requests = (
+            base.NovaObject.obj_from_primitive(state[name]) if name in state else None
+            for name in (_NUMA, _PCI)
+        )
+        return cls(
+            topology,
+            list(requests.requests) if requests is not None else [],
+            state.get(_MAPPING),
+        )
+
+
+def consume(host: Host, claimed: Mapping[str, Any]) -> bool:
+    """Take a claim's NUMA cells and PCI devices off a host.
+
+    :returns: False where the host has not got them; what of it fits is taken
+    """
+    wanted = _Wanted.of(claimed)
+    fits = True
+    cells = wanted.topology.cells if wanted.topology is not None else None
+    if host.numa_topology and wanted.topology:
+        fit = _fit(host, wanted)
+        if fit is None:
+            fits, cells = False, None
+        else:
+            host.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fit)
+            cells = fit.cells
+    for request in wanted.requests if host.pci_stats else ():
+        try:
+            host.pci_stats.apply_requests([request], wanted.mapping, cells)
+        except nova_exception.PciDeviceRequestFailed:
+            fits = False
+    return fits
+
+
+def supports(host: Host, claimed: Mapping[str, Any], filters: Collection[str]) -> bool:
+    """Say whether a host has what a claim wants, as the enabled filters would.
+
+    :param filters: names of the enabled filters
+    """
+    wanted = _Wanted.of(claimed)
+    if wanted.topology is not None and "NUMATopologyFilter" in filters:
+        if not host.numa_topology or _fit(host, wanted) is None:
+            return False
+    if wanted.requests and "PciPassthroughFilter" in filters:
+        if not host.pci_stats:
+            return False
+        return bool(host.pci_stats.support_requests(wanted.requests, wanted.mapping))
+    return True
+
+
+def _fit(host: Host, wanted: _Wanted) -> Any:
+    return hardware.numa_fit_instance_to_host(
+        host.numa_topology,
+        wanted.topology,
+        limits=objects.NUMATopologyLimits(
+            cpu_allocation_ratio=host.cpu_allocation_ratio,
+            ram_allocation_ratio=host.ram_allocation_ratio,
+        ),
+        pci_requests=wanted.requests or None,
+        pci_stats=host.pci_stats,
+        provider_mapping=wanted.mapping,
+    )
+
+
+class Fitting:
+    """Says whether claims fit as one snapshot has the nodes; any thread, no I/O.
+
+    Fulfils :data:`nova_nodb_scheduler.scheduling.claimed.Fitted`.
+    """
+
+    def __init__(
+        self, snapshot: snapshot_module.Snapshot, filters: Collection[str], context: Any
+    ) -> None:
+        self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
+        self._filters = filters
+        self._context = context
+
+    def fits(
+        self, uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+    ) -> bool:
+        """Say whether what a claim wants is left beside what others claim.
+
+        A node that this Nova cannot read has room for nothing.
+        """
+        record = self._nodes.get(uuid)
+        if record is None:
+            return False
+        try:
+            node, text = rows.compute_node(self._context, record)
+        except rows.UNUSABLE:
+            return False
+        topology = rows.numa_topology(text)
+        state = NodeState(
+            topology,
+            pci_stats.PciDeviceStats(topology, stats=node.pci_device_pools),
+            node.cpu_allocation_ratio,
+            node.ram_allocation_ratio,
+        )
+        for _consumer, claimed in sorted(others.items()):
+            consume(state, claimed)
+        return supports(state, wanted, self._filters)
