@@ -35,6 +35,10 @@ class EtcdServer(server_processes.Server):
         clients speak TLS
     """
 
+    name = "one"
+    #: Names and peer URLs of the cluster's members; None: it is alone.
+    members: Mapping[str, str] | None = None
+
     def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
         super().__init__()
         self._peer_port = server_processes.free_port()
@@ -54,17 +58,18 @@ class EtcdServer(server_processes.Server):
 
     def command(self) -> Sequence[str]:
         peer = self.peer_url
+        members = self.members or {self.name: peer}
         tls = self._tls_directory
         certificates = (f"--cert-file={tls}/server.pem", f"--key-file={tls}/server.key")
         return (
             server_processes.find_program(PROGRAM),
-            "--name=one",
+            f"--name={self.name}",
             f"--data-dir={self.directory / 'data'}",
             f"--listen-client-urls={self.url}",
             f"--advertise-client-urls={self.url}",
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=one={peer}",
+            f"--initial-cluster={','.join('='.join(each) for each in members.items())}",
             # Alone it need not wait for others' votes.
             "--heartbeat-interval=50",
             "--election-timeout=250",
@@ -142,6 +147,40 @@ class Etcd(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         else:
             self.server = _shared_server()
         self.url = self.server.url
+
+
+class EtcdCluster(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+    """Three members of one cluster: ``servers``, ``urls``."""
+
+    def setUp(self) -> None:
+        server_processes.find_program(PROGRAM)
+        super().setUp()
+
+    def _setUp(self) -> None:  # noqa: N802, as fixtures names it
+        self.servers = [EtcdServer(("--auto-compaction-retention=1h",)) for _ in range(3)]
+        members = {f"m{number}": server.peer_url for number, server in enumerate(self.servers)}
+        for name, server in zip(members, self.servers, strict=True):
+            self.addCleanup(server.destroy)
+            server.name, server.members = name, members
+        # One alone does not answer: it needs a majority.
+        threads = [threading.Thread(target=server.start) for server in self.servers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.urls = tuple(server.url for server in self.servers)
+
+    def leader(self) -> EtcdServer:
+        """Return the member that leads, as the first one that answers says."""
+        for server in self.servers:
+            try:
+                leader = server.post("/maintenance/status", {})["leader"]
+            except OSError:
+                continue
+            for each in self.servers:
+                if each.post("/maintenance/status", {})["header"]["member_id"] == leader:
+                    return each
+        raise server_processes.ServerFailed("no member of the etcd cluster answers")
 
 
 _shared: list[EtcdServer] = []

@@ -10,11 +10,13 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections.abc import Callable, Sequence
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import etcd
+from nova_nodb_scheduler.synchronizer.drivers.etcd import streaming
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import etcd_case
@@ -285,46 +287,47 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         self.put(through, "d", b"four")
 
 
-class TestCrashes(etcd_case.EtcdCase):
-    """kill -9 of etcd while everybody writes."""
+class CrashCase(etcd_case.EtcdCase):
+    """Writers and readers that go on whatever happens to the engine."""
 
     private = True
 
     def setUp(self) -> None:
         super().setUp()
-        self.keeper = self.client()
         self.done = threading.Event()
 
-    def test_acknowledged_writes_outlive_crashes_and_readers_miss_nothing(self) -> None:
-        epoch = self.keeper.head().epoch
+    def assert_nothing_is_lost_by(self, accidents: Sequence[Callable[[], None]]) -> None:
+        """Let accidents happen while everybody writes and reads, and look after them."""
+        keeper = self.client()
+        epoch = keeper.head().epoch
         clients = [self.client() for _ in range(2)]
         readers = [base.Reader(client) for client in clients]
         writers = [self.client() for _ in range(3)]
         acknowledged: list[records.Record] = []
         self.in_threads(
             [
-                self._crash_often,
+                functools.partial(self._happen, accidents),
                 *(
-                    functools.partial(self._write, n, w, acknowledged)
-                    for n, w in enumerate(writers)
+                    functools.partial(self._write, number, writer, acknowledged)
+                    for number, writer in enumerate(writers)
                 ),
                 *map(functools.partial(functools.partial, self._follow), readers, clients),
             ]
         )
-        held = base.everything(self.keeper)
+        held = base.everything(keeper)
         self.assertGreater(len(acknowledged), 50)
         for record in acknowledged:
             self.assertEqual(record, held[record.key])
-        self.assertEqual(epoch, self.keeper.head().epoch)
+        self.assertEqual(epoch, keeper.head().epoch)
         for reader in readers:
             self.assert_reader_is_right(reader)
             self.assertEqual(0, reader.resyncs)
 
-    def _crash_often(self) -> None:
+    def _happen(self, accidents: Sequence[Callable[[], None]]) -> None:
         try:
-            for _ in range(3):
+            for accident in accidents:
                 time.sleep(1.0)
-                self.server.restart()
+                accident()
             time.sleep(1.0)
         finally:
             self.done.set()
@@ -348,6 +351,53 @@ class TestCrashes(etcd_case.EtcdCase):
                     client.wait(reader.cursor, 0.05)
             except errors.BackendUnavailable:
                 self.done.wait(0.05)
+
+
+class TestCrashes(CrashCase):
+    def test_acknowledged_writes_outlive_crashes_and_readers_miss_nothing(self) -> None:
+        self.assert_nothing_is_lost_by([self.server.restart] * 3)
+
+
+class TestCluster(CrashCase):
+    """Three members, of which one at a time is killed or stands still."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cluster = self.enterContext(etcd_server.EtcdCluster())
+
+    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
+        return self.make(endpoints=self.cluster.urls)
+
+    def test_members_killed_in_turn_lose_nothing(self) -> None:
+        self.assert_nothing_is_lost_by([server.restart for server in self.cluster.servers])
+
+    def test_leaders_that_stand_still_lose_nothing(self) -> None:
+        self.assert_nothing_is_lost_by([self._freeze_leader] * 2)
+
+    def test_a_member_without_the_others_is_not_listened_to(self) -> None:
+        client = self.client()
+        self.put(client, "a", b"one")
+        for server in self.cluster.servers[1:]:
+            server.kill()
+        with self.assertRaises(errors.BackendUnavailable):
+            client.head()
+        self.cluster.servers[1].start()
+        self.eventually(lambda: self._answers(client), "two of three answer again")
+        self.put(client, "b", b"two")
+
+    def _freeze_leader(self) -> None:
+        leader = self.cluster.leader()
+        leader.pause()
+        self.addCleanup(leader.resume)
+        time.sleep(etcd_case.TIMEOUT_SECONDS * 2)
+        leader.resume()
+
+    def _answers(self, client: contract.Synchronizer) -> bool:
+        try:
+            client.head()
+        except errors.BackendUnavailable:
+            return False
+        return True
 
 
 class TestWatch(etcd_case.EtcdCase):
@@ -414,6 +464,41 @@ class TestWatch(etcd_case.EtcdCase):
         reader.catch_up()
         self.assertEqual(1, reader.resyncs)
         self.assertEqual({record.key: record}, reader.held)
+
+    def test_a_watch_that_is_quiet_for_too_long_is_made_anew(self) -> None:
+        quiet_seconds = streaming.QUIET_SECONDS
+        streaming.QUIET_SECONDS = 0.3
+        self.addCleanup(setattr, streaming, "QUIET_SECONDS", quiet_seconds)
+        client = self.client()
+        cursor = client.head()
+        self.assertFalse(client.wait(cursor, 1.5))
+        self.assertGreater(client.statistics()["watches"], 2)
+        written = self.put(self.writer, "a", b"one")
+        self.assertEqual((written,), self.changes(client, cursor).records)
+
+    def test_readers_of_one_client_may_be_far_apart(self) -> None:
+        client = self.client()
+        start = client.head()
+        written = self.fill(self.writer, 30)
+        late, early = base.Reader(client, limit=3), base.Reader(client)
+        late.cursor, late.held = start, {}
+        for number in range(10):
+            written.append(self.put(self.writer, f"new-{number}", b"x"))
+            late.step()
+            early.step()
+        for reader in (late, early):
+            self.assert_reader_is_right(reader)
+            self.assertEqual(len(written), len(reader.held))
+
+    def test_a_key_that_somebody_wrote_among_the_records_is_named(self) -> None:
+        client = self.client()
+        epoch = client.head().epoch.partition("-")[2]
+        key = f"{self.etcd.key_prefix}/r/{epoch}/mine"
+        self.server.put(key, b"!")
+        with self.assertRaises(errors.BackendUnavailable) as caught:
+            base.everything(client)
+        self.assertIn(key, str(caught.exception))
+        self.assertIn("etcdctl del", str(caught.exception))
 
     def test_a_killed_server_does_not_silence_a_waiter(self) -> None:
         client = self.client()

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from oslo_log import log
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
@@ -42,7 +43,13 @@ BUFFERED_BYTES = 128 * 1024 * 1024
 RETRY_MIN_SECONDS, RETRY_MAX_SECONDS = 0.05, 1.0
 JOIN_SECONDS = 5.0
 
-_BROKEN = (OSError, http.client.HTTPException, ValueError, failures.Failure)
+_BROKEN = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    failures.Failure,
+    errors.BackendUnavailable,
+)
 
 
 class End(enum.Enum):

@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 
 #: Bits of a version for the place within a transaction.
@@ -30,7 +31,9 @@ LAST_PLACE = (1 << PLACE_BITS) - 1
 #: No key ever has this revision: to compare with where a comparison must fail.
 NO_REVISION = 1 << 62
 
+#: A record's value begins with one of these and the place.
 _TOMBSTONE, _LIVE = 0, 1
+_HEAD_BYTES = 2
 _SEPARATOR = "\x1f"
 
 #: A key or value as the gateway gives it.
@@ -103,10 +106,17 @@ class Epoch:
 
     @classmethod
     def decode(cls, held: KeyValue) -> Epoch:
-        value = json.loads(value_of(held))
-        return cls(
-            value["name"], value["cluster"], value["base"], value["cloud"], mod_revision(held)
-        )
+        """Read the key of the epoch.
+
+        :raises BackendUnavailable: somebody else wrote it
+        """
+        try:
+            value = json.loads(value_of(held))
+            return cls(
+                value["name"], value["cluster"], value["base"], value["cloud"], mod_revision(held)
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise _foreign(key_of(held)) from error
 
 
 class Layout:
@@ -142,21 +152,29 @@ class Layout:
     def decode_record(self, epoch: str, base: int, held: KeyValue) -> records.Record:
         """Return the record that a key of this epoch holds.
 
-        :raises ValueError: somebody else wrote below the prefix
+        :raises BackendUnavailable: somebody else wrote it
         """
-        name = key_of(held)[len(self.records_of(epoch)) :].decode()
+        name = key_of(held)[len(self.records_of(epoch)) :].decode(errors="backslashreplace")
         namespace, separator, key = name.partition(_SEPARATOR)
         value = value_of(held)
-        if not separator or len(value) < 2:
-            raise ValueError(f"the value of {name!r} was not written by this driver")
+        if not (namespace and separator and key) or len(value) < _HEAD_BYTES:
+            raise _foreign(key_of(held))
         revision = mod_revision(held)
         return records.Record(
             records.RecordKey(namespace, key),
             base + revision,
             revision << PLACE_BITS | value[1],
-            value[2:],
+            value[_HEAD_BYTES:],
             deleted=value[0] == _TOMBSTONE,
         )
+
+
+def _foreign(key: bytes) -> errors.BackendUnavailable:
+    return errors.BackendUnavailable(
+        "etcd",
+        f"key {key.decode(errors='backslashreplace')!r} was not written by this driver; delete it "
+        "('etcdctl del'), and keep others from writing below the prefix",
+    )
 
 
 def _name(key: records.RecordKey) -> bytes:
