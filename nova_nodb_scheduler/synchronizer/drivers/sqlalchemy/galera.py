@@ -9,16 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_log import log as logging
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, schema
 
 LOG = logging.getLogger(__name__)
 
 _SYNCED = "Synced"
-_LOOK = (
-    "look at the node's log and at its wsrep_cluster_status, wsrep_local_state_comment and "
-    "wsrep_ready, or let [nodb_sqlalchemy] connection name another node"
-)
+_LOOK = "look at the node's log, or let [nodb_sqlalchemy] connection name another node"
 
 
 def set_session(cursor: Any, wanted_sync_wait: int | None) -> bool:
@@ -38,9 +34,10 @@ def set_session(cursor: Any, wanted_sync_wait: int | None) -> bool:
 
 
 def check(engine: sa.Engine, ordering: str) -> None:
-    """Refuse a node that is not synced; warn of one that may stop being.
+    """Warn of a node that is no good choice.
 
-    :raises BackendUnavailable: the node does not serve
+    One that is not ready at all refuses every statement, the first of a
+    connection included: :mod:`.failures` says what that means.
     """
     if engine.dialect.name != "mysql":
         return
@@ -50,10 +47,6 @@ def check(engine: sa.Engine, ordering: str) -> None:
         return
     name = failures.backend_name(engine.url)
     state = status.get("wsrep_local_state_comment", "")
-    if status.get("wsrep_ready", "").upper() != "ON":
-        raise errors.BackendUnavailable(
-            name, f"this Galera node is not ready (it is {state or 'without a state'}): {_LOOK}"
-        )
     if state != _SYNCED:
         LOG.warning(
             "The Galera node %(backend)s is %(state)s, not Synced: it may fall behind: %(look)s",

@@ -44,6 +44,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
@@ -113,26 +114,41 @@ class Sequencer:
         left = dict(written)
         versions: dict[records.RecordKey, int] = {}
         deadline = time.monotonic() + self._database.timeout_seconds
-        while True:
-            with self._lock:
-                self._recall(epoch, left, versions)
-                if not left:
-                    return versions
-                if not self._on_duty:
-                    time.sleep(INTERVAL_SECONDS * random.uniform(1.0, 2.0))
-                    self._look(left, versions)
-                if left:
-                    self._on_duty = self._number_in_turn()
-                    self._recall(epoch, left, versions)
-                if left:
-                    # Another has numbered them, or somebody writes them again.
-                    waiting = len(left)
-                    self._look(left, versions)
-                    self._on_duty = self._on_duty and len(left) == waiting
+        failed = False
+        while left:
+            try:
+                with self._lock:
+                    self._settle_some(epoch, left, versions)
+            except errors.BackendUnavailable:
+                # A numbering that was cut off says nothing of the records.
+                if failed:
+                    raise
+                failed = True
+                continue
             if left and time.monotonic() > deadline:
                 raise self._database.unavailable(
                     f"{len(left)} records that were written wait for their versions"
                 )
+        return versions
+
+    def _settle_some(
+        self,
+        epoch: str,
+        left: dict[records.RecordKey, int],
+        versions: dict[records.RecordKey, int],
+    ) -> None:
+        self._recall(epoch, left, versions)
+        if left and not self._on_duty:
+            time.sleep(INTERVAL_SECONDS * random.uniform(1.0, 2.0))
+            self._look(left, versions)
+        if left:
+            self._on_duty = self._number_in_turn()
+            self._recall(epoch, left, versions)
+        if left:
+            # Another has numbered them, or somebody writes them again.
+            waiting = len(left)
+            self._look(left, versions)
+            self._on_duty = self._on_duty and len(left) == waiting
 
     def _recall(
         self,

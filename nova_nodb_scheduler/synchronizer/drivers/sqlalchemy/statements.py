@@ -162,24 +162,35 @@ def standing(
 
 def select_records() -> sa.Select[Any]:
     """Return a query for whole records: feed its rows to :func:`to_records`."""
+    # As the driver gives them: a call for each value of a snapshot costs more
+    # than the database does.
     return sa.select(
-        _RECORD.c.namespace,
-        _RECORD.c.record_key,
+        _as_it_comes(_RECORD.c.namespace),
+        _as_it_comes(_RECORD.c.record_key),
         REVISION,
         _RECORD.c.version,
         _RECORD.c.deleted_at,
-        _RECORD.c.payload,
+        _as_it_comes(_RECORD.c.payload),
     )
+
+
+def _as_it_comes(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return sa.type_coerce(column, sa.types.NullType())
 
 
 def to_records(rows: Iterable[Sequence[Any]]) -> list[records.Record]:
     """Turn rows of :func:`select_records` into records."""
+    if isinstance(rows, sa.CursorResult):
+        rows = rows.all()
     return [
         records.Record(
-            records.RecordKey(namespace, name),
+            records.RecordKey(
+                namespace if type(namespace) is str else namespace.decode(),
+                name if type(name) is str else name.decode(),
+            ),
             revision,
             version,
-            bytes(payload),
+            payload if type(payload) is bytes else bytes(payload),
             deleted_at is not None,
         )
         for namespace, name, revision, version, deleted_at, payload in rows

@@ -172,7 +172,7 @@ class Writer:
                 return results_of(writes, dict.fromkeys(written), standing)
         self._epochs.note(row.epoch, head)
         self._step("reply")
-        return results_of(writes, written, standing)
+        return results_of(writes, written, standing, row.epoch)
 
     def statements_of(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
         """Cut rows into statements that the server's packets hold; none for no rows."""
@@ -198,6 +198,7 @@ def results_of(
     writes: Sequence[records.Write],
     written: Mapping[records.RecordKey, records.Record | None],
     standing: _Standing,
+    epoch: str | None = None,
 ) -> list[records.WriteResult]:
     """Return results in the order of the writes; written as None is unknown."""
     results = []
@@ -207,5 +208,6 @@ def results_of(
         else:
             record = written[write.key]
             verdict = records.Verdict.UNKNOWN if record is None else records.Verdict.WON
-        results.append(records.WriteResult(verdict, record))
+        won_in = epoch if verdict is records.Verdict.WON else None
+        results.append(records.WriteResult(verdict, record, won_in))
     return results
