@@ -440,6 +440,26 @@ class TestFullServer(redis_case.RedisCase):
         raise AssertionError("the server takes everything")
 
 
+class TestFailingDisk(redis_case.RedisCase):
+    options = ("--save", "3600 1000000", "--stop-writes-on-bgsave-error", "yes")
+
+    def test_a_server_that_cannot_save_refuses_by_name_and_loses_nothing(self) -> None:
+        client = self.client()
+        record = self.put(client, "a", b"one")
+        # Its working directory: what the dump would be written to is gone.
+        shutil.rmtree(self.server.directory)
+        self.addCleanup(self.server.directory.mkdir, exist_ok=True)
+        with self.server.client() as raw:
+            raw.bgsave()
+            self.eventually(
+                lambda: raw.info("persistence")["rdb_last_bgsave_status"] == "err", "a failure"
+            )
+        with self.assertRaises(errors.BackendUnavailable) as caught:
+            client.write([records.Write(record.key, record.revision, b"two")])
+        self.assertIn("to disk", str(caught.exception))
+        self.assertEqual({record.key: record}, base.everything(client))
+
+
 class TestUnknownOutcomes(redis_case.RedisCase):
     """A reply that does not come is neither a win nor a loss."""
 

@@ -111,7 +111,9 @@ if why == '' then
     why = 'records are missing: keys were deleted or evicted'
   elseif held[4] ~= replid then
     -- The id changes, too, when a first replica comes and when the last one is
-    -- given up; then the process is the same, and was no replica meanwhile.
+    -- given up; then the process is the same, and the second id is cleared, which a
+    -- promotion sets. It takes a demotion, a promotion and an hour without replicas
+    -- (repl-backlog-ttl) between two calls of any client to be deceived.
     local second = string.match(replication, 'master_replid2:(%x+)')
     if held[5] == run_id and second and not string.find(second, '[^0]') then
       -- This deletes nothing; behind it a full server takes the other.
