@@ -92,10 +92,13 @@ class WriteResult:
 
     :param record: won: the record as written; lost: the record that stands
         there, tombstones included, or None where there is none; unknown: None
+    :param epoch: won: the epoch it was written in, where the driver knows it
+        without asking for it; else None
     """
 
     verdict: Verdict
     record: Record | None = None
+    epoch: str | None = None
 
     @property
     def won(self) -> bool:

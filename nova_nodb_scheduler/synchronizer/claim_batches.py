@@ -62,10 +62,12 @@ class Held:
     """A claim that stands.
 
     :param member: with its place in a group, where it has one
+    :param epoch: that it was written in, where the driver says it
     """
 
     granted: model.Granted
     member: group_model.GroupGranted | None = None
+    epoch: str | None = None
 
 
 @attrs.frozen
@@ -79,6 +81,8 @@ class Doubt:
 Answer = Held | Doubt | model.Refused | group_rules.Broken | record_editor.Unwritten
 
 _Grant = model.Granted | model.Refused
+#: What became of a claim's write, and the epoch it was written in, if known.
+_Written = tuple[_Grant | record_editor.Unwritten, str | None]
 _HostChange = Callable[[model.ClaimRecord], record_editor.Proposal[Sequence[object]]]
 _GroupChange = Callable[[group_model.GroupRecord], record_editor.Proposal[Sequence[object]]]
 
@@ -144,8 +148,8 @@ class ClaimBatches:
                 else:
                     answers[consumer] = place
         left = [claim for claim in wanted if claim.consumer not in answers]
-        for claim, answer in zip(left, self._claim(left, ids, view), strict=True):
-            answers[claim.consumer] = self._with_member(claim, answer, ids, group, members)
+        for claim, written in zip(left, self._claim(left, ids, view), strict=True):
+            answers[claim.consumer] = self._with_member(claim, written, ids, group, members)
         outside = {
             claim.group_place: members[claim.consumer]
             for claim in left
@@ -275,7 +279,7 @@ class ClaimBatches:
 
     def _claim(
         self, wanted: Sequence[model.Claim], ids: Mapping[str, str], view: View
-    ) -> list[_Grant | record_editor.Unwritten]:
+    ) -> list[_Written]:
         if not wanted:
             return []
         now_seconds = self._now_seconds()
@@ -297,14 +301,14 @@ class ClaimBatches:
             self._latest.known(map(claims.key_of, by_host)),
         )
         self._after_step("claimed")
-        answers: dict[str, _Grant | record_editor.Unwritten] = {}
+        answers: dict[str, _Written] = {}
         for host, of_host in by_host.items():
             found = edited[claims.key_of(host)]
             for place, claim in enumerate(of_host):
                 if isinstance(found, record_editor.Edited):
-                    answers[claim.consumer] = found.answer[place]
+                    answers[claim.consumer] = found.answer[place], found.epoch
                 else:
-                    answers[claim.consumer] = found
+                    answers[claim.consumer] = found, None
             if isinstance(found, record_editor.Edited):
                 self._latest.note(found.record)
         return [answers[claim.consumer] for claim in wanted]
@@ -312,11 +316,12 @@ class ClaimBatches:
     def _with_member(
         self,
         claim: model.Claim,
-        answer: _Grant | record_editor.Unwritten,
+        written: _Written,
         ids: Mapping[str, str],
         group: GroupView | None,
         members: Mapping[str, str],
     ) -> Answer:
+        answer, epoch = written
         in_doubt = answer is record_editor.Unwritten.UNKNOWN
         if in_doubt:
             answer = model.Granted(claim, ids[claim.consumer], model.ClaimState.PENDING)
@@ -325,19 +330,27 @@ class ClaimBatches:
         member = None
         if group is not None:
             member = group_model.GroupGranted(group.group, members[claim.consumer], answer)
-        held = Held(answer, member)
+        held = Held(answer, member, epoch)
         return Doubt(held) if in_doubt else held
 
     def _check_epoch(self, answers: dict[str, Answer], view: View) -> None:
-        """Undo what was checked against a view of a former epoch; read after the write."""
-        held = {name: answer for name, answer in answers.items() if isinstance(answer, Held)}
+        """Undo what was checked against a view of a former epoch.
+
+        The epoch is that of the write, or one read after it.
+        """
+        held = {
+            name: answer
+            for name, answer in answers.items()
+            if isinstance(answer, Held) and answer.epoch != view.cursor.epoch
+        }
         if not held:
             return
         try:
             epoch = self._synchronizer.head().epoch
         except errors.BackendUnavailable:
             epoch = None
-        if epoch == view.cursor.epoch:
+        told = {each.epoch for each in held.values()} - {None}
+        if epoch == view.cursor.epoch and not told:
             return
         self.release(list(held.values()))
         for name, each in held.items():

@@ -143,6 +143,7 @@ class _Batch(Generic[T]):
                         self.proposed[key].answers,
                         result.record.revision,
                         result.record,
+                        result.epoch,
                     ),
                 )
             elif result.verdict is records.Verdict.LOST:

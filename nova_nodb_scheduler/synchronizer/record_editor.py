@@ -63,12 +63,14 @@ class Edited(Generic[T]):
     :param answers: of all proposals, in order; of a refusal only that one
     :param revision: of the (last) record, as read or as written
     :param record: as it was written, of an edit in a batch
+    :param epoch: that it was written in, where the driver says it
     """
 
     answer: T
     answers: tuple[T, ...]
     revision: int
     record: records.Record | None = None
+    epoch: str | None = None
 
 
 #: From a decoded state (None: no live record) and the version of its last

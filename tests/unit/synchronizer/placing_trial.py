@@ -105,6 +105,10 @@ class Truth:
         with self.lock:
             return {c: {"VCPU": n} for c, (h, n) in self.allocations.items() if h == host}
 
+    def servers_of(self, group: requests.Group) -> set[str]:
+        with self.lock:
+            return {consumer for consumer, own in self.group_of.items() if own is group}
+
     def copy(self) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
         """Return what is allocated, and what was granted."""
         with self.lock:
@@ -210,7 +214,7 @@ class Scheduler:
 
     def members(self, group: requests.Group) -> group_rules.Known:
         assert self._seen is not None
-        of_group = {c for c, own in self.truth.group_of.items() if own is group}
+        of_group = self.truth.servers_of(group)
         return {c: [h] for c, h in self._seen.granted.items() if c in of_group}
 
     def _fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
