@@ -286,8 +286,8 @@ that is alone keeps it always. Without ``claims`` it has no effect.
         max=1,
         help="""
 How long the allocations of a request wait for those of others, to go to
-Placement in one call. With 0 nobody waits: only what queues up while a call is
-under way shares the next one.
+Placement in one call. With 0 nobody waits: only what queues up while as many
+calls as allowed are under way, or one to the same host, shares the next one.
 """,
     ),
     cfg.IntOpt(
@@ -298,6 +298,18 @@ under way shares the next one.
         help="""
 Most servers of different requests whose allocations share one call. A request
 for more still goes in one. Beyond some 8 a server hardly gets cheaper.
+""",
+    ),
+    cfg.IntOpt(
+        "allocation_calls",
+        default=2,
+        min=1,
+        max=16,
+        help="""
+How many calls that write allocations a scheduler worker has under way at
+Placement at once. No two of them write to the same host: Placement may grant too
+much where they race. Raise it where Placement has processors to spare while
+requests wait; more calls at once share less, and cost Placement more each.
 """,
     ),
     cfg.StrOpt(

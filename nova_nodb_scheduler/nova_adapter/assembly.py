@@ -315,6 +315,7 @@ class Plugin:
                 deadline_seconds=options.claim_deadline_seconds,
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
+                max_allocation_calls=options.allocation_calls,
                 cache_bytes=options.signature_cache_mib * 1024 * 1024,
                 claims=options.claims == "on",
                 claim_lease_seconds=options.claim_lease_seconds,

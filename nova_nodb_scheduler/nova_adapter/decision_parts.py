@@ -52,6 +52,7 @@ class DecisionOptions:
     deadline_seconds: float
     batch_window_seconds: float
     max_batch_servers: int
+    max_allocation_calls: int
     cache_bytes: int
     claims: bool
     claim_lease_seconds: float
@@ -105,6 +106,7 @@ class DecisionParts:
             _Late(around.placement_client),
             batch_window_seconds=options.batch_window_seconds,
             max_batch_consumers=options.max_batch_servers,
+            max_calls=options.max_allocation_calls,
         )
         #: Ends claims that have served; None where none are made.
         self.claim_duty = self._make_claim_duty()

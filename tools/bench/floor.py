@@ -10,7 +10,7 @@ import requests
 from tools.bench import cluster as cluster_module
 from tools.bench import figures, meters, servers, workload
 
-_HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
+HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
 _REPEATS = 5
 _PROJECT = "b" * 32
 
@@ -22,14 +22,14 @@ def measure(
 
     Those written are added to ``consumers``.
     """
-    hosts = _hosts(count)
+    found = hosts(count)
     url = running.settings.url("placement") + "/allocations"
     latencies = []
     with requests.Session() as session:
-        session.headers.update(_HEADERS)
+        session.headers.update(HEADERS)
         before = meter.read()
         for _ in range(_REPEATS):
-            body = {str(uuid.uuid4()): _allocation(host) for host in hosts}
+            body = {str(uuid.uuid4()): allocation(host) for host in found}
             consumers += body
             started = time.perf_counter()
             answer = session.post(url, json=body, timeout=600)
@@ -45,19 +45,27 @@ def measure(
     }
 
 
-def _hosts(count: int) -> list[cluster_module.Host]:
+def hosts(count: int, of: int = 1000, servers: int = _REPEATS) -> list[cluster_module.Host]:
+    """Return up to ``count`` hosts of a cluster with room for that many small servers each."""
     small = workload.REPEATED[0]
     found = []
-    for host in cluster_module.Cluster(1000).hosts():
+    for host in cluster_module.Cluster(of).hosts():
         room_mb = host.memory_mb - cluster_module.RESERVED_MEMORY_MB - host.memory_mb_used
-        if room_mb > _REPEATS * small.memory_mb:
+        room_gb = host.disk_gb - host.disk_gb_used
+        room_cpus = host.vcpus * cluster_module.CPU_RATIO - host.vcpus_used
+        if (
+            room_mb > servers * small.memory_mb
+            and room_gb > servers * small.disk_gb
+            and room_cpus > servers * small.vcpus
+        ):
             found.append(host)
         if len(found) == count:
             break
     return found
 
 
-def _allocation(host: cluster_module.Host) -> dict[str, Any]:
+def allocation(host: cluster_module.Host) -> dict[str, Any]:
+    """Return what is written for one small server on a host."""
     small = workload.REPEATED[0]
     resources = {"VCPU": small.vcpus, "MEMORY_MB": small.memory_mb, "DISK_GB": small.disk_gb}
     return {

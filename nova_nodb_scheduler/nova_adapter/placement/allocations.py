@@ -36,6 +36,8 @@ class AllocationWriter:
     :param max_batch_consumers: servers that share a call; a request with more
         still gets one call. Beyond 8 a server costs hardly less, and all wait
         for the slowest
+    :param max_calls: calls under way at once; no two of them touch the same
+        host, or the same server
     :param version: microversion that the allocation requests are made for
     :param clock: monotonic seconds
     """
@@ -46,6 +48,7 @@ class AllocationWriter:
         *,
         batch_window_seconds: float = 0.0,
         max_batch_consumers: int = 16,
+        max_calls: int = 1,
         version: str = "1.36",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -56,6 +59,8 @@ class AllocationWriter:
             lambda parts: together.write(self._posting.post, parts),
             window_seconds=batch_window_seconds,
             max_size=max_batch_consumers,
+            max_calls=max_calls,
+            touches=_touches,
         )
         self._pauses = reading_back.Pauses(clock, sleep, rng or random.Random())
 
@@ -107,3 +112,9 @@ class AllocationWriter:
         """
         reading = reading_back.ReadBack(self._posting, self._pauses, deadline, request_id)
         return undoing.undo(self._posting, reading, servers, unsure=unsure)
+
+
+def _touches(part: together.Part) -> frozenset[str]:
+    """Return the providers and consumers of a part."""
+    providers = (name for server in part.servers for name in server.request["allocations"])
+    return frozenset(providers).union(server.consumer for server in part.servers)

@@ -3,14 +3,15 @@
 
 A group commit without a thread of its own: of the threads that wait, one leads.
 It takes what is queued, makes the call, hands out the results and goes; the next
-one that still waits leads then. A lone caller never waits.
+one that still waits leads then. A lone caller never waits. Several calls may be
+under way at once, but only for work that has nothing in common.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 import attrs
@@ -45,16 +46,18 @@ class _Place(Generic[Work, Result]):
     work: Work
     size: int
     alone: bool
+    touches: frozenset[Hashable]
     result: Result | None = None
     error: Exception | None = None
     done: bool = False
 
 
 class Batcher(Generic[Work, Result]):
-    """One call at a time, each for as many callers as wait.
+    """A few calls at a time, each for as many callers as wait.
 
-    One at a time also because Placement over-commits a provider when writes to
-    it race; those of one process need not.
+    One at a time for what they touch: Placement over-commits a provider when
+    writes to it race, and what it repeats for them costs as much as the write;
+    those of one process need not race.
 
     :param call: does some work, in the leader's thread, and returns a result
         for each; what it raises is raised to all callers concerned
@@ -62,6 +65,9 @@ class Batcher(Generic[Work, Result]):
         0: not at all
     :param max_size: sizes of the work that shares a call; a single larger one
         still gets a call of its own
+    :param max_calls: calls under way at once. More of them wait less for one
+        another, and share less
+    :param touches: what no two calls under way may have in common
     """
 
     def __init__(
@@ -70,13 +76,19 @@ class Batcher(Generic[Work, Result]):
         *,
         window_seconds: float = 0.0,
         max_size: int = 16,
+        max_calls: int = 1,
+        touches: Callable[[Work], frozenset[Hashable]] = lambda work: frozenset(),
     ) -> None:
         self._call = call
         self._window_seconds = window_seconds
         self._max_size = max_size
         self._changed = threading.Condition()
+        self._max_calls = max_calls
+        self._touches = touches
         self._queue: list[_Place[Work, Result]] = []
-        self._busy = False
+        #: Leaders at work or waiting for company, and what the calls under way touch.
+        self._leaders = 0
+        self._touched: set[Hashable] = set()
 
     def submit(
         self,
@@ -97,7 +109,7 @@ class Batcher(Generic[Work, Result]):
         :raises Overdue: such a call did not end by then
         :raises LeaderEnded: another caller's thread was killed during the call
         """
-        place: _Place[Work, Result] = _Place(work, size, alone)
+        place: _Place[Work, Result] = _Place(work, size, alone, self._touches(work))
         until = None if patience_seconds is None else time.monotonic() + patience_seconds
         with self._changed:
             self._queue.append(place)
@@ -116,38 +128,65 @@ class Batcher(Generic[Work, Result]):
         with self._changed:
             leads = False
             try:
-                while not place.done and self._busy:
+                while not place.done:
+                    if self._leaders < self._max_calls and self._first() is not None:
+                        leads = True
+                        self._leaders += 1
+                        if self._window_seconds > 0:
+                            self._changed.wait_for(self._is_full, self._window_seconds)
+                        batch = self._take()
+                        if batch:
+                            return batch
+                        # Another leader was faster.
+                        self._leaders -= 1
+                        leads = False
+                        continue
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         raise Overdue(taken=place not in self._queue)
                     self._changed.wait(left)
-                if place.done:
-                    return []
-                leads = self._busy = True
-                if self._window_seconds > 0:
-                    self._changed.wait_for(self._is_full, self._window_seconds)
-                return self._take()
+                return []
             except BaseException:
                 # Too late, or a green thread was killed: nobody wants its result any more.
                 if place in self._queue:
                     self._queue.remove(place)
                 if leads:
-                    self._busy = False
+                    self._leaders -= 1
                     self._changed.notify_all()
                 raise
 
+    def _first(self) -> _Place[Work, Result] | None:
+        """Return whose call may begin now: who came first of those that touch nothing in use."""
+        return next((each for each in self._queue if self._is_free(each)), None)
+
+    def _is_free(self, place: _Place[Work, Result]) -> bool:
+        return self._touched.isdisjoint(place.touches)
+
     def _is_full(self) -> bool:
-        return self._queue[0].alone or sum(p.size for p in self._queue) >= self._max_size
+        first = self._first()
+        if first is None or first.alone:
+            return True
+        return sum(each.size for each in self._queue if self._is_free(each)) >= self._max_size
 
     def _take(self) -> list[_Place[Work, Result]]:
-        """Take the next call's work: in order, up to the bound."""
-        batch = [self._queue.pop(0)]
-        size = batch[0].size
-        while self._queue and not batch[0].alone and not self._queue[0].alone:
-            size += self._queue[0].size
+        """Take the next call's work: in order, up to the bound; nothing where none is free."""
+        first = self._first()
+        if first is None:
+            return []
+        batch = [first]
+        size = first.size
+        for each in self._queue[self._queue.index(first) + 1 :]:
+            if first.alone or each.alone:
+                break
+            if not self._is_free(each):
+                continue
+            size += each.size
             if size > self._max_size:
                 break
-            batch.append(self._queue.pop(0))
+            batch.append(each)
+        for each in batch:
+            self._queue.remove(each)
+            self._touched |= each.touches
         return batch
 
     def _lead(self, batch: list[_Place[Work, Result]]) -> None:
@@ -176,5 +215,6 @@ class Batcher(Generic[Work, Result]):
                 if error is None:
                     place.result = results[number]
                 place.done = True
-            self._busy = False
+                self._touched -= place.touches
+            self._leaders -= 1
             self._changed.notify_all()

@@ -87,7 +87,7 @@ class BatcherTest(testtools.TestCase):
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         leader.start()
-        while not batcher._busy:
+        while not batcher._leaders:
             time.sleep(0.001)
         error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.2)
         self.assertTrue(error.taken)
@@ -149,6 +149,77 @@ class BatcherTest(testtools.TestCase):
             thread.join()
         self.assertEqual([], wrong)
         self.assertEqual(800, sum(len(call) for call in self.calls))
+
+    def test_work_that_touches_other_things_does_not_wait(self) -> None:
+        batcher = batching.Batcher(self.call, max_calls=2, touches=lambda work: frozenset({work}))
+        entered = [threading.Event() for _ in range(2)]
+        go = threading.Event()
+
+        def call(work: Sequence[int]) -> list[int]:
+            self.calls.append(list(work))
+            entered[len(self.calls) - 1].set()
+            go.wait()
+            return [each * 10 for each in work]
+
+        batcher._call = call
+        threads = [threading.Thread(target=batcher.submit, args=(work, 1)) for work in (1, 2)]
+        for thread, event in zip(threads, entered, strict=True):
+            thread.start()
+            self.assertTrue(event.wait(10))
+        self.assertEqual([[1], [2]], self.calls)
+        # There is no third call, and what touches the same shares the next one.
+        error = self.assertRaises(batching.Overdue, batcher.submit, 3, 1, patience_seconds=0.02)
+        self.assertFalse(error.taken)
+        go.set()
+        for thread in threads:
+            thread.join()
+
+    def test_work_that_touches_what_a_call_does_waits_and_then_shares(self) -> None:
+        batcher = batching.Batcher(
+            self.call, max_calls=2, touches=lambda work: frozenset({work % 10})
+        )
+        works = [(10, 1, False), (20, 1, False), (30, 1, True), (40, 1, False)]
+        self.assertEqual([0, 100, 200, 300, 400], self.queue_up(batcher, works))
+        self.assertEqual([[0], [10, 20], [30], [40]], self.calls)
+
+    def test_no_two_calls_under_way_have_anything_in_common(self) -> None:
+        lock = threading.Lock()
+        touched: list[int] = []
+        shared: list[list[int]] = []
+        most: list[int] = []
+
+        def call(work: Sequence[int]) -> list[int]:
+            own = {each % 7 for each in work}
+            with lock:
+                shared.extend([sorted(own)] if own & set(touched) else [])
+                touched.extend(own)
+                most.append(len(set(touched)) - len(own))
+            time.sleep(0.0005)
+            with lock:
+                for each in own:
+                    touched.remove(each)
+            return [each * 10 for each in work]
+
+        batcher = batching.Batcher(
+            call, max_calls=3, max_size=4, touches=lambda work: frozenset({work % 7})
+        )
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            wrong.extend(
+                each
+                for each in range(number * 100, number * 100 + 100)
+                if batcher.submit(each, 1 + each % 2, alone=each % 11 == 0) != each * 10
+            )
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(([], []), (wrong, shared))
+        self.assertGreater(max(most), 0)
+        self.assertEqual((0, set(), []), (batcher._leaders, batcher._touched, batcher._queue))
 
     def test_it_works_with_green_threads(self) -> None:
         if util.find_spec("eventlet") is None:
