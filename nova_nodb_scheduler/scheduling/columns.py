@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,19 @@ class CodedColumn:
             return False
         self.codes[row] = code
         return True
+
+    def put_all(self, rows: Sequence[int], values: Sequence[Hashable]) -> None:
+        """Set many rows' values."""
+        if len(self.values) + len(set(values)) > 2 * len(self.codes) + _SPARE_VALUES:
+            self._drop_unused()
+        codes = []
+        for value in values:
+            code = self._code_of.get(value)
+            if code is None:
+                code = self._code_of[value] = len(self.values)
+                self.values.append(value)
+            codes.append(code)
+        self.codes[rows] = codes
 
     def value(self, row: int) -> Any:
         """Return a row's value."""
@@ -119,6 +132,14 @@ class ResourceColumns:
         self.max_unit[row] = values[3]
         self.step_size[row] = values[4]
         return True
+
+    def put_all(
+        self, rows: Sequence[int], values: Sequence[tuple[int, int, int, int, int]]
+    ) -> None:
+        """Set many rows to what :meth:`row` gives of each."""
+        columns = (self.capacity, self.used, self.min_unit, self.max_unit, self.step_size)
+        for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
+            column[rows] = numbers
 
     def grow(self, rows: int) -> None:
         self.capacity = grown(self.capacity, rows, -1)

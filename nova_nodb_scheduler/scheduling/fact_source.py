@@ -21,6 +21,7 @@ from nova_nodb_scheduler.scheduling import (
     claim_facts,
     fields,
     host_facts,
+    kept_nodes,
     memberships,
     namespaces,
     node_facts,
@@ -34,6 +35,9 @@ COMPUTE_BINARY = "nova-compute"
 
 #: Major version of Nova's Aggregate object that is understood.
 _OBJECT_MAJOR = "1"
+
+#: Needed of every host by a filter that is nearly always enabled.
+_INSTANCES_PATH = ("supported_instances",)
 
 NAMESPACES = (
     namespaces.COMPUTE_NODES.name,
@@ -165,6 +169,10 @@ class FactSource:
         if isinstance(record, errors.InvalidRecord):
             raise record
         return {} if record is None else record.claims
+
+    def is_claimed(self, uuid: str) -> bool:
+        """Return whether a host has claims, readable or not."""
+        return self._claims.digest(uuid) is not None
 
     def claimed_uuids(self) -> Iterator[str]:
         """Iterate over the uuids of hosts that were ever claimed, in no order."""
@@ -331,6 +339,10 @@ class FactSource:
 
     def attribute(self, uuid: str, path: tuple[str, ...]) -> Hashable:
         """Return what stands at a path of a host's HostState, see node_facts.attribute."""
+        if path == _INSTANCES_PATH:
+            text = kept_nodes.instances(self._nodes.kept_digest(uuid))
+            if text is not None:
+                return node_facts.parse_instances(text)
         record = self._nodes.get(uuid)
         if record is None:
             return None

@@ -19,6 +19,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling import (
     claimed_hosts,
     fact_source,
+    host_batches,
     host_facts,
     host_frame,
     memberships,
@@ -152,16 +153,30 @@ class FrameKeeper:
         for uuid in source.aggregate_uuids():
             self._take_aggregate(source, uuid)
         self._engine.set_aggregates(self._memberships.aggregates())
-        for row in frame.alive.nonzero()[0]:
-            uuid = frame.place(int(row)).uuid
+        before = {frame.place(int(row)).uuid for row in frame.alive.nonzero()[0]}
+        for uuid in before:
             if not source.has_node(uuid):
                 self._engine.remove(uuid)
+        if self._memberships.faultless:
+            self._take_new_hosts(source)
         for uuid in source.node_uuids():
-            self._take_host(source, uuid)
+            if frame.row_of(uuid) is None or uuid in before:
+                self._take_host(source, uuid)
         self._take_sharing(source, source.provider_uuids())
         frame.sharing = dict(self._sharing)
         if self._unreadable:
             self._tell_of_unreadable()
+
+    def _take_new_hosts(self, source: fact_source.FactSource) -> None:
+        """Take hosts in that the frame does not hold, all at once."""
+        batch = host_batches.read(
+            source,
+            source.snapshot.namespace(_NODES),
+            self._ratios,
+            self._memberships.of,
+            _Known(self._engine.frame),
+        )
+        self._engine.frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
 
     # -- what changed ---------------------------------------------------------------
 
@@ -327,3 +342,13 @@ class FrameKeeper:
             "understood; the latest is %(uuid)s: %(reason)s",
             {"count": len(self._unreadable), "uuid": uuid, "reason": reason},
         )
+
+
+class _Known:
+    """The uuids of the hosts a frame holds."""
+
+    def __init__(self, frame: host_frame.HostFrame) -> None:
+        self._frame = frame
+
+    def __contains__(self, uuid: object) -> bool:
+        return self._frame.row_of(str(uuid)) is not None

@@ -10,7 +10,15 @@ from __future__ import annotations
 import collections
 import copy
 import math
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import attrs
@@ -50,7 +58,7 @@ PLAIN_COLUMNS: dict[str, type[Any]] = {
 _CONSUMABLE = ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops")
 
 #: What a node's report gives; empty until the first.
-_REPORTED = (
+REPORTED = (
     "memory_mb",
     "free_ram_mb",
     "local_gb",
@@ -295,6 +303,40 @@ class HostFrame:
             self.log.add(row)
         return row
 
+    def fill(
+        self,
+        places: Sequence[Place],
+        numbers: Mapping[str, npt.NDArray[Any]],
+        aggregates: Sequence[tuple[str, ...]],
+        providers: Sequence[host_facts.ProviderFacts | None],
+    ) -> None:
+        """Take many new hosts in, as :meth:`put` does each of them.
+
+        :param numbers: by plain column, shape (n,); of hosts that never
+            reported their usage 0 where a report gives it
+        """
+        if len(self._free) < len(places):
+            self._grow(self.rows + len(places) - len(self._free))
+        rows = [self._free.pop() for _place in places]
+        self.tenure[rows] += 1
+        for name in PLAIN_COLUMNS:
+            getattr(self, name)[rows] = numbers[name]
+        self.alive[rows] = True
+        self.cell.put_all(rows, [place.cell for place in places])
+        self.aggregate_sets.put_all(rows, aggregates)
+        for row, place, provider in zip(rows, places, providers, strict=True):
+            self._row_of[place.uuid] = row
+            self._places[row] = place
+            self._add_name(row, place)
+            self._providers[row] = provider
+            if provider is not None and _shape(provider) != _PLAIN_SHAPE:
+                self._put_tree(row, None, provider)
+            self._liveness.look_at(self, row)
+        self._put_providers(rows, providers)
+        for path, column in self._attributes.items():
+            column.put_all(rows, [self._attribute(place.uuid, path) for place in places])
+        self.log.extend(rows)
+
     def heard(self, row: int, last_seen_seconds: float) -> None:
         """Take over when a row's service was heard of; :meth:`facts` keep the former time."""
         self.last_seen_seconds[row] = last_seen_seconds
@@ -433,19 +475,35 @@ class HostFrame:
             if inventory is None or provider is None:
                 changed |= column.put(row, columns.NO_INVENTORY)
                 continue
-            values = (
-                inventory.capacity,
-                provider.used.get(name, 0),
-                inventory.min_unit,
-                inventory.max_unit,
-                inventory.step_size,
-            )
-            changed |= column.put(row, values)
+            changed |= column.put(row, _resource(inventory, provider.used.get(name, 0)))
         changed |= self.traits.put(row, provider.traits if provider else frozenset())
         changed |= self.provider_aggregates.put(
             row, provider.aggregates if provider else frozenset()
         )
         return self._put_tree(row, before, provider) or changed
+
+    def _put_providers(
+        self, rows: Sequence[int], providers: Sequence[host_facts.ProviderFacts | None]
+    ) -> None:
+        """Fill resources, traits and aggregates of rows that had none."""
+        values: dict[str, tuple[list[int], list[tuple[int, int, int, int, int]]]] = {}
+        for row, provider in zip(rows, providers, strict=True):
+            if provider is None:
+                continue
+            for name, inventory in provider.inventories.items():
+                its_rows, its_values = values.setdefault(name, ([], []))
+                its_rows.append(row)
+                its_values.append(_resource(inventory, provider.used.get(name, 0)))
+        for name in values:
+            if name not in self._resources:
+                self._resources[name] = columns.ResourceColumns(self.rows)
+        for name, (its_rows, its_values) in values.items():
+            self._resources[name].put_all(its_rows, its_values)
+        nothing: frozenset[str] = frozenset()
+        self.traits.put_all(rows, [each.traits if each else nothing for each in providers])
+        self.provider_aggregates.put_all(
+            rows, [each.aggregates if each else nothing for each in providers]
+        )
 
     def _put_tree(
         self,
@@ -517,14 +575,29 @@ class HostFrame:
 def _emptied(facts: host_facts.HostFacts) -> host_facts.HostFacts:
     # Nova leaves the HostState of a node whose usage was never reported as it
     # was made, but for its service, aggregates and instances.
-    empty: dict[str, Any] = dict.fromkeys(_REPORTED, 0)
+    empty: dict[str, Any] = dict.fromkeys(REPORTED, 0)
     return attrs.evolve(facts, **empty)
+
+
+def _resource(inventory: host_facts.Inventory, used: int) -> tuple[int, int, int, int, int]:
+    """Return a row of a resource class, see :meth:`.columns.ResourceColumns.row`."""
+    return (
+        inventory.capacity,
+        used,
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
+    )
 
 
 def _shape(provider: host_facts.ProviderFacts | None) -> tuple[Any, ...] | None:
     if provider is None:
         return None
     return provider.nested, provider.tree, provider.broken
+
+
+#: A root that stands alone and is sound.
+_PLAIN_SHAPE: tuple[Any, ...] = (frozenset(), frozenset(), None)
 
 
 def _folded(name: str) -> str:

@@ -207,14 +207,15 @@ def _count(row: fields.Fields, stats: Mapping[str, str | None], name: str) -> in
 
 
 @functools.lru_cache(maxsize=1024)
-def _parse_instances(text: str) -> tuple[tuple[Any, ...], ...]:
+def parse_instances(text: str) -> tuple[tuple[Any, ...], ...]:
+    """Return supported_instances as the HostState has them."""
     return tuple((arch, hv_type, vm_mode) for arch, hv_type, vm_mode, *_ in orjson.loads(text))
 
 
 def _supported_instances(row: fields.Fields) -> tuple[tuple[Any, ...], ...]:
     text = row.get("supported_instances")
     try:
-        return _parse_instances(text)
+        return parse_instances(text)
     except (TypeError, ValueError) as error:
         raise row.wrong("supported_instances", str(error)) from error
 

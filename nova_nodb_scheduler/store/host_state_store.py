@@ -256,10 +256,11 @@ class HostStateStore:
 def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
     """Divide changes into lists of different records, none longer than a turn."""
     turn: list[records.Change] = []
-    keys: set[records.RecordKey] = set()
+    # A uuid may name records of several namespaces: those end a turn, too.
+    keys: set[str] = set()
     for change in changes:
-        key = change.record.key
-        if len(turn) == _CHANGES_PER_TURN or key in keys:
+        key = change.record.key.key
+        if key in keys or len(turn) == _CHANGES_PER_TURN:
             yield turn
             turn, keys = [], set()
         turn.append(change)

@@ -89,7 +89,7 @@ class Quarantine:
 
     def release(self, key: records.RecordKey, revision: int) -> bool:
         """Let a key go, because a newer, readable revision of it came."""
-        if key not in self._entries:
+        if not self._entries or key not in self._entries:
             return False
         with self._lock:
             known = self._entries.get(key)

@@ -95,9 +95,10 @@ def decode(payload: bytes) -> Decoded:
     """
     if not payload:
         raise errors.UndecodableRecord("it is empty")
-    if payload[0] == PLAIN:
+    form = payload[0]
+    if form == PLAIN:
         text = payload[1:]
-    elif payload[0] == ZLIB:
+    elif form == ZLIB:
         text = _decompress(payload[1:])
     else:
         raise errors.UndecodableRecord(

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many hosts at once, column by column, from one snapshot of the store.
+
+A frame's first fill is the longest wait of a worker that starts. Hosts whose
+records say nothing unusual are taken here; whoever asks takes the others one
+by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.scheduling import (
+    fact_source,
+    host_facts,
+    host_frame,
+    kept_nodes,
+    node_facts,
+    service_facts,
+)
+from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+
+@attrs.frozen(eq=False)
+class HostBatch:
+    """Hosts, each once; lists and arrays have an item for each.
+
+    :param numbers: by name of a frame's plain column, shape (n,)
+    :param aggregates: uuids of Nova's aggregates, in the order of their ids
+    """
+
+    places: list[host_frame.Place]
+    numbers: dict[str, npt.NDArray[Any]]
+    aggregates: list[tuple[str, ...]]
+    providers: list[host_facts.ProviderFacts | None]
+
+
+def read(
+    source: fact_source.FactSource,
+    nodes: snapshot_module.NamespaceView,
+    ratios: node_facts.DefaultRatios,
+    aggregates: Callable[[str], tuple[str, ...]],
+    known: Container[str],
+) -> HostBatch:
+    """Read all hosts that can be read together and are not known.
+
+    What is read of each equals what :meth:`.fact_source.FactSource.facts` says.
+
+    :param nodes: the compute nodes of the source's snapshot
+    :param aggregates: uuids of aggregates by host name
+    """
+    texts = {
+        name: (nodes.vocabulary(name), nodes.column(name).tolist())
+        for name in ("cell", "host", "hypervisor_hostname")
+    }
+    (cells, cell_codes), (hosts, host_codes), (names, name_codes) = texts.values()
+    kept: list[bytes] = []
+    places: list[host_frame.Place] = []
+    services: list[service_facts.ServiceFacts] = []
+    providers: list[host_facts.ProviderFacts | None] = []
+    for key, digest, cell_code, host_code, name_code in zip(
+        nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
+    ):
+        if type(digest) is not bytes or key in known or source.is_claimed(key):
+            continue
+        place = host_frame.Place(
+            key, cells.text(cell_code), hosts.text(host_code), names.text(name_code)
+        )
+        try:
+            service = source.service(place.cell, place.host)
+            provider = source.provider(key)
+        except errors.InvalidRecord:
+            continue
+        kept.append(digest)
+        places.append(place)
+        services.append(service)
+        providers.append(provider)
+    rows = np.frombuffer(b"".join(kept), kept_nodes.ROW)
+    numbers = _numbers(rows, ratios)
+    for name, dtype in _SERVICE_COLUMNS.items():
+        found = (getattr(service, name) for service in services)
+        numbers[name] = np.fromiter(found, dtype, len(services))
+    return HostBatch(places, numbers, [aggregates(place.host) for place in places], providers)
+
+
+_SERVICE_COLUMNS = {
+    field.name: host_frame.PLAIN_COLUMNS[field.name]
+    for field in attrs.fields(service_facts.ServiceFacts)
+}
+
+
+def _numbers(
+    rows: npt.NDArray[Any], ratios: node_facts.DefaultRatios
+) -> dict[str, npt.NDArray[Any]]:
+    numbers: dict[str, npt.NDArray[Any]] = {
+        name: rows[name].copy() for name in host_frame.PLAIN_COLUMNS if name not in _SERVICE_COLUMNS
+    }
+    for name, default in (("cpu", ratios.cpu), ("ram", ratios.ram), ("disk", ratios.disk)):
+        column = numbers[f"{name}_allocation_ratio"]
+        column[column == 0] = default
+    for name in host_frame.REPORTED:
+        numbers[name][~numbers["updated"]] = 0
+    return numbers
