@@ -202,6 +202,8 @@ class MariaDBServer(Server):
             "--no-defaults",
             *self._user(),
             f"--datadir={self.directory / 'data'}",
+            # One that starts removes the temporary tables of others in a shared directory.
+            f"--tmpdir={self.directory}",
             f"--socket={self.directory / 'socket'}",
             f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}",

@@ -49,6 +49,8 @@ def write_mariadb(settings: stack_settings.Settings) -> None:
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     server = {
         "datadir": str(settings.state / "mysql"),
+        # A server that starts removes the temporary tables of others in a shared directory.
+        "tmpdir": str(settings.run),
         "socket": str(settings.mariadb_socket),
         "pid-file": str(settings.run / "mariadb.server-pid"),
         "port": str(settings.port("mariadb")),

@@ -65,6 +65,8 @@ def _my_cnf(settings: stack_settings.Settings) -> str:
     return textwrap.dedent(f"""\
         [mysqld]
         datadir = {settings.state / "mysql"}
+        # A server that starts removes the temporary tables of others in a directory they share.
+        tmpdir = {settings.run}
         socket = {settings.mariadb_socket}
         pid-file = {settings.run / "mariadb.server-pid"}
         port = {settings.port("mariadb")}
