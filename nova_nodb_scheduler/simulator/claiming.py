@@ -28,6 +28,9 @@ from nova_nodb_scheduler.synchronizer import (
 #: (consumer) -> its allocations by host uuid, of the authority; None if it cannot be asked.
 Ask = Callable[[str], "Mapping[str, Mapping[str, int]] | None"]
 
+#: Servers of a run live for seconds, not for days: what they leave is asked for sooner.
+_SETTLING = settling.SettlingOptions(look_seconds=1.0, ask_after_seconds=3.0, ask_most_seconds=10.0)
+
 
 class BackendClock:
     """The back end's clock without I/O, from an offset taken with each beat."""
@@ -84,7 +87,9 @@ class Claims:
             now_seconds=clock.now_seconds,
         )
         self.claimer = claimer.LedgerClaimer(batches, views)
-        self._settler = settling.Settler(synchronizer, store, self._cursor, ask, clock.now_seconds)
+        self._settler = settling.Settler(
+            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING
+        )
         self._duty = settling_duty.SettlingDuty(synchronizer, self._settler, identity)
 
     def _fits(

@@ -75,7 +75,11 @@ class Fleet:
         self._dirty(INSTANCES, host_records.instance_key(server))
 
     def built(self, server: str) -> bool:
-        """Finish a build; False if the host is lost, and the build waits."""
+        """Have a host count a server; False if it is lost, and the server waits.
+
+        As nova-compute does: the server's record names the host, then the node
+        counts it.
+        """
         found = self._servers.get(server)
         if found is None or found.built:
             return True
@@ -153,8 +157,8 @@ class Fleet:
             found = self._servers.get(name.partition("@")[0])
             if found is None:
                 return None
-            host = self._hosts[found.host_uuid].host
-            return host_records.instance(host, found.flavor.resources, built=found.built)
+            host = self._hosts[found.host_uuid].host if found.built else None
+            return host_records.instance(host, found.flavor.resources)
         if key.namespace == LIVENESS:
             running = self._hosts[self._by_service[name]]
             return host_records.liveness(running.beats, running.seen_seconds)

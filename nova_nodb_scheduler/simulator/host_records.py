@@ -169,16 +169,20 @@ def _inventory(total: int, *, reserved: int = 0, allocation_ratio: float = 1.0) 
     }
 
 
-def instance(host: cluster.Host, resources: Mapping[str, int], *, built: bool) -> State:
-    """Return the record of a server that stands, or is being built, on a host."""
+def instance(host: cluster.Host | None, resources: Mapping[str, int]) -> State:
+    """Return a server's record.
+
+    :param host: which builds or holds it; None until nova-compute took it up
+    """
+    name = None if host is None else host.name
     return {
         "cell": cluster.CELL,
         "object_version": "2.8",
         "row": {
-            "host": host.name,
-            "node": host.name,
-            "vm_state": "active" if built else "building",
-            "task_state": None if built else "spawning",
+            "host": name,
+            "node": name,
+            "vm_state": "building" if host is None else "active",
+            "task_state": "scheduling" if host is None else None,
             "project_id": "simulated",
             "user_id": "simulated",
             "memory_mb": resources.get(cluster.MEMORY_MB, 0),

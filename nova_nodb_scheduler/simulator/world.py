@@ -72,7 +72,8 @@ class RunOptions:
 
     :param seconds: simulated time at which it is cut off; None: when all
         requests are answered and the timeline is over
-    :param build_seconds: from the grant of a server until its host counts it
+    :param build_seconds: from the grant of a server until its host takes it
+        up, and counts it
     :param heartbeat_seconds: between two heartbeats of a host
     :param report_seconds: between two reports of a host that nothing happened to
     :param updates_per_second: most records the reporter publishes in a second
@@ -245,6 +246,7 @@ class World:
         if not self.options.strategy.claims:
             return
         deadline = time.monotonic() + self.options.rest_seconds
+        self._let_builds_end()
         while True:
             if self._in_step:
                 self.reporter.flush(everything=True)
@@ -255,7 +257,16 @@ class World:
                 return
             self._told(Progress("waiting for claims to end", 0, self.leaked_claims))
             for _ in range(10):
+                if not self._in_step:
+                    self._happen()
                 self._listen(_LISTEN_SECONDS)
+
+    def _let_builds_end(self) -> None:
+        """Let the time pass that hosts need to count what was granted, step by step only."""
+        until = self._clock.now_seconds() + self.options.build_seconds + _TICK_SECONDS
+        while self._in_step and self._events and self._events[0][0] <= until:
+            self._happen()
+            self.reporter.flush(everything=True)
 
     def _count_leaked(self) -> int:
         """Return claims of servers that do not stand on the host claimed."""
