@@ -282,7 +282,7 @@ class Placing:
 
     def _not_taken(self, answer: claimer.NotTaken) -> bool:
         """Take in why a host was not claimed; say whether a new plan is needed."""
-        why = f"{answer.failure.value}: {answer.detail}" if answer.detail else answer.failure.value
+        why = f"claim refused: {answer.detail or answer.failure.value}"
         again = answer.failure is claimer.Failure.BEHIND
         if answer.failure is claimer.Failure.GROUP and answer.group_hosts:
             if self._keeps_apart:

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""select_destinations with claims, beside other schedulers, with a real Placement."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+from unittest import mock
+
+import attrs
+from nova import exception, objects
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter.placement import outcomes
+from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.synchronizer import claim_batches, claims
+from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
+from tests.functional.nova_adapter import test_memory_decisions
+
+GROUP = str(uuid.uuid4())
+
+
+class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
+    def held(self, host: str) -> dict[str, model.HeldClaim]:
+        ledger = claims.ClaimLedger(self.runtime.synchronizer, "test", str, 1.0, lambda host: True)
+        return dict(ledger.read(self.nodes[host].uuid).claims)
+
+    def stranger(self) -> ledger_claimer.LedgerClaimer:
+        """Return another scheduler's claimer, with this one's view of hosts."""
+        own = self.runtime.decisions.decider.parts.ways.claimer
+        batches = claim_batches.ClaimBatches(
+            self.runtime.synchronizer,
+            "stranger",
+            lambda: str(uuid.uuid4()),
+            60.0,
+            lambda host: True,
+        )
+        return ledger_claimer.LedgerClaimer(batches, own._views)
+
+    def claim(self, host: str, vcpus: int, group: requests.Group | None = None) -> claimer.Taken:
+        """Claim as another scheduler."""
+        node = self.nodes[host].uuid
+        wanted = claimer.Wanted(
+            str(uuid.uuid4()),
+            choice.Choice(0, node, "", host, host, 0.0, ()),
+            {"VCPU": vcpus, "MEMORY_MB": 1, "DISK_GB": 1},
+            model.NodeShare(vcpus=vcpus, memory_mb=1, instances=1, io_operations=1),
+        )
+        request = requests.Request(requests.Flavor(vcpus=vcpus), queries=(), group=group)
+        [taken] = self.stranger().take(request, [wanted], time.monotonic() + 30)
+        assert isinstance(taken, claimer.Taken), taken
+        return taken
+
+    def refusals(self, server: str) -> list[str]:
+        return [
+            f"{each.host}: {each.reason}"
+            for decision in self.runtime.log.about(server)
+            for each in decision.refused
+        ]
+
+    def test_the_host_of_each_server_is_claimed_and_confirmed(self):
+        uuids, chosen = self.select(servers=2)
+        for server, [selection, *_] in zip(uuids, chosen, strict=True):
+            held = self.held(selection.service_host)[server]
+            self.assertIs(model.ClaimState.CONFIRMED, held.state)
+            self.assertEqual({"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}, dict(held.resources))
+            self.assertEqual(
+                model.NodeShare(vcpus=1, memory_mb=512, disk_gb=1, instances=1, io_operations=1),
+                held.node,
+            )
+        self.assertEqual({"post allocations": 1}, dict(self.calls))
+        figures = self.runtime.claim_metrics.figures()
+        self.assertEqual((2, 2), (figures["taken"], figures["confirmed"]))
+
+    def test_a_claim_that_the_feed_brought_fills_its_host(self):
+        self.claim("h1", 4)
+        for _ in range(2):
+            self.assertEqual("h2", self.select()[1][0][0].service_host)
+        with self.assertRaises(exception.NoValidHost):
+            self.select()
+
+    def test_a_claim_met_at_the_write_sends_the_server_to_the_next_host(self):
+        parts = self.runtime.decisions.decider.parts
+        own = parts.ways.claimer.take
+        met: list[str] = []
+
+        def slower(request: Any, wanted: Any, deadline: float) -> Any:
+            if not met:
+                met.append(wanted[0].chosen.host)
+                self.claim(met[0], {"h1": 4, "h2": 2}[met[0]])
+            return own(request, wanted, deadline)
+
+        with mock.patch.object(parts.ways.claimer, "take", slower):
+            uuids, chosen = self.select()
+        self.assertNotEqual(met[0], chosen[0][0].service_host)
+        self.assertEqual([f"{met[0]}: claim refused: full"], self.refusals(uuids[0]))
+        # Placement was not even asked for the first one.
+        self.assertEqual({"post allocations": 1}, dict(self.calls))
+
+    def test_a_refused_allocation_gives_the_claim_back(self):
+        writer = self.runtime.decisions._writer
+        own, asked = writer.write, []
+
+        def first_is_full(servers: Any, *args: Any, **kwargs: Any) -> Any:
+            asked.append(next(iter(servers[0].request["allocations"])))
+            if len(asked) == 1:
+                return {servers[0].consumer: outcomes.Full(asked[0], "VCPU", True, "no room")}
+            return own(servers, *args, **kwargs)
+
+        with mock.patch.object(writer, "write", first_is_full):
+            uuids, _chosen = self.select()
+        name_of = {node.uuid: host for host, node in self.nodes.items()}
+        self.assertNotIn(uuids[0], self.held(name_of[asked[0]]))
+        self.assertIn(uuids[0], self.held(name_of[asked[1]]))
+
+    def test_a_claim_lost_in_sleep_takes_the_allocation_back(self):
+        parts = self.runtime.decisions.decider.parts
+        own = parts.ways.claimer.confirm
+        slept: list[claimer.Taken] = []
+
+        def sleepy(taken: Any) -> list[bool]:
+            if not slept:
+                slept.extend(taken)
+                # What others do with a claim whose lease has ended.
+                ledger = claims.ClaimLedger(
+                    self.runtime.synchronizer, "x", str, 1.0, lambda host: True
+                )
+                for each in taken:
+                    ledger.release(each.grant.granted)
+            return own(taken)
+
+        with mock.patch.object(parts.ways.claimer, "confirm", sleepy):
+            uuids, chosen = self.select()
+        first, second = slept[0].wanted.chosen.host, chosen[0][0].service_host
+        self.assertNotEqual(first, second)
+        self.assertEqual((0, 1), (self.used(first).get("VCPU", 0), self.used(second)["VCPU"]))
+        self.assertEqual({}, self.held(first))
+        self.assertEqual({uuids[0]}, set(self.held(second)))
+
+    def test_without_a_back_end_to_claim_on_nova_decides_alone(self):
+        views = self.runtime.decisions.decider.parts.ways.claimer._views
+        with mock.patch.object(views, "view", lambda request: None):
+            self.select()
+        self.assertEqual({"claims unavailable": 1}, self.runtime.candidates())
+        self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+    def test_members_of_a_group_that_others_place_are_kept_apart(self):
+        apart = requests.Group(GROUP, "anti-affinity", frozenset(["anti-affinity"]))
+        group = objects.InstanceGroup(
+            uuid=GROUP, policy="anti-affinity", policies=["anti-affinity"], members=[], hosts=[]
+        )
+        group._rules = {}
+        self.claim("h1", 1, apart)
+        _uuids, chosen = self.select(instance_group=group)
+        self.assertEqual("h2", chosen[0][0].service_host)
+        with self.assertRaises(exception.NoValidHost):
+            self.select(instance_group=group)
+
+    def test_members_of_a_group_that_others_place_draw_the_next_ones_to_them(self):
+        together = requests.Group(GROUP, "affinity", frozenset(["affinity"]))
+        self.claim("h2", 1, together)
+        group = objects.InstanceGroup(
+            uuid=GROUP, policy="affinity", policies=["affinity"], members=[], hosts=[]
+        )
+        self.assertEqual("h2", self.select(instance_group=group)[1][0][0].service_host)
+        with self.assertRaises(exception.NoValidHost):
+            self.select(instance_group=group)
+
+    def test_a_server_that_is_resized_on_its_host_is_no_further_instance(self):
+        server = str(uuid.uuid4())
+        decider = self.runtime.decisions.decider
+        cell = next(cell for cell, name, _, _ in self.HOSTS if name == "h1")
+        decider.parts = attrs.evolve(decider.parts, places=lambda uuid: [(cell, "h1")])
+        self.beat()
+        self.manager.select_destinations(
+            self.admin,
+            spec_obj=self.spec([server], ignore_hosts=["h2"]),
+            instance_uuids=[server],
+            return_objects=True,
+            return_alternates=False,
+        )
+        self.assertEqual(0, self.held("h1")[server].node.instances)
