@@ -112,7 +112,7 @@ def _warn_of_clocks(connection: connection_module.Connection) -> None:
     """Warn of members whose clocks differ: leases are counted by whoever answers."""
     bounds = []
     for endpoint in connection.endpoints:
-        date, sent_at, received_at = connection.dates.get(endpoint.address, (None, 0.0, 0.0))
+        date, sent_at, received_at = connection.dates.get(endpoint, (None, 0.0, 0.0))
         seconds = clock.parse_date(date) if date else None
         if seconds is not None:
             bounds.append((*clock.offset_bounds(seconds, sent_at, received_at), str(endpoint)))
@@ -128,7 +128,7 @@ def _warn_of_clocks(connection: connection_module.Connection) -> None:
         )
 
 
-def _check_version(endpoint: connection_module.Endpoint, version: str) -> None:
+def _check_version(endpoint: options_module.Endpoint, version: str) -> None:
     try:
         found = tuple(int(part) for part in version.split(".")[:2])
     except ValueError:

@@ -8,27 +8,33 @@ the next member, as long as the time-out lasts.
 
 from __future__ import annotations
 
+import functools
+import http.client
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import etcd3gw
-import requests
-import requests.adapters
+import urllib3.exceptions
 from etcd3gw import exceptions as etcd_exceptions
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+from nova_nodb_scheduler.synchronizer.drivers.etcd import session as session_module
 
 LOG = log.getLogger(__name__)
 
 API_PATH = "/v3/"
-POOLED_CONNECTIONS = 64
+
+_FAILED = (
+    etcd_exceptions.Etcd3Exception,
+    urllib3.exceptions.HTTPError,
+    OSError,
+    ValueError,
+)
 
 Reply = Mapping[str, Any]
 
@@ -46,28 +52,6 @@ _REMEDIES = {
 }
 
 
-@attrs.frozen
-class Endpoint:
-    """A member's client URL."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, url: str) -> Endpoint:
-        parts = urllib.parse.urlsplit(url)
-        return cls(parts.scheme, parts.hostname or "", parts.port or 2379)
-
-    @property
-    def address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.address}"
-
-
 class Connection:
     """Requests to one etcd cluster; any thread may call.
 
@@ -82,38 +66,30 @@ class Connection:
     ) -> None:
         self._settings = settings
         self._note = note
-        self.endpoints = tuple(Endpoint.parse(url) for url in settings.endpoints)
+        self.endpoints = tuple(options_module.Endpoint.parse(url) for url in settings.endpoints)
         self.label = f"etcd at {', '.join(map(str, self.endpoints))}"
         self._lock = threading.Lock()
-        self._session: requests.Session | None = None
+        self._sessions: tuple[session_module.Session, ...] = ()
         self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
         self._preferred = 0
         self.token: str | None = None
         #: Of each member's last answer: its Date, when it was asked, and when it came.
-        self.dates: dict[str, tuple[str | None, float, float]] = {}
+        self.dates: dict[options_module.Endpoint, tuple[str | None, float, float]] = {}
         #: Cluster of the last answer, and when its request was sent.
         self.cluster = ""
         self.answered_at = float("-inf")
 
     def open(self) -> None:
-        """Make the session; connections are made as needed. Idempotent."""
+        """Make the pools; connections are made as needed. Idempotent."""
         with self._lock:
-            if self._session is not None:
+            if self._sessions:
                 return
-            session = requests.Session()
-            # Neither a proxy of the environment nor a .netrc is meant for etcd.
-            session.trust_env = False
-            adapter = requests.adapters.HTTPAdapter(
-                pool_connections=len(self.endpoints),
-                pool_maxsize=POOLED_CONNECTIONS,
-                max_retries=0,
+            self._sessions = tuple(
+                session_module.Session(
+                    endpoint, self._settings, functools.partial(self._noted, endpoint)
+                )
+                for endpoint in self.endpoints
             )
-            session.mount("http://", adapter)
-            session.mount("https://", adapter)
-            session.verify = self._settings.tls_cafile or True
-            if self._settings.tls_certfile and self._settings.tls_keyfile:
-                session.cert = (self._settings.tls_certfile, self._settings.tls_keyfile)
-            session.hooks["response"].append(self._noted)
             self._clients = tuple(
                 etcd3gw.Etcd3Client(
                     endpoint.host,
@@ -121,22 +97,21 @@ class Connection:
                     endpoint.scheme,
                     timeout=self._settings.timeout_seconds,
                     api_path=API_PATH,
-                    session=session,
+                    session=session,  # type: ignore[arg-type]  # as much of one as is used
                 )
-                for endpoint in self.endpoints
+                for endpoint, session in zip(self.endpoints, self._sessions, strict=True)
             )
-            self._session = session
 
     def close(self) -> None:
         """Drop idle connections; those in use end with their calls."""
         with self._lock:
-            session, self._session, self.token = self._session, None, None
+            sessions, self._sessions, self.token = self._sessions, (), None
             self.answered_at = float("-inf")
-        if session is not None:
+        for session in sessions:
             session.close()
 
     @property
-    def preferred(self) -> Endpoint:
+    def preferred(self) -> options_module.Endpoint:
         """The member that requests go to now."""
         return self.endpoints[self._preferred]
 
@@ -168,9 +143,10 @@ class Connection:
                 reply: Reply = client.post(client.get_url(path), json=body)
                 return reply
             answer = client.session.get(client.base_url + path, timeout=client.timeout)
-            answer.raise_for_status()
+            if answer.status_code != http.client.OK:
+                raise failures.of_answer(answer.text)
             return dict(answer.json())
-        except (etcd_exceptions.Etcd3Exception, OSError, ValueError) as error:
+        except _FAILED as error:
             raise failures.of_exception(error) from error
 
     def authenticate(self) -> None:
@@ -182,7 +158,7 @@ class Connection:
             return
         body = {"name": self._settings.user, "password": self._settings.password}
         try:
-            reply = self.ask(self._preferred, "/auth/authenticate", body)
+            reply = self.ask(self._preferred, session_module.AUTHENTICATE, body)
         except failures.Failure as failure:
             if "not enabled" not in failure.text:
                 raise
@@ -211,14 +187,14 @@ class Connection:
         with self._lock:
             self._preferred = endpoint
 
-    def avoid(self, endpoint: Endpoint) -> None:
+    def avoid(self, endpoint: options_module.Endpoint) -> None:
         """Ask the next member from now on, if this one is asked still."""
         with self._lock:
             if self.preferred == endpoint:
                 self._preferred = (self._preferred + 1) % len(self.endpoints)
 
     def _call(self, path: str, body: Reply, retried: frozenset[failures.Kind]) -> Reply:
-        if self._session is None:
+        if not self._sessions:
             raise self.unavailable("this client is closed")
         deadline = time.monotonic() + self._settings.timeout_seconds
         authenticated = False
@@ -259,8 +235,8 @@ class Connection:
     def _use_token(self, token: str) -> None:
         with self._lock:
             self.token = token
-            if self._session is not None:
-                self._session.headers["Authorization"] = token
+            for session in self._sessions:
+                session.token = token
 
     def _remedy_of_a_full_store(self) -> str:
         """Say how to get a full etcd to write again; the alarm names its members."""
@@ -281,9 +257,12 @@ class Connection:
             "--auto-compaction-retention=10m or a greater --quota-backend-bytes"
         )
 
-    def _noted(self, response: requests.Response, **_: object) -> None:
-        received_at = time.monotonic()
-        sent_at = received_at - response.elapsed.total_seconds()
-        date = response.headers.get("Date")
-        self.dates[urllib.parse.urlsplit(response.url).netloc] = (date, sent_at, received_at)
+    def _noted(
+        self,
+        endpoint: options_module.Endpoint,
+        date: str | None,
+        sent_at: float,
+        received_at: float,
+    ) -> None:
+        self.dates[endpoint] = (date, sent_at, received_at)
         self._note(date, sent_at, received_at)

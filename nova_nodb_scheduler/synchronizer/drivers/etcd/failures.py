@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import json
 
-import requests
 import urllib3.exceptions
 from etcd3gw import exceptions as etcd_exceptions
 
@@ -71,21 +70,18 @@ class Failure(Exception):
 
 
 def of_exception(error: BaseException) -> Failure:
-    """Say what an exception of etcd3gw or of requests means."""
-    cause = error
-    if isinstance(error, etcd_exceptions.Etcd3Exception):
-        if error.detail_text and error.detail_text.startswith("{"):
-            return of_answer(error.detail_text)
-        cause = error.__context__ or error
-    text = " ".join(str(cause).split())[:300] or type(cause).__name__
-    if isinstance(cause, requests.exceptions.SSLError):
+    """Say what an exception of etcd3gw or of urllib3 means."""
+    if isinstance(error, etcd_exceptions.Etcd3Exception) and error.detail_text:
+        return of_answer(error.detail_text)
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, urllib3.exceptions.SSLError):
         return Failure(Kind.TLS, text)
-    if isinstance(cause, requests.exceptions.ConnectTimeout):
+    if isinstance(
+        error, urllib3.exceptions.ConnectTimeoutError | urllib3.exceptions.NewConnectionError
+    ):
         return Failure(Kind.NOT_SENT, text)
-    if isinstance(cause, requests.exceptions.Timeout):
+    if isinstance(error, urllib3.exceptions.TimeoutError):
         return Failure(Kind.TIMED_OUT, text)
-    if isinstance(cause, requests.exceptions.ConnectionError) and _never_connected(cause):
-        return Failure(Kind.NOT_SENT, text)
     return Failure(Kind.UNSURE, text)
 
 
@@ -116,12 +112,3 @@ def of_status(code: int, text: str) -> Failure:
     if code == 16:
         return Failure(Kind.UNAUTHENTICATED, text)
     return Failure(Kind.REFUSED if code in _CODES else Kind.UNSURE, text)
-
-
-def _never_connected(error: requests.exceptions.ConnectionError) -> bool:
-    inner = error.args[0] if error.args else None
-    reason = getattr(inner, "reason", inner)
-    return isinstance(
-        reason,
-        urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
-    )

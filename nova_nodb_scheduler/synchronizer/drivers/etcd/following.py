@@ -30,6 +30,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, streaming
+from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
 
 LOG = log.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class End(enum.Enum):
 
 
 class Stream(Protocol):
-    endpoint: connection_module.Endpoint
+    endpoint: options_module.Endpoint
 
     def messages(self, prefix: bytes, start_revision: int) -> Iterator[streaming.Message]: ...
     def close(self) -> None: ...

@@ -90,6 +90,28 @@ by gigabytes an hour until it refuses all writes.
 
 
 @attrs.frozen
+class Endpoint:
+    """A member's client URL."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        parts = urllib.parse.urlsplit(url)
+        return cls(parts.scheme, parts.hostname or "", parts.port or 2379)
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+@attrs.frozen
 class EtcdOptions:
     """Options of one client; see :data:`OPTS`."""
 

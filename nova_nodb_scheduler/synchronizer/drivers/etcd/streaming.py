@@ -101,7 +101,7 @@ class Stream:
 
 
 def _http_connection(
-    endpoint: connection_module.Endpoint, settings: options_module.EtcdOptions
+    endpoint: options_module.Endpoint, settings: options_module.EtcdOptions
 ) -> http.client.HTTPConnection:
     timeout = settings.timeout_seconds
     if endpoint.scheme == "http":
