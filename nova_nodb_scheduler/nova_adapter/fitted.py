@@ -20,15 +20,12 @@ from nova.pci import stats as pci_stats
 from nova.virt import hardware
 
 from nova_nodb_scheduler.nova_adapter import rows
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling import claim_facts, namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 _NUMA = "numa_topology"
 _PCI = "pci_requests"
 _MAPPING = "provider_mapping"
-
-#: How many devices a claim takes of its host's pools; read by the core, too.
-DEVICES = "pci_devices"
 
 
 def of_request(spec: Any) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def of_request(spec: Any) -> dict[str, Any]:
     requests = spec.pci_requests if "pci_requests" in spec else None
     if requests is not None and requests.requests:
         found[_PCI] = requests.obj_to_primitive()
-        found[DEVICES] = sum(int(each.count) for each in requests.requests)
+        found[claim_facts.DEVICES] = sum(int(each.count) for each in requests.requests)
     if found:
         found[_MAPPING] = spec.get_request_group_mapping()
     return found

@@ -33,12 +33,17 @@ class Unshown:
         its ``fitted`` is empty
     :param fitted: NUMA topologies and PCI requests, as the adapter wrote them,
         by consumer
+    :param devices: PCI devices among them
     """
 
     used: Resources = attrs.field(factory=dict)
     share: model.NodeShare = _NO_SHARE
     fitted: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    devices: int = 0
 
+
+#: What the adapter writes beside them, for who cannot read them: how many devices.
+DEVICES = "pci_devices"
 
 NOTHING = Unshown()
 
@@ -73,7 +78,8 @@ def unshown(
         left = together(left, share)
         if share.fitted:
             fitted[consumer] = share.fitted
-    return Unshown(used, left, fitted)
+    devices = sum(int(each.get(DEVICES, 0)) for each in fitted.values())
+    return Unshown(used, left, fitted, devices)
 
 
 def beyond(claimed: Resources, node: model.NodeShare, shown: Resources) -> dict[str, int]:

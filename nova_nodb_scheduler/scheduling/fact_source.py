@@ -390,6 +390,7 @@ def _counts(node: host_facts.HostFacts, unshown: claim_facts.Unshown) -> dict[st
         "vcpus_used": node.vcpus_used + share.vcpus,
         "num_instances": node.num_instances + share.instances,
         "num_io_ops": node.num_io_ops + share.io_operations,
+        "pci_free": max(0, node.pci_free - unshown.devices),
     }
 
 

@@ -233,9 +233,19 @@ class FittedTest(unittest.TestCase):
             self.assertEqual(
                 self.passes(expected, wanted.obj_clone()), self.passes(found, wanted.obj_clone())
             )
+            self.assertEqual(self.devices(expected), self.free(cloud), "the column of PCIWeigher")
         fits = self.fits(cloud, wanted, BOTH)
         self.assertEqual(self.passes(expected, wanted.obj_clone()), fits)
         self.assertTrue(self.fits(cloud, wanted, ()))
+
+    def devices(self, state: Any) -> int:
+        return sum(int(pool["count"]) for pool in state.pci_stats.pools)
+
+    def free(self, cloud: hosts.Hosts) -> int:
+        """Return what the columns say of free devices."""
+        keeper, feed = cloud.keeper()
+        keeper.catch_up(100.0)
+        return int(feed.frame.pci_free.item(feed.frame.row_of(NODE)))
 
     def fits(self, cloud: hosts.Hosts, wanted: Any, filters: tuple[str, ...]) -> bool:
         snapshot = cloud.store.snapshot()
