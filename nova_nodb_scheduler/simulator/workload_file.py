@@ -82,10 +82,11 @@ def _csv_rows(
 ) -> Iterator[tuple[int, Mapping[str, Any], _Where]]:
     names = _cells(path, 1, lines[0]) if lines else []
     header = [name.strip() for name, _ in names]
-    for (name, column), known in zip(names, header, strict=True):
+    for place, (name, column) in enumerate(names):
+        known = header[place]
         if known not in FIELDS:
             raise _unknown(path, 1, column, name)
-        if header.count(known) > 1:
+        if known in header[:place]:
             raise workload.InvalidFile(f"{path}:1:{column}", f"{known} is there twice")
     for name, field in FIELDS.items():
         if field.required and name not in header:
@@ -169,8 +170,7 @@ def _arrival(
     for name, field in FIELDS.items():
         if name not in values:
             if field.required:
-                column = 1 if name not in values else where(name)
-                raise workload.InvalidFile(f"{path}:{line}:{column}", f"{name} is missing")
+                raise workload.InvalidFile(f"{path}:{line}:1", f"{name} is missing")
             continue
         value = values[name]
         wanted = (int,) if field.whole else (int, float)

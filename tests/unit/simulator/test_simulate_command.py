@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command refuses what cannot work by name, before it starts anything."""
+
+import contextlib
+import io
+import pathlib
+import sys
+
+import fixtures
+import testtools
+
+from nova_nodb_scheduler.cmd import simulate
+from nova_nodb_scheduler.simulator import run_clock
+
+
+class SimulateCommandTest(testtools.TestCase):
+    def refused(self, *arguments):
+        """Return what is written to standard error by a command that fails."""
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text):
+            self.assertEqual(1, simulate.main(["--quiet", *arguments]))
+        return text.getvalue()
+
+    def usage(self, *arguments):
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text):
+            error = self.assertRaises(SystemExit, simulate.main, list(arguments))
+        self.assertEqual(2, error.code)
+        return text.getvalue()
+
+    def campaign(self, *arguments):
+        return simulate.make_campaign(simulate._parser().parse_args(list(arguments)))
+
+    def test_unknown_names_are_refused_with_the_choices(self):
+        self.assertIn("claims, cached, optimistic, random", self.refused("--strategy", "best"))
+        self.assertIn("sqlalchemy", self.refused("--synchronizer", "oracle"))
+        found = self.refused("--synchronizer", "sqlalchemy", "--option", "url=sqlite://")
+        self.assertIn("connection", found)
+        self.assertIn("name=value", self.refused("--synchronizer", "sqlalchemy", "--option", "x"))
+
+    def test_a_driver_that_other_processes_do_not_see_is_refused(self):
+        self.assertIn("one process only", self.refused("--synchronizer", "memory"))
+
+    def test_options_need_a_driver(self):
+        self.assertIn("--synchronizer", self.refused("--option", "connection=sqlite://"))
+
+    def test_several_runs_over_one_back_end_need_word_to_empty_it(self):
+        found = self.refused(
+            "--synchronizer", "sqlalchemy", "--option", "connection=sqlite:////x", "--strategy=all"
+        )
+        self.assertIn("--reset", found)
+
+    def test_numbers_out_of_bounds_are_refused(self):
+        self.assertIn("not within", self.usage("--hosts", "0"))
+        self.assertIn("no number", self.usage("--fill", "much"))
+        self.assertIn("not within", self.usage("--fill", "1.5"))
+
+    def test_a_bad_workload_and_a_bad_timeline_are_told_with_line_and_column(self):
+        directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        workload = directory / "w.csv"
+        workload.write_text("at_seconds,vcpus,memory_mb\n1,2,x\n")
+        timeline = directory / "t"
+        timeline.write_text("3 rack-lost 7\n")
+
+        self.assertIn("w.csv:2:5: memory_mb", self.refused("--workload", str(workload)))
+        self.assertIn("t:1:13: there is no rack 7", self.refused("--timeline", str(timeline)))
+        self.assertIn("--fault:3: 'x'", self.refused("--fault", "3 x"))
+
+    def test_charts_without_their_library_are_refused_before_the_run(self):
+        self.useFixture(fixtures.MonkeyPatch("sys.modules", {**sys.modules, "matplotlib": None}))
+
+        self.assertIn("[charts]", self.refused("--charts", "/nowhere"))
+
+    def test_one_scheduler_goes_by_a_virtual_clock_and_several_are_saturated(self):
+        self.assertIs(run_clock.Pace.VIRTUAL, self.campaign().options.pace)
+        self.assertIs(run_clock.Pace.SATURATED, self.campaign("--schedulers", "2").options.pace)
+
+    def test_heartbeats_slow_down_with_the_number_of_hosts(self):
+        few, many = self.campaign().options, self.campaign("--hosts", "20000").options
+
+        self.assertEqual((10.0, 60.0), (few.heartbeat_seconds, few.service_down_seconds))
+        self.assertEqual((40.0, 240.0), (many.heartbeat_seconds, many.service_down_seconds))
+
+    def test_all_strategies_are_named_by_one_word(self):
+        chosen = self.campaign("--strategy", "random,all").chosen
+        self.assertEqual(
+            ["claims", "cached", "optimistic", "random"], [each.name for each in chosen]
+        )
