@@ -43,6 +43,8 @@ class HostObjects:
         self._make_states = make_states
         self._candidates = candidates
         self._states: dict[str, Any] = {}
+        #: Servers that took their share of a host before it had a host state.
+        self._consumed: dict[str, list[str | None]] = {}
         #: What a filter or weigher of Nova's, or the operator's, raised.
         self.raised: Exception | None = None
 
@@ -53,6 +55,8 @@ class HostObjects:
             for uuid, state in self._make_states(missing).items():
                 state.allocation_candidates = list(self._candidates(uuid))
                 self._states[uuid] = state
+                for instance_uuid in self._consumed.pop(uuid, ()):
+                    self._consume(state, instance_uuid)
         return [(uuid, self._states[uuid]) for uuid in uuids if uuid in self._states]
 
     def filter(self, name: str, uuids: Sequence[str], index: int) -> Collection[str]:
@@ -113,11 +117,34 @@ class HostObjects:
         return list(found)
 
     def consume(self, uuid: str, instance_uuid: str | None) -> None:
-        """Take the request's share of a host's NUMA cells and PCI devices."""
+        """Take the request's share of a host's NUMA cells and PCI devices.
+
+        Of a host that nobody has looked at it is taken once somebody does:
+        making a host state costs more than all else that a server costs.
+        """
+        if uuid not in self._states and not self._changes_request():
+            self._consumed.setdefault(uuid, []).append(instance_uuid)
+            return
         for _, state in self._known([uuid]):
-            nova_manager.SchedulerManager._consume_selected_host(
-                state, self._spec, instance_uuid=instance_uuid
-            )
+            self._consume(state, instance_uuid)
+
+    def _consume(self, state: Any, instance_uuid: str | None) -> None:
+        nova_manager.SchedulerManager._consume_selected_host(
+            state, self._spec, instance_uuid=instance_uuid
+        )
+
+    def _changes_request(self) -> bool:
+        """Tell whether Nova changes the request as it takes its share: the next server sees it.
+
+        The fitted NUMA cells, the devices, the group's hosts.
+        """
+        spec = self._spec
+        devices = spec.pci_requests if "pci_requests" in spec else None
+        return bool(
+            ("numa_topology" in spec and spec.numa_topology)
+            or (devices and devices.requests)
+            or ("instance_group" in spec and spec.instance_group)
+        )
 
     def limits(self, uuid: str) -> dict[str, Any]:
         """Return the limits that filters set on a host."""
