@@ -84,6 +84,17 @@ class _Watch:
     pause_seconds: float
 
 
+@attrs.frozen
+class _Waiting:
+    """A record with claims.
+
+    :param ends_seconds: when the first lease in it ends, by the back end's clock
+    """
+
+    consumers: frozenset[str]
+    ends_seconds: float
+
+
 class Settler:
     """Settles for all schedulers; one thread of one process at a time.
 
@@ -113,13 +124,13 @@ class Settler:
         self._subscription = store.subscribe(
             (*self._ledgers, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
         )
-        #: Records with claims, and their consumers.
-        self._waiting: dict[records.RecordKey, frozenset[str]] = {}
+        self._waiting: dict[records.RecordKey, _Waiting] = {}
         self._by_consumer: dict[str, set[records.RecordKey]] = {}
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
-        self._watches: dict[tuple[records.RecordKey, Any, str], _Watch] = {}
+        #: By record, then by entry and id: of confirmed claims that are not shown.
+        self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Watch]] = {}
         self._begun = False
         self.status = SettlingStatus()
 
@@ -145,7 +156,7 @@ class Settler:
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + self._options.look_seconds
-            self._due.update(dict.fromkeys(self._waiting))
+            self._look()
         evidence = settling_evidence.Evidence(snapshot)
         wanted = self._wanted(snapshot, evidence)
         try:
@@ -157,6 +168,15 @@ class Settler:
         return bool(self._due)
 
     # -- what to look at ------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Find what no change tells: leases that ended, claims to be asked for."""
+        now, now_seconds = self._clock(), self._now_seconds()
+        for key, waiting in self._waiting.items():
+            if waiting.ends_seconds <= now_seconds or any(
+                watch.next_at <= now for watch in self._watches.get(key, {}).values()
+            ):
+                self._due[key] = None
 
     def _note(
         self,
@@ -192,11 +212,7 @@ class Settler:
         ledger = self._ledgers[name]
         for each in keys:
             key = records.RecordKey(name, each)
-            for consumer in self._waiting.pop(key, ()):
-                left = self._by_consumer[consumer]
-                left.discard(key)
-                if not left:
-                    del self._by_consumer[consumer]
+            self._forget(key)
             stored = view.get(each)
             if stored is None:
                 continue
@@ -207,10 +223,22 @@ class Settler:
                 continue
             if entries:
                 consumers = frozenset(map(ledger.consumer, entries))
-                self._waiting[key] = consumers
+                leases = (held.deadline_seconds for held in entries.values())
+                ends = min((at for at in leases if at is not None), default=float("inf"))
+                self._waiting[key] = _Waiting(consumers, ends)
                 for consumer in consumers:
                     self._by_consumer.setdefault(consumer, set()).add(key)
                 self._due[key] = None
+            else:
+                self._watches.pop(key, None)
+
+    def _forget(self, key: records.RecordKey) -> None:
+        waiting = self._waiting.pop(key, None)
+        for consumer in waiting.consumers if waiting is not None else ():
+            left = self._by_consumer[consumer]
+            left.discard(key)
+            if not left:
+                del self._by_consumer[consumer]
 
     def _of_servers(
         self, touched: Mapping[str, Collection[str]], snapshot: snapshot_module.Snapshot
@@ -226,9 +254,8 @@ class Settler:
 
     def _hasten(self, key: records.RecordKey) -> None:
         soon = self._clock() + self._options.hasten_seconds
-        for (of, _, _), watch in self._watches.items():
-            if of == key:
-                watch.next_at = min(watch.next_at, soon)
+        for watch in self._watches.get(key, {}).values():
+            watch.next_at = min(watch.next_at, soon)
 
     def _wanted(
         self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
@@ -256,17 +283,17 @@ class Settler:
         self, key: records.RecordKey, unshown: Mapping[Any, str], at_most: int
     ) -> frozenset[Any]:
         now = self._clock()
-        ours = {(key, entry, claim_id) for entry, claim_id in unshown.items()}
-        for stale in [each for each in self._watches if each[0] == key and each not in ours]:
-            del self._watches[stale]
+        pause = self._options.ask_after_seconds
+        before = self._watches.pop(key, {})
+        watches = {each: before.get(each) or _Watch(now + pause, pause) for each in unshown.items()}
+        if watches:
+            self._watches[key] = watches
         asked: set[Any] = set()
-        for each in sorted(ours, key=str):
-            pause = self._options.ask_after_seconds
-            watch = self._watches.setdefault(each, _Watch(now + pause, pause))
+        for (entry, _), watch in watches.items():
             if now >= watch.next_at and len(asked) < at_most:
                 watch.pause_seconds = min(2 * watch.pause_seconds, self._options.ask_most_seconds)
                 watch.next_at = now + watch.pause_seconds
-                asked.add(each[1])
+                asked.add(entry)
         return frozenset(asked)
 
     # -- ending -----------------------------------------------------------------------

@@ -240,6 +240,22 @@ class HostsTest(SettlingCase):
         world.settler.turn()
         self.assertEqual([], calls)
 
+    def test_claims_that_wait_cost_nothing_while_nothing_changes(self):
+        world = self.world
+        for number in range(20):
+            world.node(uuid=f"u{number}", host=f"v{number}")
+            world.place(f"x{number}", f"u{number}")
+        world.settle()
+        judged = []
+        for ledger in world.settler._ledgers.values():
+            self.count(ledger, "judge", judged)
+            self.addCleanup(vars(ledger).pop, "judge")
+        world.settle(6.0)
+        self.assertEqual([], judged)
+        world.mirror("u1")
+        world.settle()
+        self.assertEqual(["judge"], judged)
+
     def count(self, client, name, calls):
         call = getattr(client, name)
 
