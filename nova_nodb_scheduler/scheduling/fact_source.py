@@ -207,6 +207,34 @@ class FactSource:
                 return self._service(key)
         return service_facts.ServiceFacts()
 
+    def services(self) -> dict[tuple[str, str], service_facts.ServiceFacts | errors.InvalidRecord]:
+        """Return what :meth:`service` says, or raises, of each host that has one."""
+        view = self._services
+        columns = (
+            map(view.vocabulary(name).text, view.column(name).tolist())
+            for name in ("cell", "host", "binary")
+        )
+        latest: dict[tuple[str, str], tuple[str, Any]] = {}
+        for key, facts, cell, host, binary in zip(
+            view.row_keys(), view.kept_digests(), *columns, strict=True
+        ):
+            known = latest.get((cell, host))
+            if binary == COMPUTE_BINARY and host and (known is None or known[0] < key):
+                latest[cell, host] = (key, facts)
+        return {place: self._seen(key, facts) for place, (key, facts) in latest.items()}
+
+    def _seen(
+        self, key: str, facts: service_facts.ServiceFacts | errors.InvalidRecord
+    ) -> service_facts.ServiceFacts | errors.InvalidRecord:
+        if isinstance(facts, errors.InvalidRecord):
+            return facts
+        seen: float | errors.InvalidRecord | None = self._liveness.digest(key)
+        if seen is None or isinstance(seen, errors.InvalidRecord):
+            return facts if seen is None else seen
+        return service_facts.ServiceFacts(
+            facts.has_service, facts.disabled, facts.forced_down, seen
+        )
+
     def host_of_service(self, key: str) -> tuple[str, str] | None:
         """Return (cell, host) of a nova-compute service; None for any other."""
         if not self._is_compute(key):
@@ -254,7 +282,7 @@ class FactSource:
             return None
         claims = self.claims(uuid)
         if unshown is None:
-            unshown = self.unshown(uuid)
+            unshown = self.unshown(uuid) if claims else claim_facts.NOTHING
         # What this process promised stands in its claim, once that came back.
         consumers = _Consumers(self._providers, uuid, claims)
         unseen = self._reservations.unseen(uuid, consumers, read.generation)

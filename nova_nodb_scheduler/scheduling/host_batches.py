@@ -60,6 +60,7 @@ def read(
         for name in ("cell", "host", "hypervisor_hostname")
     }
     (cells, cell_codes), (hosts, host_codes), (names, name_codes) = texts.values()
+    running = source.services()
     kept: list[bytes] = []
     places: list[host_frame.Place] = []
     services: list[service_facts.ServiceFacts] = []
@@ -72,15 +73,14 @@ def read(
         place = host_frame.Place(
             key, cells.text(cell_code), hosts.text(host_code), names.text(name_code)
         )
-        try:
-            service = source.service(place.cell, place.host)
-            provider = source.provider(key)
-        except errors.InvalidRecord:
+        service = running.get((place.cell, place.host), _NO_SERVICE)
+        # A column does not tell an empty text from none, as indexes do.
+        if isinstance(service, errors.InvalidRecord) or not (place.cell and place.host):
             continue
         kept.append(digest)
         places.append(place)
         services.append(service)
-        providers.append(provider)
+        providers.append(source.provider(key))
     rows = np.frombuffer(b"".join(kept), kept_nodes.ROW)
     numbers = _numbers(rows, ratios)
     for name, dtype in _SERVICE_COLUMNS.items():
@@ -89,6 +89,7 @@ def read(
     return HostBatch(places, numbers, [aggregates(place.host) for place in places], providers)
 
 
+_NO_SERVICE = service_facts.ServiceFacts()
 _SERVICE_COLUMNS = {
     field.name: host_frame.PLAIN_COLUMNS[field.name]
     for field in attrs.fields(service_facts.ServiceFacts)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import layout
+from nova_nodb_scheduler.store import keeping, layout
 
 #: Small enough that one changed row copies little (some 30 kB with 18
 #: columns), large enough that NumPy's cost per call disappears.
@@ -53,6 +53,7 @@ class Chunk:
         "live",
         "live_count",
         "payloads",
+        "places",
         "revisions",
         "versions",
     )
@@ -72,7 +73,9 @@ class Chunk:
         self.revisions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
         self.versions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
         self.keys: list[str | None] = [None] * CHUNK_ROWS
-        self.payloads: list[bytes] = [b""] * CHUNK_ROWS
+        #: As the packing keeps them; of a bundle the place stands in ``places``.
+        self.payloads: list[Any] = [b""] * CHUNK_ROWS
+        self.places: npt.NDArray[np.uint8] = np.zeros(CHUNK_ROWS, np.uint8)
         self.index_values: list[tuple[layout.IndexValues, ...]] = (
             [()] * CHUNK_ROWS if with_index_values else []
         )
@@ -96,6 +99,7 @@ class Chunk:
         twin.versions = self.versions.copy()
         twin.keys = self.keys.copy()
         twin.payloads = self.payloads.copy()
+        twin.places = self.places.copy()
         twin.index_values = self.index_values.copy()
         twin.absent = {position: flags.copy() for position, flags in self.absent.items()}
         twin.digests = self.digests.copy()
@@ -109,10 +113,25 @@ class Chunk:
             self.live.nbytes
             + self.revisions.nbytes
             + self.versions.nbytes
+            + self.places.nbytes
             + (2 * CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
             + sum(flags.nbytes for flags in self.absent.values())
             + sum(array.nbytes for array in self.arrays)
         )
+
+    def kept(self, offset: int) -> keeping.Kept:
+        """Return a row's payload as the packing keeps it."""
+        payload = self.payloads[offset]
+        if isinstance(payload, bytes):
+            return payload
+        return payload, self.places.item(offset)
+
+    def keep(self, offset: int, kept: keeping.Kept) -> None:
+        """Set a row's payload."""
+        if isinstance(kept, bytes):
+            self.payloads[offset] = kept
+        else:
+            self.payloads[offset], self.places[offset] = kept
 
     def write_bits(self, position: int, offset: int, bits: int, words: int) -> int:
         """Write a set of codes, given as one number, into a BITS column.

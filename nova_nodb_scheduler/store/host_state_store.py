@@ -44,7 +44,7 @@ class HostStateStore:
         packing: Callable[[], keeping.Packing] = keeping.AsTheyAre,
     ) -> None:
         @functools.lru_cache(maxsize=decoded_states)
-        def cached_decode(packed_by: keeping.Packing, kept: bytes) -> Mapping[str, Any]:
+        def cached_decode(packed_by: keeping.Packing, kept: keeping.Kept) -> Mapping[str, Any]:
             return decode(packed_by.readable(kept))
 
         decode_kept: table.Decoder = cached_decode  # type: ignore[assignment]

@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import sys
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+#: A payload by itself, packed or not, or (bundle of several, place in it). A
+#: place is below 256.
+Kept = bytes | tuple[Any, int]
 
 
 class Packing(Protocol):
@@ -21,16 +26,22 @@ class Packing(Protocol):
         :param text: what it holds, where that is at hand
         """
 
-    def readable(self, kept: bytes) -> bytes:
+    def pack_many(self, payloads: Sequence[bytes], texts: Sequence[bytes]) -> Sequence[Kept]:
+        """Return payloads packed, by themselves or in bundles; one thread at a time.
+
+        :param texts: what they hold
+        """
+
+    def readable(self, kept: Kept) -> bytes:
         """Return a payload of the same state; kept may be packed or not."""
 
-    def unpack(self, kept: bytes) -> bytes:
+    def unpack(self, kept: Kept) -> bytes:
         """Return a payload of the same text; kept may be packed or not.
 
         It is the very payload where that was compressed by an equal library.
         """
 
-    def holds(self, kept: bytes, payload: bytes) -> bool:
+    def holds(self, kept: Kept, payload: bytes) -> bool:
         """Return whether kept was made of a payload of the same text."""
 
 
@@ -43,14 +54,23 @@ class AsTheyAre:
         """Return the payload."""
         return payload
 
-    def readable(self, kept: bytes) -> bytes:
-        """Return the payload."""
-        return kept
+    def pack_many(self, payloads: Sequence[bytes], texts: Sequence[bytes]) -> Sequence[Kept]:
+        """Return the payloads."""
+        return payloads
 
-    def unpack(self, kept: bytes) -> bytes:
+    def readable(self, kept: Kept) -> bytes:
         """Return the payload."""
-        return kept
+        return _alone(kept)
 
-    def holds(self, kept: bytes, payload: bytes) -> bool:
+    def unpack(self, kept: Kept) -> bytes:
+        """Return the payload."""
+        return _alone(kept)
+
+    def holds(self, kept: Kept, payload: bytes) -> bool:
         """Return whether they are equal."""
         return kept == payload
+
+
+def _alone(kept: Kept) -> bytes:
+    assert isinstance(kept, bytes)
+    return kept

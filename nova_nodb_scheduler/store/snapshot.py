@@ -28,9 +28,9 @@ class StoredRecord:
     key: str
     revision: int
     version: int
-    _kept: bytes = attrs.field(eq=False, repr=False)
+    _kept: keeping.Kept = attrs.field(eq=False, repr=False)
     _packing: keeping.Packing = attrs.field(eq=False, repr=False)
-    _decode: Callable[[keeping.Packing, bytes], Mapping[str, Any]] = attrs.field(
+    _decode: Callable[[keeping.Packing, keeping.Kept], Mapping[str, Any]] = attrs.field(
         eq=False, repr=False
     )
 
@@ -70,7 +70,7 @@ class NamespaceView:
         led: Mapping[int, indexes.Entries[int, int]],
         texts: Mapping[int, indexes.Entries[indexes.Texts, str]],
         vocabularies: Mapping[int, vocabulary.VocabularyView],
-        decode: Callable[[keeping.Packing, bytes], Mapping[str, Any]],
+        decode: Callable[[keeping.Packing, keeping.Kept], Mapping[str, Any]],
         packing: keeping.Packing,
     ) -> None:
         self._packing = packing
@@ -120,7 +120,7 @@ class NamespaceView:
             key,
             int(chunk.revisions[offset]),
             int(chunk.versions[offset]),
-            chunk.payloads[offset],
+            chunk.kept(offset),
             self._packing,
             self._decode,
         )

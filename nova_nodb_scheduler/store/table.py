@@ -25,13 +25,17 @@ from nova_nodb_scheduler.store import (
     vocabulary,
 )
 
-Decoder = Callable[[keeping.Packing, bytes], Mapping[str, Any]]
+Decoder = Callable[[keeping.Packing, keeping.Kept], Mapping[str, Any]]
 
 
 #: What became of a change: whether it was newer, or why it cannot be taken.
 Outcome = bool | Exception
 #: Vocabularies by path: columns of one path, of any namespace, share theirs.
 Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
+
+
+#: So many changes of one namespace at once come of a snapshot, or of a storm.
+_ENOUGH_TO_BUNDLE = 64
 
 
 class Table:
@@ -186,7 +190,9 @@ class Table:
             # Not copied before, though snapshots may see it: to them the
             # payload is the same before and after.
             for offset in chunk.live.nonzero()[0]:
-                chunk.payloads[offset] = self._packing.pack(chunk.payloads[offset])
+                kept = chunk.payloads[offset]
+                if isinstance(kept, bytes):
+                    chunk.payloads[offset] = self._packing.pack(kept)
             looked_at += chunk.live_count
         return looked_at
 
@@ -252,6 +258,7 @@ class Table:
         absent = {column: np.array(flags) for column, flags in page.absent.items()}
         revisions = np.array([change.record.revision for change in changes], np.int64)
         versions = np.array([change.record.version for change in changes], np.int64)
+        together = self._kept_together(changes)
         by_chunk: dict[int, list[int]] = {}
         for at, row in enumerate(rows):
             by_chunk.setdefault(row // chunks.CHUNK_ROWS, []).append(at)
@@ -276,7 +283,7 @@ class Table:
                 if chunk.keys[offset] is None:
                     chunk.live_count += 1
                     chunk.keys[offset] = keys[at]
-                chunk.payloads[offset] = self._kept(changes[at], number)
+                chunk.keep(offset, together[at] if together else self._kept(changes[at], number))
                 if digests is not None:
                     chunk.digests[offset] = digests[at]
         self._changed()
@@ -293,6 +300,20 @@ class Table:
                     self._tombstones.pop(key, None)
             rows.append(row)
         return rows
+
+    def _kept_together(self, changes: Sequence[records.Change]) -> Sequence[keeping.Kept]:
+        """Return payloads packed together; nothing where they are too few.
+
+        A bundle stays until its last record is replaced. Records of a snapshot
+        are replaced one by one, and records of a feed, too, which would leave
+        many bundles with few records each.
+        """
+        if len(changes) < _ENOUGH_TO_BUNDLE:
+            return ()
+        texts = [change.text for change in changes if change.text is not None]
+        if len(texts) < len(changes):
+            return ()
+        return self._packing.pack_many([change.record.payload for change in changes], texts)
 
     def _kept(self, change: records.Change, number: int) -> bytes:
         """Return a payload as it is to be kept: packed where that costs no decompression."""

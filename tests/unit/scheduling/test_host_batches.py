@@ -21,7 +21,9 @@ from tests.unit.scheduling import hosts
 
 UUIDS = [f"n{number}" for number in range(6)]
 NAMES = st.sampled_from(["h1", "h2", "H2", "h3"])
-CELLS = st.sampled_from([hosts.CELL, hosts.OTHER_CELL])
+CELLS = st.sampled_from([hosts.CELL, hosts.OTHER_CELL, ""])
+VERSIONS = st.sampled_from(["1.22", "1.22", "2.0"])
+BINARIES = st.sampled_from(["nova-compute", "nova-api"])
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
 NODES = st.fixed_dictionaries(
@@ -113,7 +115,7 @@ def described(frame):
         {tree: uuid(frame.row_of_tree(tree)) for tree in trees},
         {
             (cell, name): sorted(map(uuid, frame.rows_of_host(cell, name)))
-            for cell in (hosts.CELL, hosts.OTHER_CELL)
+            for cell in (hosts.CELL, hosts.OTHER_CELL, "")
             for name in ("h1", "h2", "H2", "h3", "")
         },
         {name: sorted(map(uuid, frame.rows_of_name(name))) for name in ("h1", "h2", "h3", "")},
@@ -141,7 +143,12 @@ class TogetherTest(testtools.TestCase):
                 cloud.put(namespaces.PROVIDERS, uuid, state)
         for name in data.draw(st.sets(NAMES)):
             cell = data.draw(CELLS)
-            cloud.put(namespaces.SERVICES, name, hosts.service(name, name, cell))
+            service = hosts.service(name, name, cell, object_version=data.draw(VERSIONS))
+            if not cell and data.draw(st.booleans()):
+                del service["cell"]
+            cloud.put(namespaces.SERVICES, name, service)
+            more = hosts.service(f"{name}-2", name, cell, binary=data.draw(BINARIES))
+            cloud.put(namespaces.SERVICES, f"{name}-2", more)
             cloud.put(
                 namespaces.SERVICE_LIVENESS,
                 name,

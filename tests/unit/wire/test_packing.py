@@ -61,6 +61,41 @@ class TestPacking(testtools.TestCase):
             self.assertFalse(packer.holds(kept, b""))
             self.assertFalse(packer.holds(kept, bytes((codec.ZLIB,)) + b"damaged"))
 
+    @settings(deadline=None)
+    @given(
+        st.lists(
+            st.tuples(st.integers(), st.sampled_from([0, 1, 20, 60, 400]), st.booleans()),
+            max_size=40,
+        )
+    )
+    def test_many_packed_together_come_back_each_by_itself(self, drawn):
+        packer = packing.Packing()
+        payloads = [codec.encode(record(number % 2**60, size), V1) for number, size, _ in drawn]
+        texts = [codec.decode(payload).text for payload in payloads]
+        # Of formats that this release does not know.
+        payloads = [
+            b"\x07" + payload[1:] if foreign and number % 5 == 0 else payload
+            for payload, (number, _, foreign) in zip(payloads, drawn, strict=True)
+        ]
+        kept = packer.pack_many(payloads, texts)
+
+        self.assertEqual(payloads, [packer.unpack(each) for each in kept])
+        for payload, each in zip(payloads, kept, strict=True):
+            self.assertTrue(packer.holds(each, payload))
+            self.assertFalse(packer.holds(each, codec.encode({"another": 1}, V1)))
+            if payload[0] != 7:
+                self.assertEqual(codec.decode(payload), codec.decode(packer.readable(each)))
+
+    def test_small_records_together_take_a_fifth_of_what_they_take_apart(self):
+        payloads = [codec.encode(record(number, 10), V1) for number in range(64)]
+        texts = [codec.decode(payload).text for payload in payloads]
+        kept = packing.Packing().pack_many(payloads, texts)
+        bundles = {id(bundle): bundle for bundle, _place in kept}
+
+        self.assertEqual(4, len(bundles))
+        size = sum(len(each.packed) for each in bundles.values())
+        self.assertLess(size * 5, sum(map(len, payloads)))
+
     def test_what_is_small_or_foreign_stays_as_it_is(self):
         packer = packing.Packing()
         for payload in (
