@@ -127,6 +127,8 @@ class Server(abc.ABC):
         """Stop it in its tracks: connections stay open, nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # On a busy machine its other threads run on until one takes the signal.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused server go on."""

@@ -192,6 +192,10 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         self.assertEqual({self.before.key: self.before}, writer.read([self.before.key]))
         self.put(writer, "a", b"three", self.before.revision)
 
+    def test_a_win_tells_its_epoch(self) -> None:
+        [result] = self.keeper.write([self.update])
+        self.assertEqual(self.keeper.head().epoch, result.epoch)
+
     def test_a_connection_cut_before_the_write_is_sent_is_no_news_to_the_caller(self) -> None:
         writer = self.through(self.proxy.address)
         writer.on_step = etcd_case.at(Step.SEND, self.proxy.cut)

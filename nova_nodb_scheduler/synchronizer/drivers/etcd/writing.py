@@ -213,7 +213,7 @@ class Writer:
             b"" if write.deleted else write.payload,
             write.deleted,
         )
-        return records.WriteResult(records.Verdict.WON, record)
+        return records.WriteResult(records.Verdict.WON, record, epoch.cursor_name)
 
     def _lost(
         self,
