@@ -36,8 +36,9 @@ class Counted(enum.Enum):
     NOT = "not counted"
     #: On its way: what it takes, but not as an instance and its I/O.
     COMING = "coming"
-    #: As many are counted as there are. For sums that will do; it is no proof:
-    #: one that just went may be among them in its place.
+    #: As many are counted as there are. One that just went may be among them in
+    #: its place, until the node is saved once more: so no claim ends by it. To
+    #: count a server twice until then would refuse others for a minute.
     LIKELY = "counted by number"
     WHOLE = "counted"
 
@@ -55,10 +56,8 @@ class Shown:
 
         def left(consumer: str, share: model.NodeShare) -> model.NodeShare:
             counted = self.counted(uuid, consumer, share)
-            if counted is Counted.WHOLE:
+            if counted in (Counted.LIKELY, Counted.WHOLE):
                 return _COUNTED
-            if counted is Counted.LIKELY:
-                return model.NodeShare(fitted=share.fitted)
             if counted is Counted.COMING:
                 return model.NodeShare(instances=share.instances, io_operations=share.io_operations)
             return share

@@ -128,15 +128,12 @@ class FitsTest(testtools.TestCase):
         self.stand("c")
         self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
 
-    def test_what_is_fitted_is_believed_on_proof_alone(self):
+    def test_what_is_fitted_is_counted_as_the_server_is(self):
         seen = []
         share = model.NodeShare(instances=1, fitted={"numa": 1})
-        for reported in (False, True):
-            if reported:
-                self.report(instances=1)
-            else:
-                self.report(instances=1)
-                self.stand("x")
+        for reported in (0, 1):
+            self.stand("x")
+            self.report(instances=reported)
             self.fits(
                 {"x": held(share)},
                 node=share,
