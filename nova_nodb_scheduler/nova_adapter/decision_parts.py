@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ from nova_nodb_scheduler.nova_adapter import (
     claim_parts,
     claiming,
     deciding,
+    fallback_claims,
     scheduling_options,
 )
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
@@ -194,6 +195,14 @@ class DecisionParts:
             ),
         )
 
+    def fallback_claims(self) -> fallback_claims.FallbackClaims | None:
+        """Return what claims for one request that Nova's own code decides; None for nothing."""
+        if not self._options.claims:
+            return None
+        return fallback_claims.FallbackClaims(
+            self.decider.parts, self._proves, self._options.deadline_seconds
+        )
+
     # -- life -------------------------------------------------------------------
 
     def start(self) -> None:
@@ -255,18 +264,23 @@ class DecisionParts:
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
                 raise deciding.NeedsPlacement("broken provider")
-        for query in asked.queries or ():
-            try:
-                proof = self._mirror.mirror.prove_current(decided_at, query.resources)
-            except errors.NodbError as error:
-                LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
-                raise deciding.NeedsPlacement("mirror not proved") from error
-            if not proof.complete:
-                raise deciding.NeedsPlacement("mirror behind")
-            if proof.changed:
-                self._wait_for(proof.version)
-                return False
-        return True
+        return all(self._proves(query.resources, decided_at) for query in asked.queries or ())
+
+    def _proves(self, resources: Mapping[str, int], decided_at: float) -> bool:
+        """Say whether no host's record was behind Placement; then the others are read again.
+
+        :raises NeedsPlacement: nobody can tell
+        """
+        try:
+            proof = self._mirror.mirror.prove_current(decided_at, resources)
+        except errors.NodbError as error:
+            LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
+            raise deciding.NeedsPlacement("mirror not proved") from error
+        if not proof.complete:
+            raise deciding.NeedsPlacement("mirror behind")
+        if proof.changed:
+            self._wait_for(proof.version)
+        return not proof.changed
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""

@@ -27,6 +27,7 @@ from nova_nodb_scheduler.nova_adapter import (
     endings,
     meditation,
     notices,
+    outside_claims,
     rpc_server,
     views,
 )
@@ -35,6 +36,19 @@ from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 
 LOG = logging.getLogger(__name__)
+
+
+#: Reasons to leave memory for which claims could not be judged or made either.
+_IN_DOUBT = frozenset(
+    (
+        "claims not answered in time",
+        "claims unavailable",
+        "feed behind",
+        "mirror behind",
+        "mirror not proved",
+        "states not proved",
+    )
+)
 
 
 @contextlib.contextmanager
@@ -213,7 +227,9 @@ class SchedulerManager(
     ) -> Any:
         view = views.current()
         decisions = self.nodb.decisions
-        if view is not None and view.decides and decisions is not None and instance_uuids:
+        # What claims are judged by is proved where the choice itself might be.
+        decides = view is not None and view.decides
+        if view is not None and decides and decisions is not None and instance_uuids:
             deferred = view.deferred
             # A rebuild asks for no candidates and claims nothing.
             is_rebuild = alloc_reqs_by_rp_uuid is None
@@ -238,15 +254,20 @@ class SchedulerManager(
                 alloc_reqs_by_rp_uuid = deferred_candidates.by_provider(answer[0])
                 provider_summaries = answer[1] or {}
                 allocation_request_version = answer[2]
-        return super()._schedule(
-            context,
-            spec_obj,
-            instance_uuids,
-            alloc_reqs_by_rp_uuid,
-            provider_summaries,
-            allocation_request_version,
-            return_alternates,
-        )
+        claims = None
+        doubted = view is None or view.asked_placement in _IN_DOUBT
+        if decides and decisions is not None and not doubted:
+            claims = decisions.fallback_claims()
+        with outside_claims.using(claims):
+            return super()._schedule(
+                context,
+                spec_obj,
+                instance_uuids,
+                alloc_reqs_by_rp_uuid,
+                provider_summaries,
+                allocation_request_version,
+                return_alternates,
+            )
 
     @property
     def _alternates(self) -> int:

@@ -10,12 +10,14 @@ Without an answer of the back end Nova's own goes ahead as in stock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import attrs
 from nova import exception as nova_exception
@@ -93,25 +95,7 @@ class OutsideClaims:
             answer = self._taken(own, views, move)
         except errors.BackendUnavailable as error:
             answer = claimer.NotTaken(_wanted(move), claimer.Failure.UNAVAILABLE, str(error))
-        if isinstance(answer, claimer.NotTaken):
-            return self._without(answer, move, allocate)
-        try:
-            allocated = allocate()
-        except BaseException:
-            own.release([answer])
-            raise
-        if not allocated:
-            own.release([answer])
-            return False
-        if own.confirm([answer])[0]:
-            return True
-        LOG.warning(
-            "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
-            "its allocation there is taken back.",
-            {"server": move.consumer, "node": move.host},
-        )
-        take_back()
-        return False
+        return carried_out(own, answer, move, allocate, take_back)
 
     def _taken(
         self,
@@ -127,16 +111,49 @@ class OutsideClaims:
             return claimer.NotTaken(wanted, claimer.Failure.UNAVAILABLE, detail)
         return own.take(move.request, [wanted], self._clock() + self._deadline_seconds)[0]
 
-    def _without(self, answer: claimer.NotTaken, move: Move, allocate: Callable[[], bool]) -> bool:
-        about = {"server": move.consumer, "node": move.host, "why": answer.detail}
-        if answer.failure is claimer.Failure.UNAVAILABLE:
-            LOG.warning(
-                "Server %(server)s goes to node %(node)s by Nova's own claim alone: %(why)s",
-                about,
-            )
-            return allocate()
-        LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
+
+def carried_out(
+    own: claimer.Claimer,
+    answer: claimer.Taken | claimer.NotTaken,
+    move: Move,
+    allocate: Callable[[], bool],
+    take_back: Callable[[], None],
+) -> bool:
+    """Allocate under a claim and confirm it; False if the server cannot go there.
+
+    Without an answer of the back end it is allocated all the same.
+    """
+    if isinstance(answer, claimer.NotTaken):
+        return _without(answer, move, allocate)
+    try:
+        allocated = allocate()
+    except BaseException:
+        own.release([answer])
+        raise
+    if not allocated:
+        own.release([answer])
         return False
+    if own.confirm([answer])[0]:
+        return True
+    LOG.warning(
+        "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
+        "its allocation there is taken back.",
+        {"server": move.consumer, "node": move.host},
+    )
+    take_back()
+    return False
+
+
+def _without(answer: claimer.NotTaken, move: Move, allocate: Callable[[], bool]) -> bool:
+    about = {"server": move.consumer, "node": move.host, "why": answer.detail}
+    if answer.failure is claimer.Failure.UNAVAILABLE:
+        LOG.warning(
+            "Server %(server)s goes to node %(node)s by Nova's own claim alone: %(why)s",
+            about,
+        )
+        return allocate()
+    LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
+    return False
 
 
 def _wanted(move: Move, host_name: str = "") -> claimer.Wanted:
@@ -147,13 +164,50 @@ def _wanted(move: Move, host_name: str = "") -> claimer.Wanted:
 
 # -- Nova's functions ------------------------------------------------------------
 
-_claims: OutsideClaims | None = None
+
+class Claims(Protocol):
+    """Who claims for Nova's own calls."""
+
+    def claimed(
+        self, move: Move, allocate: Callable[[], bool], take_back: Callable[[], None]
+    ) -> bool:
+        """See :meth:`OutsideClaims.claimed`."""
 
 
-def install(outside: OutsideClaims) -> None:
+_claims: Claims | None = None
+
+#: What a thread claims by instead, see :func:`using`.
+_of_thread = threading.local()
+
+
+def install(outside: Claims) -> None:
     """Claim in this process from now on; a second call replaces the first."""
     global _claims
     _claims = outside
+    _wrap()
+
+
+@contextlib.contextmanager
+def using(claims_here: Claims | None) -> Iterator[None]:
+    """Claim by something else in this thread for a while; by nothing for None."""
+    _wrap()
+    before = getattr(_of_thread, "claims", _UNSET)
+    _of_thread.claims = claims_here
+    try:
+        yield
+    finally:
+        _of_thread.claims = before
+
+
+_UNSET: Any = object()
+
+
+def _in_use() -> Claims | None:
+    own: Claims | None = getattr(_of_thread, "claims", _UNSET)
+    return _claims if own is _UNSET else own
+
+
+def _wrap() -> None:
     for name, wrap in (
         ("claim_resources", _claiming),
         ("claim_resources_on_destination", _claiming_on_destination),
@@ -163,7 +217,7 @@ def install(outside: OutsideClaims) -> None:
             setattr(scheduler_utils, name, wrap(function))
 
 
-def uninstall(outside: OutsideClaims) -> None:
+def uninstall(outside: Claims) -> None:
     """Leave it to Nova again; no-op if another was installed since."""
     global _claims
     if _claims is outside:
@@ -184,7 +238,7 @@ def _claiming(function: Any) -> Any:
         def allocate() -> bool:
             return bool(function(context, client, spec, consumer, request, *args, **kwargs))
 
-        outside = _claims
+        outside = _in_use()
         if outside is None or scheduler_utils.request_is_rebuild(spec):
             return allocate()
         host, resources = _largest(request["allocations"])
@@ -201,7 +255,7 @@ def _claiming_on_destination(function: Any) -> Any:
     def claim_resources_on_destination(
         context: Any, client: Any, instance: Any, source: Any, destination: Any, **kwargs: Any
     ) -> None:
-        outside = _claims
+        outside = _in_use()
         if outside is None:
             function(context, client, instance, source, destination, **kwargs)
             return

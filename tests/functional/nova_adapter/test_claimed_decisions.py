@@ -182,3 +182,21 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             return_alternates=False,
         )
         self.assertEqual(0, self.held("h1")[server].node.instances)
+
+    def test_a_request_that_memory_cannot_answer_is_claimed_as_well(self):
+        """Two groups of resources: Placement's candidates, and Nova's own choice."""
+        for node in self.nodes.values():
+            self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
+        uuids, chosen = self.select(extra_specs={"resources1:VGPU": "1"})
+        self.assertEqual({"more than one group": 1}, self.runtime.candidates())
+        held = self.held(chosen[0][0].service_host)[uuids[0]]
+        self.assertIs(model.ClaimState.CONFIRMED, held.state)
+        self.assertEqual(1, held.resources["VGPU"])
+
+    def test_and_passes_over_what_other_schedulers_claimed(self):
+        for node in self.nodes.values():
+            self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
+        self.claim("h1", 4)
+        for _ in range(2):
+            chosen = self.select(extra_specs={"resources1:VGPU": "1"})[1]
+            self.assertEqual("h2", chosen[0][0].service_host)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims for requests that memory cannot answer, where Nova's own code chooses.
+
+Requests for several groups of resources, for nested or shared providers: Nova
+asks Placement for candidates and allocates host by host. Each of these goes
+through a claim as well, on the node itself; what other providers give is
+Placement's alone to guard.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from nova_nodb_scheduler.nova_adapter import deciding, outside_claims
+from nova_nodb_scheduler.scheduling import choice, claimer
+
+LOG = logging.getLogger(__name__)
+
+
+class FallbackClaims:
+    """The claims of one request: :class:`outside_claims.Claims`. One thread.
+
+    :param parts: what decides in this worker otherwise
+    :param proves: asked once, before a host is taken for full: False if records
+        of hosts were behind Placement, and are known better now
+    """
+
+    def __init__(
+        self,
+        parts: deciding.Parts,
+        proves: Callable[[Mapping[str, int], float], bool],
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts = parts
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._proves = proves
+        self._began = clock()
+        self._is_proved = False
+
+    def claimed(
+        self,
+        move: outside_claims.Move,
+        allocate: Callable[[], bool],
+        take_back: Callable[[], None],
+    ) -> bool:
+        """Claim, have the resources allocated, confirm; False if they could not be had."""
+        chosen = self._chosen(move.host)
+        if chosen is None:
+            # A host that came since: there is nothing yet to judge a claim by.
+            return allocate()
+        own = self._parts.ways.claimer
+        places = self._parts.places(move.consumer)
+        share = attrs.evolve(
+            move.node,
+            instances=0 if (chosen.cell, chosen.host) in places else 1,
+            fitted=move.request.fitted,
+        )
+        wanted = claimer.Wanted(move.consumer, chosen, move.resources, share, moves=bool(places))
+        deadline = self._clock() + self._deadline_seconds
+        [answer] = own.take(move.request, [wanted], deadline)
+        if _is_full(answer) and not self._is_proved:
+            # Placement has just offered it: what is known of it may be old.
+            try:
+                changed = not self._proves(move.resources, self._began)
+            except deciding.NeedsPlacement as error:
+                LOG.warning("Claims are not judged by: %(error)s", {"error": error})
+                return allocate()
+            self._is_proved = True
+            if changed:
+                [answer] = own.take(move.request, [wanted], deadline)
+        return outside_claims.carried_out(own, answer, move, allocate, take_back)
+
+    def _chosen(self, host: str) -> choice.Choice | None:
+        engine = self._parts.engine
+        self._parts.keeper.catch_up(time.time())
+        with engine.lock:
+            row = engine.frame.row_of(host)
+            if row is None:
+                return None
+            facts = engine.frame.facts(row)
+        return choice.Choice(row, host, facts.cell, facts.host, facts.node, 0.0, ())
+
+
+def _is_full(answer: claimer.Taken | claimer.NotTaken) -> bool:
+    return isinstance(answer, claimer.NotTaken) and answer.failure is claimer.Failure.NEXT_HOST
