@@ -133,6 +133,35 @@ class TakingTest(ClaimerCase):
         self.refused(*self.take(self.one, claiming.wanted("a", "h1")), claimer.Failure.BEHIND)
         self.assertEqual({}, self.held("h1"))
 
+    def tell_epochs(self, scheduler: claiming.Scheduler) -> list[str]:
+        """Have a driver's writes tell their epoch; return a list that names each head()."""
+        write, head = scheduler.client.write, scheduler.client.head
+        asked: list[str] = []
+
+        def telling(writes, *, atomic=False):
+            epoch = self.hub.head().epoch
+            return [attrs.evolve(each, epoch=epoch) for each in write(writes, atomic=atomic)]
+
+        def counted() -> records.Cursor:
+            asked.append("head")
+            return head()
+
+        scheduler.client.write, scheduler.client.head = telling, counted
+        return asked
+
+    def test_an_epoch_that_the_write_tells_is_not_asked_for(self):
+        asked = self.tell_epochs(self.one)
+        self.taken(*self.take(self.one, claiming.wanted("a", "h1")))
+        # The view's own.
+        self.assertEqual(["head"], asked)
+
+    def test_a_claim_written_in_another_epoch_than_its_view_is_given_back(self):
+        self.tell_epochs(self.one)
+        self.one.views.epoch = self.one.client.head().epoch
+        self.hub.begin_epoch()
+        self.refused(*self.take(self.one, claiming.wanted("a", "h1")), claimer.Failure.BEHIND)
+        self.assertEqual({}, self.held("h1"))
+
     def test_a_view_behind_a_settlement_has_to_catch_up(self):
         claim = self.taken(*self.take(self.other, claiming.wanted("a", "h1")))
         self.assertEqual([True], self.other.claimer.confirm([claim]))

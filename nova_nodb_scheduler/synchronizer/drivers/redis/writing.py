@@ -100,7 +100,8 @@ def _arguments(epoch: layout.Epoch, batch: Sequence[_Named]) -> Iterator[bytes |
 def _result(epoch: layout.Epoch, each: _Named, found: Any) -> records.WriteResult:
     if isinstance(found, int):
         payload = None if each.write.deleted else each.write.payload
-        return records.WriteResult(records.Verdict.WON, epoch.record(each.name, found, payload))
+        record = epoch.record(each.name, found, payload)
+        return records.WriteResult(records.Verdict.WON, record, epoch.name)
     version, standing = found
     return records.WriteResult(
         records.Verdict.LOST, epoch.record(each.name, version, standing) if version else None
