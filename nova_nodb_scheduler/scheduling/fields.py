@@ -50,6 +50,16 @@ class Fields:
             raise self.wrong(name, "it is no object")
         return Fields(self._record, value, f"{self._path}{name}.")
 
+    def integers(self, names: tuple[str, ...]) -> list[int]:
+        """Return what :meth:`integer` does of each of some fields.
+
+        :raises InvalidRecord: of the first that is missing or no number of 64 bits
+        """
+        values: list[Any] = list(map(self._values.get, names))
+        if set(map(type, values)) == {int} and min(values) >= _LEAST and max(values) <= _GREATEST:
+            return values  # nearly always
+        return [self.integer(name) for name in names]
+
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a number cut to a whole one, as Nova's integer fields do.
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.scheduling import change_log, columns, host_facts, liveness
+from nova_nodb_scheduler.store import numbers as shared_numbers
 
 #: Rows that are added, and ranked, at a time.
 BLOCK_ROWS = 256
@@ -568,7 +569,7 @@ class HostFrame:
         self._liveness.grow(self.rows)
         self._places.extend([None] * (self.rows - before))
         self._providers.extend([None] * (self.rows - before))
-        self._free.extend(range(self.rows - 1, before - 1, -1))
+        self._free.extend(map(shared_numbers.shared, range(self.rows - 1, before - 1, -1)))
         self.log.limit = max(4096, self.rows // 4)
 
 

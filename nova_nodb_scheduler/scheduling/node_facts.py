@@ -89,7 +89,7 @@ def _read(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts:
     uuid = key if uuid == key else uuid
     node = host if node == host else node
     # What Nova's objects refuse they refuse of any row.
-    numbers = {name: row.integer(name) for name in _NUMBERS}
+    numbers = dict(zip(_NUMBERS, row.integers(_NUMBERS), strict=True))
     updated = row.get("free_disk_gb") is not None
     # A row that was never updated may lack what every update writes.
     stats = _stats(row) if updated or row.get("stats") else _NOTHING

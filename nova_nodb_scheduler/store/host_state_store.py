@@ -56,6 +56,8 @@ class HostStateStore:
                     "namespaces", namespace.name, "declared twice; give each its own name"
                 )
             self._tables[namespace.name] = table.Table(namespace, decode_kept, packing, texts)
+        for each in self._tables.values():
+            each.share_keys(self._tables.values())
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
         self._latest: snapshot.Snapshot | None = None

@@ -8,7 +8,7 @@ holds a lock around every call.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from nova_nodb_scheduler.store import (
     indexes,
     keeping,
     layout,
+    numbers,
     snapshot,
     transient,
     vocabulary,
@@ -62,6 +63,7 @@ class Table:
         self._generation = 0
         self.bytes_copied = 0
         self._view: snapshot.NamespaceView | None = None
+        self._kin: tuple[Table, ...] = ()
         self._drop_all(texts)
 
     def _drop_all(self, texts: Vocabularies) -> None:
@@ -93,6 +95,15 @@ class Table:
 
     def __len__(self) -> int:
         return len(self._rows.open())
+
+    def key(self, key: str) -> str | None:
+        """Return the text that is kept of a key; None where there is no such record."""
+        row = self._rows.open().get(key)
+        return None if row is None else self._chunk_of(row).keys[row % chunks.CHUNK_ROWS]
+
+    def share_keys(self, kin: Iterable[Table]) -> None:
+        """Keep one text of a key that other tables hold as well."""
+        self._kin = tuple(each for each in kin if each is not self)
 
     @property
     def tombstone_count(self) -> int:
@@ -248,7 +259,7 @@ class Table:
         page: layout.Page,
         digests: Sequence[Any] | None,
     ) -> None:
-        rows = self._rows_for(keys)
+        rows, keys = self._rows_for(keys)
         cells = [
             np.array(self._vocabularies[position].codes(values), np.int32)
             if kind is namespaces.Kind.CATEGORY
@@ -288,18 +299,23 @@ class Table:
                     chunk.digests[offset] = digests[at]
         self._changed()
 
-    def _rows_for(self, keys: Sequence[str]) -> list[int]:
-        """Return the rows of keys, new ones for those that have none."""
+    def _rows_for(self, keys: Sequence[str]) -> tuple[list[int], Sequence[str]]:
+        """Return the rows of keys, new ones for those that have none, and the texts to keep."""
         known = self._rows.open()
-        rows = []
-        for key in keys:
-            row = known.get(key)
-            if row is None:
-                row = known[key] = self._take_row()
-                if self._tombstones:
-                    self._tombstones.pop(key, None)
-            rows.append(row)
-        return rows
+        rows = [known.get(key) for key in keys]
+        if None not in rows:
+            return rows, keys  # type: ignore[return-value]
+        first = keys[rows.index(None)]
+        # Keys of a page come of one source: the first one tells for all.
+        kin = next((each for each in self._kin if each.key(first) is not None), None)
+        texts = list(keys)
+        for at, key in enumerate(keys):
+            if rows[at] is None:
+                text = key if kin is None else kin.key(key) or key
+                texts[at] = text
+                rows[at] = known[text] = self._take_row()
+                self._tombstones.pop(key, None)
+        return rows, texts  # type: ignore[return-value]
 
     def _kept_together(self, changes: Sequence[records.Change]) -> Sequence[keeping.Kept]:
         """Return payloads packed together; nothing where they are too few.
@@ -357,7 +373,8 @@ class Table:
                     if former is not None:
                         indexes.discard(entries, former, first_row + offset)
                     if present is not None:
-                        indexes.add(entries, present, first_row + offset)
+                        row = numbers.shared(first_row + offset)
+                        indexes.add(entries, numbers.shared(present), row)
 
     @staticmethod
     def _codes_of(chunk: chunks.Chunk, column: int, offsets: Sequence[int]) -> list[int | None]:
@@ -429,7 +446,7 @@ class Table:
         if self._free_rows:
             return heapq.heappop(self._free_rows)
         self._row_count += 1
-        return self._row_count - 1
+        return numbers.shared(self._row_count - 1)
 
     def _chunk_of(self, row: int) -> chunks.Chunk:
         return self._chunks.open()[row // chunks.CHUNK_ROWS]

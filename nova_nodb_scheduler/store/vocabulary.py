@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nova_nodb_scheduler.store import numbers
+
 BITS_PER_WORD = 64
 
 
@@ -71,7 +73,7 @@ class Vocabulary:
         code = self._codes.get(text)
         if code is None:
             # The text first: a reader that finds the code finds the text.
-            code = len(self._texts)
+            code = numbers.shared(len(self._texts))
             self._texts.append(text)
             self._codes[text] = code
         return code
