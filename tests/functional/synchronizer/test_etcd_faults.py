@@ -90,6 +90,15 @@ class TestSlowClients(etcd_case.EtcdCase):
                 self.assertEqual(records.WriteResult(Verdict.LOST, None), paused.let_go())
                 self.assertEqual({}, base.everything(self.writer))
 
+    def test_a_creator_paused_over_a_new_epoch_creates_in_that_one(self) -> None:
+        paused = self._pause(Step.SEND, self._prepare("create", Step.SEND))
+        self.writer.reset()
+        result = paused.let_go()
+        assert result is not None and result.record is not None
+        self.assertEqual(
+            {result.record.key: result.record}, base.everything(self.writer), result.verdict
+        )
+
     def test_a_collector_killed_before_it_drops_leaves_all_to_the_next(self) -> None:
         tombstone = self.drop(self.writer, self.put(self.writer, "a", b"one"))
         time.sleep(1.1)
