@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import database, explain, health, hosts, mirror, transfer
+from nova_nodb_scheduler.cmd import (
+    database,
+    explain,
+    health,
+    hosts,
+    mirror,
+    synchronizer,
+    transfer,
+)
 
 PROGRAM = "nova-nodb-manage"
 
@@ -25,6 +33,7 @@ _COMMANDS = {
     "host show": hosts.HostShow,
     "namespace list": hosts.NamespaceList,
     "explain": explain.Explain,
+    "synchronizer move": synchronizer.Move,
 }
 
 

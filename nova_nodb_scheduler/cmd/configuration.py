@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -29,7 +30,15 @@ def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
     try:
         config.parse_args(argv)
         log.setup(config.CONF, "nova")
+        _log_to_standard_error()
         objects.register_all()
         return activation.activate(config.CONF, "manage")
     except (errors.NodbError, cfg.Error) as error:
         sys.exit(f"{program}: {error}")
+
+
+def _log_to_standard_error() -> None:
+    """Keep standard output for what a command was asked for: it may be JSON."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)

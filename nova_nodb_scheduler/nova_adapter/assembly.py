@@ -35,7 +35,7 @@ from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
 from nova_nodb_scheduler.nova_adapter.placement import wiring
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
-from nova_nodb_scheduler.synchronizer import contract, loader, replication
+from nova_nodb_scheduler.synchronizer import contract, loader, moving, replication
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
 LOG = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Plugin:
 
     def make_synchronizer(self) -> contract.Synchronizer:
         """Return a new driver instance, not opened."""
-        return loader.load(self.options.synchronizer, self.conf)
+        return moving.Guarded(loader.load(self.options.synchronizer, self.conf))
 
     def publisher(
         self, synchronizer: contract.Synchronizer, owner: str

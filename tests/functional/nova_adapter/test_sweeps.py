@@ -109,7 +109,7 @@ class SweepTest(SweepCase):
         stop.set()
         with self.assertRaises(sweeper.SweepStopped):
             self.plugin.sweeper(self.synchronizer).sweep(cloud.CELL1, stop, by="test")
-        self.synchronizer.faults.fail_next(faults.Fault.UNAVAILABLE)
+        self.synchronizer.inner.faults.fail_next(faults.Fault.UNAVAILABLE)
         with self.assertRaises(errors.BackendUnavailable):
             self.sweep(cloud.CELL1)
         self.assertEqual({}, self.states(namespaces.CELLS))

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries all records from one back end into another, while the first is used.
+
+1. *mark* the target as incoming: nobody else writes it (:mod:`.moving`).
+2. *copy* a snapshot, *follow* the feed until little is left. The source serves
+   as ever; whatever fails up to here has changed nothing in it.
+3. *fence* the source: mark it as moved. From the mark on no write through it
+   is acknowledged.
+4. *drain* the feed up to the mark: all that was acknowledged.
+5. carry the *claims*, and mark the target *live*.
+
+Claims come last, in one reading behind the fence, for their records tell of
+places in the source's feed (``confirmed_by``, ``settled``): a place in another
+back end's feed means nothing, and one that is too low would let a claim be
+settled by a record from before its confirm. Written last, each claim is newer
+than every record that was carried, and all of those stand in every view.
+Leases go on by the target's clock.
+
+What the plugin's processes say of themselves (beats, leases, which cells were
+swept) is not carried: they say it again in the target. Until a cell was swept
+there, it takes Nova's own path.
+
+Interrupted behind the fence, the same call again completes the move; calling
+it off opens the source again as long as the target did not become live.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import contract, moving
+from nova_nodb_scheduler.wire import codec
+
+#: Carried behind the fence.
+CLAIMS = (namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name)
+_BATCH_RECORDS = 500
+_BATCH_BYTES = 4 << 20
+_ROUNDS = 8
+#: How long the fence may wait for its own mark to come by the feed.
+DRAIN_SECONDS = 60.0
+
+#: Told the phase and how many records were carried in it so far.
+Progress = Callable[[str, int], None]
+
+
+@attrs.frozen
+class Moved:
+    """What a move carried.
+
+    :param records: live records in the target, without claims
+    :param claims: records of claims
+    :param fenced_seconds: how long neither back end took writes
+    """
+
+    records: int
+    claims: int
+    seconds: float
+    fenced_seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+
+class Mover:
+    """One move between two open drivers; not behind :class:`moving.Guarded`.
+
+    :param skipped: namespaces that are not carried
+    :param options: what the operator set the target's driver to, for messages
+    """
+
+    def __init__(
+        self,
+        source: contract.Synchronizer,
+        target: contract.Synchronizer,
+        skipped: Sequence[str],
+        option: str = "--to",
+        progress: Progress = lambda _phase, _count: None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._skipped = frozenset((*skipped, *CLAIMS, moving.NAMESPACE))
+        self._option = option
+        self._progress = progress
+        #: Revisions in the target of what this mover wrote.
+        self._carried: dict[records.RecordKey, int] = {}
+        self._live: set[records.RecordKey] = set()
+
+    # --- before ---
+
+    def check(self) -> str:
+        """Refuse a target that will not do; returns the id of the move to begin or go on with.
+
+        :raises ConfigurationError: the target is the source, serves, or holds records
+        """
+        here, there = moving.read_mark(self._source), moving.read_mark(self._target)
+        if here is not None and here.place is moving.Place.INCOMING:
+            raise self._refuse(
+                f"the configured back end is itself being filled from {here.other}: end that "
+                "move first"
+            )
+        if there is not None and there.place is moving.Place.INCOMING:
+            if here is not None and here.place is moving.Place.MOVED and here.move != there.move:
+                raise self._refuse("it is the target of another move; empty it first")
+            return there.move
+        if here is not None and here.place is moving.Place.MOVED:
+            raise self._refuse(
+                f"the records were moved to {here.other} already: change [nodb_scheduler] "
+                "synchronizer in this configuration"
+            )
+        if there is not None and there.place is moving.Place.MOVED:
+            # Left by a former move, and closed: nobody needs what it holds.
+            return str(uuid.uuid4())
+        for page in self._target.snapshot().pages:
+            for record in page:
+                if record.key.namespace != moving.NAMESPACE:
+                    raise self._refuse(
+                        f"it holds records already (such as {record.key}), or is the back end "
+                        "that is to be left: name an empty one"
+                    )
+        return str(uuid.uuid4())
+
+    def _refuse(self, remedy: str) -> errors.ConfigurationError:
+        return errors.ConfigurationError(self._option, self._target.name, remedy)
+
+    # --- the move ---
+
+    def move(self) -> Moved:
+        """Carry everything; blocks until the target serves.
+
+        :raises ConfigurationError: see :meth:`check`
+        :raises BackendUnavailable: one of the two is; call again
+        :raises PayloadTooLarge: the target cannot hold a record; the source serves as before
+        """
+        started = time.monotonic()
+        move = self.check()
+        self._mark(self._target, moving.Place.INCOMING, move, self._source.name)
+        if moving.read_mark(self._source) == moving.read_mark(self._target):
+            self._unmark(self._target)
+            raise self._refuse("it is the back end that is to be left")
+        cursor = self._copy("copy")
+        cursor = self._follow(cursor)
+        fenced = time.monotonic()
+        version = self._mark(self._source, moving.Place.MOVED, move, self._target.name)
+        self._drain(cursor, version)
+        claims = self._carry_claims()
+        self._mark(self._target, moving.Place.LIVE, move, self._source.name)
+        ended = time.monotonic()
+        return Moved(len(self._live), claims, ended - started, ended - fenced)
+
+    def cancel(self) -> bool:
+        """Call a move off that did not come to its end; False where there is none.
+
+        :raises ConfigurationError: the target serves already
+        """
+        here, there = moving.read_mark(self._source), moving.read_mark(self._target)
+        left = here is not None and here.place is moving.Place.MOVED
+        begun = there is not None and there.place is moving.Place.INCOMING
+        if left and not begun:
+            raise self._refuse("it serves already, or is of no move: move back instead")
+        if begun:
+            # Not open: it holds half of the records. A later move may use it.
+            assert there is not None
+            self._mark(self._target, moving.Place.MOVED, there.move, self._source.name)
+        if left:
+            self._unmark(self._source)
+        return begun
+
+    def _copy(self, phase: str) -> records.Cursor:
+        while True:
+            taken = self._source.snapshot()
+            seen: set[records.RecordKey] = set()
+            try:
+                for page in taken.pages:
+                    wanted = [record for record in page if self._is_carried(record)]
+                    seen.update(record.key for record in wanted)
+                    self._put(wanted)
+                    self._progress(phase, len(seen))
+            except contract.SnapshotInterrupted:
+                continue
+            self._drop(self._strangers(seen))
+            return taken.cursor
+
+    def _strangers(self, seen: set[records.RecordKey]) -> list[records.RecordKey]:
+        """Return what the target holds of former attempts and moves."""
+        strangers = {key for key in self._live if key not in seen}
+        for page in self._target.snapshot().pages:
+            strangers.update(
+                record.key
+                for record in page
+                if record.key not in seen and record.key.namespace != moving.NAMESPACE
+            )
+        return sorted(strangers)
+
+    def _follow(self, cursor: records.Cursor) -> records.Cursor:
+        """Follow the feed until a batch is small: what is left is carried behind the fence."""
+        carried = 0
+        while True:
+            changes = self._source.fetch(cursor, _BATCH_RECORDS)
+            if isinstance(changes, records.ResyncNeeded):
+                cursor = self._copy("copy again")
+                continue
+            carried += self._apply(changes)
+            self._progress("follow", carried)
+            cursor = changes.cursor
+            if not changes.more:
+                return cursor
+
+    def _drain(self, cursor: records.Cursor, version: int) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        carried = 0
+        while cursor.version < version:
+            changes = self._source.fetch(cursor, _BATCH_RECORDS)
+            if isinstance(changes, records.ResyncNeeded):
+                # Its snapshot is read behind the mark.
+                self._copy("copy again")
+                return
+            carried += self._apply(changes)
+            self._progress("drain", carried)
+            if changes.cursor == cursor:
+                if time.monotonic() > deadline:
+                    raise errors.BackendUnavailable(
+                        self._source.name, f"its feed stands still at {cursor.version}"
+                    )
+                self._source.wait(cursor, 0.05)
+            cursor = changes.cursor
+
+    def _apply(self, changes: records.Changes) -> int:
+        wanted = [record for record in changes.records if self._is_carried(record)]
+        self._put([record for record in wanted if not record.deleted])
+        self._drop([record.key for record in wanted if record.deleted])
+        return len(wanted)
+
+    def _is_carried(self, record: records.Record) -> bool:
+        return record.key.namespace not in self._skipped
+
+    def _carry_claims(self) -> int:
+        offset_seconds = self._target.now_seconds() - self._source.now_seconds()
+        while True:
+            count = 0
+            try:
+                for page in self._source.snapshot(CLAIMS).pages:
+                    self._put([_translated(record, offset_seconds) for record in page])
+                    count += len(page)
+                    self._progress("claims", count)
+            except contract.SnapshotInterrupted:
+                continue
+            return count
+
+    # --- writing the target ---
+
+    def _put(self, batch: Sequence[records.Record]) -> None:
+        self._write({record.key: record.payload for record in batch})
+        self._live.update(r.key for r in batch if r.key.namespace not in CLAIMS)
+
+    def _drop(self, keys: Sequence[records.RecordKey]) -> None:
+        self._write(dict.fromkeys(keys))
+        self._live.difference_update(keys)
+
+    def _write(self, wanted: Mapping[records.RecordKey, bytes | None]) -> None:
+        """Bring records of the target to payloads; None deletes."""
+        limit_bytes = self._target.capabilities.max_payload_bytes
+        for key, payload in wanted.items():
+            if payload is not None and len(payload) > limit_bytes:
+                raise errors.PayloadTooLarge(str(key), len(payload), limit_bytes)
+        for part in _parts(wanted):
+            left = dict(part)
+            for _ in range(_ROUNDS):
+                left = self._write_once(left)
+                if not left:
+                    break
+            else:
+                raise errors.BackendUnavailable(
+                    self._target.name, f"somebody else writes {next(iter(left))} in it"
+                )
+
+    def _write_once(
+        self, wanted: Mapping[records.RecordKey, bytes | None]
+    ) -> dict[records.RecordKey, bytes | None]:
+        unknown = [key for key in wanted if key not in self._carried]
+        if unknown:
+            for key, record in self._target.read(unknown).items():
+                self._carried[key] = 0 if record.deleted else record.revision
+        writes = [
+            records.Write(key, self._carried.get(key, 0), payload or b"", deleted=payload is None)
+            for key, payload in wanted.items()
+            if payload is not None or self._carried.get(key)
+        ]
+        left = {}
+        for write, result in zip(writes, self._target.write(writes), strict=True):
+            if result.won and result.record is not None:
+                self._carried[write.key] = 0 if write.deleted else result.record.revision
+            else:
+                self._carried.pop(write.key, None)
+                left[write.key] = wanted[write.key]
+        return left
+
+    # --- marks ---
+
+    def _mark(
+        self, synchronizer: contract.Synchronizer, place: moving.Place, move: str, other: str
+    ) -> int:
+        """Set a back end's marker; returns the version by which it stands."""
+        mark = moving.Mark(place, move, other, synchronizer.now_seconds())
+        for _ in range(_ROUNDS):
+            standing = synchronizer.read([moving.MARKER]).get(moving.MARKER)
+            former = moving.mark_of(standing)
+            if former is not None and (former.place, former.move) == (place, move):
+                assert standing is not None
+                return standing.version
+            revision = 0 if standing is None or standing.deleted else standing.revision
+            [result] = synchronizer.write(
+                [records.Write(moving.MARKER, revision, mark.to_payload())]
+            )
+            if result.won and result.record is not None:
+                return result.record.version
+        raise errors.BackendUnavailable(synchronizer.name, "its marker cannot be written")
+
+    def _unmark(self, synchronizer: contract.Synchronizer) -> None:
+        standing = synchronizer.read([moving.MARKER]).get(moving.MARKER)
+        if standing is not None and not standing.deleted:
+            synchronizer.write([records.Write(moving.MARKER, standing.revision, deleted=True)])
+
+
+def _parts(
+    wanted: Mapping[records.RecordKey, bytes | None],
+) -> list[dict[records.RecordKey, bytes | None]]:
+    """Cut a batch into writes of a bounded size."""
+    parts: list[dict[records.RecordKey, bytes | None]] = []
+    size_bytes = _BATCH_BYTES
+    for key, payload in wanted.items():
+        if size_bytes >= _BATCH_BYTES or len(parts[-1]) >= _BATCH_RECORDS:
+            parts.append({})
+            size_bytes = 0
+        parts[-1][key] = payload
+        size_bytes += len(payload or b"")
+    return parts
+
+
+def _translated(record: records.Record, offset_seconds: float) -> records.Record:
+    """Return a record of claims with the target's times, and without places in a feed."""
+    decoded = codec.decode(record.payload)
+    state = _rewritten(decoded.state, offset_seconds)
+    payload = codec.encode(state, decoded.schema, record=str(record.key))
+    return attrs.evolve(record, payload=payload)
+
+
+def _rewritten(value: Any, offset_seconds: float) -> Any:
+    if isinstance(value, list):
+        return [_rewritten(item, offset_seconds) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _rewritten(item, offset_seconds) for name, item in value.items()}
+    if found.get("deadline_seconds") is not None:
+        found["deadline_seconds"] += offset_seconds
+    if "confirmed_by" in found:
+        found["confirmed_by"] = None
+    if "settled" in found:
+        found["settled"] = None
+    return found
