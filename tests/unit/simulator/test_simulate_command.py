@@ -66,6 +66,18 @@ class SimulateCommandTest(testtools.TestCase):
         self.assertIn("t:1:13: there is no rack 7", self.refused("--timeline", str(timeline)))
         self.assertIn("--fault:3: 'x'", self.refused("--fault", "3 x"))
 
+    def test_the_examples_that_are_shipped_can_be_read(self):
+        examples = pathlib.Path(__file__).parents[3] / "etc" / "nova-nodb-scheduler"
+        planned = self.campaign(
+            "--workload",
+            str(examples / "workload.csv"),
+            "--timeline",
+            str(examples / "timeline.txt"),
+            "--schedulers=2",
+        )
+
+        self.assertEqual((5, 5), (len(planned.arrivals), len(planned.faults)))
+
     def test_charts_without_their_library_are_refused_before_the_run(self):
         self.useFixture(fixtures.MonkeyPatch("sys.modules", {**sys.modules, "matplotlib": None}))
 
