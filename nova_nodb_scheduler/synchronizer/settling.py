@@ -134,6 +134,11 @@ class Settler:
         self._begun = False
         self.status = SettlingStatus()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the store is proved, and with it the back end reached."""
+        return self._cursor() is not None
+
     def pause(self) -> None:
         """Another process settles: look at everything when it is this one's turn again."""
         self._begun = False
@@ -381,6 +386,9 @@ class Settler:
             return False
         # After the answer: what the store shows by now was true then, or later.
         evidence = settling_evidence.Evidence(self._store.snapshot())
+        if self._cursor() is None:
+            # It may have been a store half built.
+            return False
         held = ledger.entries(key.key, state)[entry]
         return not ledger.is_needed(key.key, entry, held, evidence, allocations)
 

@@ -83,7 +83,7 @@ class SettlingDuty:
 
         :raises BackendUnavailable: it is tried again
         """
-        if self._backoff.remaining_seconds():
+        if self._backoff.remaining_seconds() or not self._settler.ready:
             return False
         now = self._clock()
         if now >= self._renew_at:
@@ -104,7 +104,16 @@ class SettlingDuty:
         return more
 
     def _step(self, stop: Event) -> None:
-        if not self.turn():
+        more = False
+        try:
+            more = self.turn()
+        except errors.NodbError as error:
+            if not self.last_error:
+                LOG.warning(
+                    "Claims are not settled now, it is tried again: %(error)s", {"error": error}
+                )
+            self._failed(error)
+        if not more:
             stop.wait(self._turn_seconds)
 
     def _failed(self, error: Exception) -> None:

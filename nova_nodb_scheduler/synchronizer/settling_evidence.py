@@ -81,6 +81,9 @@ class Evidence:
         :param allocations: the consumer's, asked of their authority after the
             claim was read
         """
+        if host not in self._nodes:
+            # Nobody chooses it. Should it come back, its first report counts who is there.
+            return False
         allocated = allocations.get(host, {})
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
             # It is shown and counted by records older than the claim, or it is on its way.

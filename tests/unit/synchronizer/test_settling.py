@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims end when they have served, and never before."""
 
+import logging
 import time
 
+import fixtures
 import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims, records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import leases, settling, settling_duty
+from nova_nodb_scheduler.synchronizer import backoff, leases, settling, settling_duty
 from tests.unit.scheduling import hosts
 from tests.unit.synchronizer import settling_world
 
@@ -165,6 +167,33 @@ class HostsTest(SettlingCase):
         self.assertEqual(set(), world.left())
         self.assertEqual(asked + 1, len(world.asked))
 
+    def test_a_claim_on_a_node_that_is_gone_is_dropped(self):
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.put(namespaces.COMPUTE_NODES, "n1", None)
+        world.settle()
+        self.assertEqual({"x"}, world.left())
+        world.settle(20.0)
+        self.assertEqual(set(), world.left())
+
+    def test_nothing_is_judged_absent_by_a_store_that_is_not_proved(self):
+        world = self.world
+        world.place("x")
+        del world.allocations["x", "n1"]
+        ask = world.ask
+
+        def rebuilt(consumer):
+            world.settler._cursor = lambda: None
+            return ask(consumer)
+
+        world.settler._ask = rebuilt
+        world.settle()
+        world.settle(20.0)
+        self.assertEqual(1, len(world.asked))
+        self.assertEqual({"x"}, world.left())
+        self.assertFalse(world.settler.ready)
+
     def test_a_claim_renewed_while_it_is_asked_for_stays(self):
         world = self.world
         world.place("x")
@@ -305,6 +334,33 @@ class DutyTest(SettlingCase):
         self.assertEqual(set(), self.world.left())
         one.turn()
         self.assertFalse(one.settles)
+
+    def test_a_back_end_away_is_told_of_once_and_tried_again(self):
+        world = self.world
+        log = self.useFixture(fixtures.FakeLogger(level=logging.WARNING))
+        world.hub.faults.go_down()
+        duty = settling_duty.SettlingDuty(
+            world.client, world.make_settler(), "one", turn_seconds=0.001
+        )
+        duty._backoff = backoff.Backoff(0.001, 0.002, time.monotonic)
+        duty.start()
+        for _ in range(400):
+            if duty.failures > 2:
+                break
+            time.sleep(0.005)
+        duty.stop()
+        self.assertGreater(duty.failures, 2)
+        self.assertEqual(1, log.output.count("Claims are not settled now"))
+        self.assertNotIn("Traceback", log.output)
+
+    def test_it_does_not_ask_a_back_end_before_the_feed_did(self):
+        world = self.world
+        world.hub.faults.go_down()
+        settler = world.make_settler()
+        settler._cursor = lambda: None
+        duty = settling_duty.SettlingDuty(world.client, settler, "one")
+        self.assertFalse(duty.turn())
+        self.assertEqual(0, duty.failures)
 
     def test_a_thread_settles_and_lets_the_lease_go(self):
         world = self.world
