@@ -279,6 +279,7 @@ class Publisher:
         payload = record.payload if record is not None and live else None
         namespace = self._namespaces[key.namespace]
         state: State | None = None
+        held: bytes | None = None
         if payload is not None:
             try:
                 decoded = codec.decode(payload)
@@ -287,7 +288,7 @@ class Publisher:
                     batch.reject(key, f"its schema {decoded.schema} is newer than this release's")
                     return None
                 codec.check_readable(decoded.schema, namespace)
-                state = decoded.state
+                state, held = decoded.state, decoded.text
             except errors.UndecodableRecord:
                 batch.undecodable.add(key)
         wanted = compute(state)
@@ -297,10 +298,12 @@ class Publisher:
                 return records.Write(key, revision, deleted=True)
         elif not isinstance(wanted, Outcome):
             try:
-                encoded = codec.encode(wanted, namespace.schema, record=str(key))
+                text = codec.encode_text(wanted, namespace.schema, record=str(key))
             except errors.InvalidRecord as exc:
                 batch.reject(key, str(exc))
                 return None
+            # Compressing what stands there already would be most of a sweep.
+            encoded = payload if text == held else codec.payload_of(text)
         if encoded is None or (encoded == payload and key not in batch.unfenced):
             batch.settle(key, "unchanged")
             return None

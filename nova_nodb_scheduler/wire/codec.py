@@ -69,6 +69,19 @@ def encode(
     :raises InvalidRecord: a value is not JSON, not finite, beyond 64 bits, or
         the whole is too large
     """
+    return payload_of(encode_text(state, schema, record=record))
+
+
+def encode_text(
+    state: Mapping[str, Any],
+    schema: namespaces.SchemaVersion,
+    *,
+    record: str = "to be encoded",
+) -> bytes:
+    """Return the JSON text that :func:`encode` makes a payload of.
+
+    :raises InvalidRecord: as :func:`encode`
+    """
     _check_value(state, (), record)
     try:
         text = orjson.dumps({"s": str(schema), "d": dict(state)})
@@ -78,6 +91,11 @@ def encode(
         raise errors.InvalidRecord(
             record, "(state)", f"{len(text)} bytes of JSON, at most {MAX_STATE_BYTES} are taken"
         )
+    return text
+
+
+def payload_of(text: bytes) -> bytes:
+    """Return a payload of a text of :func:`encode_text`."""
     if len(text) > COMPRESS_ABOVE_BYTES:
         return bytes((ZLIB,)) + compress(text)
     return bytes((PLAIN,)) + text
