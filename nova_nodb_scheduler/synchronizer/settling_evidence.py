@@ -86,8 +86,13 @@ class Evidence:
             return False
         allocated = allocations.get(host, {})
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
-            # It is shown and counted by records older than the claim, or it is on its way.
-            return not self.is_shown(host, consumer, held)
+            # Shown and counted by records older than the claim; left behind, as by an
+            # evacuation; or on its way.
+            left_behind = self._stays_elsewhere(host, consumer)
+            return not (
+                self.is_shown(host, consumer, held)
+                or (left_behind and self.is_allocated(host, consumer, held))
+            )
         if self._moves_to(host, consumer):
             return True
         if claim_facts.stays(held.node):
@@ -104,6 +109,18 @@ class Evidence:
     def _stands(self, key: str, host: str) -> bool:
         place = self._instances.indexed(key, "cell_host")
         return place is not None and place == self._nodes.indexed(host, "cell_host")
+
+    def _stays_elsewhere(self, host: str, consumer: str) -> bool:
+        """Say whether a server is on another host and on its way to none.
+
+        Nova writes the migration before it asks a scheduler where to.
+        """
+        there = [key for key in self._keys(consumer) if key in self._instances]
+        return (
+            bool(there)
+            and not any(self._stands(key, host) for key in there)
+            and not self._migrations.lookup("instance", consumer)
+        )
 
     def _moves_to(self, host: str, consumer: str) -> bool:
         place = self._nodes.indexed(host, "host")

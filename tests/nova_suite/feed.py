@@ -26,6 +26,7 @@ class FeedWaits:
         self.decisions: Counter[str] = Counter()
         self.candidates: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
+        self.claims: Counter[str] = Counter()
         self._differences: list[str] = []
 
     def add_differences(self, differences: Iterable[object]) -> None:
@@ -54,6 +55,7 @@ class FeedWaits:
             "decisions": dict(self.decisions),
             "candidates": dict(self.candidates),
             "reads": dict(self.reads),
+            "claims": dict(self.claims),
             "differences": self._differences,
         }
         with (results / f"feed.{os.getpid()}.jsonl").open("a") as stream:

@@ -29,6 +29,7 @@ def report(results: pathlib.Path) -> int:
     totals: collections.Counter[str] = collections.Counter()
     decisions: collections.Counter[str] = collections.Counter()
     candidates: collections.Counter[str] = collections.Counter()
+    claims: collections.Counter[str] = collections.Counter()
     longest_seconds = 0.0
     at_fault = 0
     for line in _lines(results):
@@ -37,6 +38,7 @@ def report(results: pathlib.Path) -> int:
         totals["milliseconds"] += round(line["seconds"] * 1000)
         decisions.update(line["decisions"])
         candidates.update(line["candidates"])
+        claims.update(line["claims"])
         longest_seconds = max(longest_seconds, line["longest_seconds"])
         faults = {
             "waits that failed": line["failed"],
@@ -51,6 +53,7 @@ def report(results: pathlib.Path) -> int:
     mean = totals["milliseconds"] / totals["waits"] if totals["waits"] else 0.0
     print(f"decisions of the plugin's scheduler: {dict(decisions)}")
     print(f"candidates from memory, or of Placement and why: {dict(candidates)}")
+    print(f"claims, and how they ended: {dict(claims)}")
     print(
         f"feed: {totals['tests']} tests, {totals['waits']} waits, mean {mean:.1f} ms, "
         f"longest {longest_seconds * 1000:.0f} ms, {at_fault} tests at fault"

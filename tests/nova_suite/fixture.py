@@ -22,7 +22,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
 from nova_nodb_scheduler.synchronizer import loader
-from tests.nova_suite import cells, feed, reporters, schedulers, selection, unit
+from tests.nova_suite import cells, endings, feed, reporters, schedulers, selection, unit
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -55,7 +55,7 @@ def install() -> None:
     def set_up(test: Any) -> None:
         original(test)
         if test.USES_DB:
-            test.useFixture(NodbFixture(test.id(), template))
+            test.useFixture(NodbFixture(test, template))
         else:
             test.useFixture(unit.NoDatabaseFixture())
 
@@ -90,9 +90,10 @@ class _Template:
 class NodbFixture(fixtures.Fixture):
     """The plugin of one test."""
 
-    def __init__(self, test_id: str, template: _Template) -> None:
+    def __init__(self, test: Any, template: _Template) -> None:
         super().__init__()
-        self._test_id = test_id
+        self._test = test
+        self._test_id = str(test.id())
         self._template = template
 
     def _setUp(self) -> None:
@@ -121,6 +122,8 @@ class NodbFixture(fixtures.Fixture):
         reporting.install(process, plugin.scopes)
         self.addCleanup(reporting.install, None, None)
         process.start()
-        self.useFixture(schedulers.SchedulersFixture(process, waits))
+        started = self.useFixture(schedulers.SchedulersFixture(process, waits))
+        if os.environ[schedulers.MODE_VARIABLE] == "scheduler":
+            self.useFixture(endings.EndingsFixture(self._test, process, started.runtimes, waits))
         # The first to run at the end, when the test has stopped its services.
         self.addCleanup(lambda: waits.add_differences(process.differences()))

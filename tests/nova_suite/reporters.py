@@ -36,7 +36,7 @@ class Reporters:
 
     def __init__(self, plugin: assembly.Plugin, synchronizer: contract.Synchronizer) -> None:
         self._plugin = plugin
-        self._synchronizer = synchronizer
+        self.synchronizer = self._synchronizer = synchronizer
         self._by_scope = {cell: _conductor(plugin, cell) for cell in plugin.scopes.all_cells()}
         self._by_scope[scopes.API] = plugin.reporter("api", lambda: reporter.EVERY_CELL)
 

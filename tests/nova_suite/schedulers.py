@@ -91,6 +91,10 @@ class SchedulersFixture(fixtures.Fixture):
 
     # -- with the plugin's scheduler ------------------------------------------
 
+    def runtimes(self) -> list[Any]:
+        """Return what the schedulers run that decided in this test."""
+        return [manager.nodb for manager in self._seen.values()]
+
     def _wait_for_feed(self, manager: Any) -> None:
         with self._lock:
             self._seen[id(manager)] = manager
@@ -136,6 +140,12 @@ class SchedulersFixture(fixtures.Fixture):
             self._waits.fallbacks.update(manager.nodb.fallbacks())
             self._waits.decisions.update(manager.nodb.outcomes())
             self._waits.candidates.update(manager.nodb.candidates())
+            self._waits.claims.update(manager.nodb.claim_metrics.figures())
+            duty = manager.nodb.decisions.claim_duty if manager.nodb.decisions else None
+            if duty is not None:
+                ended = duty.figures()
+                for name in ("settled", "expired", "reconciled"):
+                    self._waits.claims[name] += int(ended[name])
             # Service.stop() does not wait for the manager's own shutdown.
             manager.nodb.stop()
         self._waits.reads.update(self._statements.counts)

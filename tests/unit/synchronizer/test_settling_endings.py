@@ -306,6 +306,24 @@ class EndingsTest(testtools.TestCase):
         cloud.deallocate("n1")
         cloud.migration("x", status=None)
 
+    def test_evacuation_from_a_host_that_reports_no_more(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.mirror("n1")
+        cloud.instance("x")
+        # The host dies before it reports the server; its allocation stays for it to remove.
+        cloud.migration("x", "h2", "node-n2", "accepted", "evacuation")
+        cloud.claim_on("n2")
+        cloud.mirror("n2")
+        cloud.settle(30.0)
+        self.assertEqual({"x"}, cloud.left("n1"))
+        cloud.migration("x", "h2", "node-n2", "pre-migrating", "evacuation")
+        cloud.report("n2")
+        cloud.arrive("n2")
+        cloud.migration("x", status=None)
+        cloud.true_servers["n1"].discard("x")
+        cloud.check()
+
     def test_unshelving_elsewhere(self):
         cloud = self.cloud
         cloud.boot("n1")

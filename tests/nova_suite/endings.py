@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After each of Nova's tests, once all is quiet: no claim is left, whatever the test did.
+
+Each test is one way in which servers come, move, fail and go. At its end its
+compute services report once more, as they do every minute, and the scheduler
+that settles is given some seconds. What is left then fails the test; claims on
+hosts whose compute service the test stopped are not asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import fixtures
+from nova import context as nova_context
+from nova import service as nova_service
+
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import settling
+from nova_nodb_scheduler.wire import codec
+from tests.nova_suite import feed, reporters
+
+#: Within which claims end after the last report.
+QUIET_SECONDS = 15.0
+
+#: As an operator's minutes, for tests that take seconds.
+OPTIONS = settling.SettlingOptions(look_seconds=0.2, ask_after_seconds=1.0, hasten_seconds=0.2)
+
+
+class ClaimsLeft(AssertionError):
+    """Claims that nobody ended."""
+
+
+class EndingsFixture(fixtures.Fixture):
+    """Knows the compute services that run, and looks at the claims when a test ends.
+
+    :param schedulers: runtimes of the schedulers that decided in the test
+    """
+
+    def __init__(
+        self, test: Any, process: reporters.Reporters, schedulers: Any, waits: feed.FeedWaits
+    ) -> None:
+        super().__init__()
+        self._waits = waits
+        self._test = test
+        self._process = process
+        self._schedulers = schedulers
+        self._computes: list[Any] = []
+
+    def _setUp(self) -> None:
+        start, stop = nova_service.Service.start, nova_service.Service.stop
+
+        def started(service: Any) -> Any:
+            if service.binary == "nova-compute":
+                self._computes.append(service)
+            return start(service)
+
+        def stopped(service: Any) -> Any:
+            if service in self._computes:
+                self._computes.remove(service)
+            return stop(service)
+
+        for name, method in (("start", started), ("stop", stopped)):
+            self.useFixture(fixtures.MonkeyPatch(f"nova.service.Service.{name}", method))
+        tear_down = self._test.tearDown
+
+        def torn_down() -> None:
+            tear_down()
+            self.check()
+
+        self._test.tearDown = torn_down
+
+    def check(self) -> None:
+        """Wait for quiet.
+
+        :raises ClaimsLeft: there are claims that end by nothing
+        """
+        self._waits.claims["tests looked at"] += 1
+        if not any(self._held().values()):
+            return
+        self._waits.claims["tests that ended with claims"] += 1
+        deadline = time.monotonic() + QUIET_SECONDS
+        for runtime in self._schedulers():
+            duty = runtime.decisions.claim_duty if runtime.decisions is not None else None
+            if duty is not None:
+                duty.settler._options = OPTIONS
+                duty.settler.pause()
+        while any(left := self._held().values()) and time.monotonic() < deadline:
+            self._report()
+            time.sleep(0.5)
+        if any(left):
+            raise ClaimsLeft(f"Claims left: {self._held()}")
+
+    def _report(self) -> None:
+        """Have the compute services report, and the mirror follow."""
+        for service in list(self._computes):
+            service.manager.update_available_resource(nova_context.get_admin_context())
+        version = self._process.drain()
+        for runtime in self._schedulers():
+            if runtime.decisions is not None:
+                runtime.decisions.mirror_keeper._sweep_at = float("-inf")
+            runtime.replicator.wait_until(version, 5.0)
+
+    def _held(self) -> Mapping[str, Any]:
+        """Return what claim records hold, but for hosts whose service is stopped."""
+        running = {service.host for service in self._computes}
+        nodes: dict[str, str] = {}
+        claims: dict[str, Any] = {}
+        wanted = (
+            namespaces.COMPUTE_NODES.name,
+            namespaces.CLAIM_RECORDS.name,
+            namespaces.GROUP_CLAIMS.name,
+        )
+        for page in self._process.synchronizer.snapshot(wanted).pages:
+            for record in page:
+                state = codec.decode_state(record.payload)
+                if record.key.namespace == wanted[0]:
+                    nodes[record.key.key] = state["row"]["host"]
+                else:
+                    claims[record.key.key] = state.get("claims") or state.get("members")
+        return {key: held for key, held in claims.items() if nodes.get(key, key) in {*running, key}}
