@@ -16,7 +16,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import etcd
-from nova_nodb_scheduler.synchronizer.drivers.etcd import streaming
+from nova_nodb_scheduler.synchronizer.drivers.etcd import following, streaming
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import etcd_case
@@ -502,6 +502,28 @@ class TestWatch(etcd_case.EtcdCase):
         for reader in (late, early):
             self.assert_reader_is_right(reader)
             self.assertEqual(len(written), len(reader.held))
+
+    def test_readers_of_one_client_do_not_take_away_from_one_another(self) -> None:
+        kept = following.KEPT_RECORDS
+        following.KEPT_RECORDS = 5
+        self.addCleanup(setattr, following, "KEPT_RECORDS", kept)
+        client = self.client()
+        readers = [base.Reader(client, limit=limit) for limit in (2, 7, 1000)]
+        done = threading.Event()
+
+        def write() -> None:
+            try:
+                for number in range(60):
+                    names = [f"{number}-{place}" for place in range(8)]
+                    self.writer.write([records.Write(base.key(name), 0, b"x") for name in names])
+            finally:
+                done.set()
+
+        self.in_threads([write, *(functools.partial(r.follow, done) for r in readers)])
+        for reader in readers:
+            self.assert_reader_is_right(reader)
+            self.assertEqual(0, reader.resyncs)
+            self.assertEqual(480, len(reader.held))
 
     def test_a_key_that_somebody_wrote_among_the_records_is_named(self) -> None:
         client = self.client()

@@ -90,6 +90,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._stream: Stream | None = None
+        self._endpoint = connection.preferred
         self._is_watching = False
         self._failures = 0
         self._trouble = ""
@@ -115,9 +116,13 @@ class Feed:
         now = time.monotonic()
         deadline, broken_off_at = now + self._timeout_seconds, now + self._timeout_seconds / 4
         with self._changed:
-            self._follow_from(meta, version)
-            generation = self._generation
+            generation = -1
             while True:
+                if self._generation != generation or self._begin > version:
+                    # To begin with; and another reader may have begun anew
+                    # elsewhere, or have had forgotten what was not fetched here.
+                    self._follow_from(meta, version)
+                    generation = self._generation
                 self._forget_before(version)
                 start = self._place_of(version)
                 if (
@@ -126,11 +131,6 @@ class Feed:
                     or self._is_full
                 ):
                     return self._changes(version, start, limit)
-                if self._generation != generation:
-                    # Another reader began anew, from further behind or not.
-                    self._follow_from(meta, version)
-                    generation = self._generation
-                    continue
                 if self._end is not None:
                     return records.ResyncNeeded(self._end.value, self._trouble)
                 now = time.monotonic()
@@ -266,6 +266,7 @@ class Feed:
             if generation != self._generation or self._stopping.is_set():
                 return
             self._stream, self._partial = stream, []
+            self._endpoint = stream.endpoint
             start = self._resume_at
             self.watches += 1
         try:
@@ -278,19 +279,19 @@ class Feed:
             raise
         finally:
             with self._changed:
-                self._stream, self._is_watching = None, False
+                if self._stream is stream:
+                    self._stream, self._is_watching = None, False
             stream.release()
 
     def _note_failure(self, generation: int, error: Exception) -> None:
         with self._changed:
             if generation != self._generation:
                 return
-            stream_endpoint = self._connection.preferred
             self._trouble = f"its watch broke: {' '.join(str(error).split())[:300]}"
             pause = min(RETRY_MAX_SECONDS, RETRY_MIN_SECONDS * 2**self._failures)
             self._failures = min(self._failures + 1, 10)
             if self._failures > 1:
-                self._connection.avoid(stream_endpoint)
+                self._connection.avoid(self._endpoint)
                 # A fetch or a restart of the watch does not wait for the pause.
                 self._changed.wait_for(lambda: self._generation != generation, pause)
 
