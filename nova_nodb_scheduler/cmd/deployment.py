@@ -246,6 +246,7 @@ def _scheduler(
         "fallbacks": beat.get("fallbacks"),
         "outcomes": beat.get("outcomes"),
         "candidates": beat.get("candidates"),
+        "claims": beat.get("claims"),
         "left_out": beat.get("left_out"),
         "schedule_seconds_p50": beat.get("schedule_seconds_p50"),
         "schedule_seconds_p99": beat.get("schedule_seconds_p99"),

@@ -56,7 +56,7 @@ def show(printer: command.Command, found: deployment.Deployment) -> None:
 
 
 def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> None:
-    columns = ("host", "process", "feed", "lag s", "hosts", "decisions", "candidates")
+    columns = ("host", "process", "feed", "lag s", "hosts", "decisions", "candidates", "claims")
     printer.print_table(
         "Schedulers",
         (*columns, "p50 s", "p99 s", "fallbacks", "plugin", "answers"),
@@ -69,6 +69,7 @@ def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> 
                 each["hosts"],
                 _counts(each["outcomes"]),
                 _counts(each["candidates"]),
+                _counts(each["claims"]),
                 _seconds(each["schedule_seconds_p50"]),
                 _seconds(each["schedule_seconds_p99"]),
                 _counts(each["fallbacks"]),

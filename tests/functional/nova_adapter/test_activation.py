@@ -232,6 +232,10 @@ MISTAKES = {
         ["flush_interval_seconds", "soon"],
     ),
     "out of bounds": ("feed_bound_seconds = 0.01", ["feed_bound_seconds", "0.01", "0.5"]),
+    "lease shorter than a request": (
+        "claim_lease_seconds = 20",
+        ["[nodb_scheduler] claim_lease_seconds", "20", "above 30", "claim_deadline_seconds"],
+    ),
 }
 COMMANDS = {
     "nova-scheduler": {"kind": "call", "call": "nova.cmd.scheduler:main"},
