@@ -114,7 +114,7 @@ class SchedulerRuntime:
         self.replicator.subscribe(lambda changes: None, built.clear)
         self.judge = proof_module.Judge(
             self.replicator.alive,
-            lambda: self.replicator.status().epoch,
+            lambda: self.replicator.epoch,
             self.replicator.quarantine,
             self.clock.now_seconds,
             proof_options,

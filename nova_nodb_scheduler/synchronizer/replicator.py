@@ -64,6 +64,11 @@ class Replicator(follower.Follower):
             f"nodb-replicator-{identity}", self._turn, self._fail, self._meter.replicator_running
         )
 
+    @property
+    def epoch(self) -> str:
+        """The epoch of what is applied, as :meth:`status` gives it, without the rest."""
+        return self._rebuild.epoch
+
     def status(self) -> replication.ReplicatorStatus:
         """Return figures of now; consistent each by itself, not among one another."""
         now = self._clock()
