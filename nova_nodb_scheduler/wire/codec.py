@@ -217,17 +217,29 @@ def _is_root(value: object, path: tuple[str, ...]) -> bool:
     return not path and isinstance(value, Mapping)
 
 
+def _is_sound(value: object) -> bool:
+    """Tell quickly of most values that JSON carries them as they are."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii()  # type: ignore[attr-defined, no-any-return]
+    if kind is int:
+        return _LEAST_INTEGER <= value <= _GREATEST_INTEGER  # type: ignore[operator]
+    return value is None or kind is bool
+
+
 def _check_members(value: Any, path: tuple[str, ...], record: str) -> None:
     if isinstance(value, Mapping):
         for name, member in value.items():
-            if type(name) is not str or _text_fault(name):
+            if type(name) is not str or not (name.isascii() or _text_fault(name) is None):
                 raise errors.InvalidRecord(
                     record, ".".join((*path, repr(name))), "a name must be text in UTF-8"
                 )
-            _check_value(member, (*path, name), record)
+            if not _is_sound(member):
+                _check_value(member, (*path, name), record)
     else:
         for place, member in enumerate(value):
-            _check_value(member, (*path, str(place)), record)
+            if not _is_sound(member):
+                _check_value(member, (*path, str(place)), record)
 
 
 def _text_fault(text: str) -> str | None:
