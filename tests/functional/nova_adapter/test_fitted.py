@@ -233,7 +233,9 @@ class FittedTest(unittest.TestCase):
             self.assertEqual(
                 self.passes(expected, wanted.obj_clone()), self.passes(found, wanted.obj_clone())
             )
-            self.assertEqual(self.devices(expected), self.free(cloud), "the column of PCIWeigher")
+            self.assertEqual(
+                (self.devices(expected), *self.described(expected)[2:]), self.columns(cloud)
+            )
         fits = self.fits(cloud, wanted, BOTH)
         self.assertEqual(self.passes(expected, wanted.obj_clone()), fits)
         self.assertTrue(self.fits(cloud, wanted, ()))
@@ -241,11 +243,14 @@ class FittedTest(unittest.TestCase):
     def devices(self, state: Any) -> int:
         return sum(int(pool["count"]) for pool in state.pci_stats.pools)
 
-    def free(self, cloud: hosts.Hosts) -> int:
-        """Return what the columns say of free devices."""
+    def columns(self, cloud: hosts.Hosts) -> tuple[int, ...]:
+        """Return what filters and weighers over columns see."""
         keeper, feed = cloud.keeper()
         keeper.catch_up(100.0)
-        return int(feed.frame.pci_free.item(feed.frame.row_of(NODE)))
+        row = feed.frame.row_of(NODE)
+        names = ("pci_free", "free_ram_mb", "free_disk_mb", "vcpus_used")
+        more = ("num_instances", "num_io_ops")
+        return tuple(getattr(feed.frame, name).item(row) for name in (*names, *more))
 
     def fits(self, cloud: hosts.Hosts, wanted: Any, filters: tuple[str, ...]) -> bool:
         snapshot = cloud.store.snapshot()
