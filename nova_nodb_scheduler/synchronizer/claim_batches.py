@@ -19,15 +19,12 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import (
+    claim_edits,
     claim_rules,
     claims,
     contract,
-    group_claims,
     group_rules,
-    latest_records,
-    record_batches,
     record_editor,
 )
 
@@ -83,8 +80,6 @@ Answer = Held | Doubt | model.Refused | group_rules.Broken | record_editor.Unwri
 _Grant = model.Granted | model.Refused
 #: What became of a claim's write, and the epoch it was written in, if known.
 _Written = tuple[_Grant | record_editor.Unwritten, str | None]
-_HostChange = Callable[[model.ClaimRecord], record_editor.Proposal[Sequence[object]]]
-_GroupChange = Callable[[group_model.GroupRecord], record_editor.Proposal[Sequence[object]]]
 
 
 class ClaimBatches:
@@ -118,13 +113,7 @@ class ClaimBatches:
         self._claimable = claimable
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
-        self._latest = latest_records.LatestRecords()
-        self._editor = record_batches.BatchEditor(
-            synchronizer,
-            [namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS],
-            pause=pause,
-            count_lost=count_lost,
-        )
+        self._edits = claim_edits.ClaimEdits(synchronizer, pause, count_lost)
 
     def take(
         self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None
@@ -169,16 +158,11 @@ class ClaimBatches:
         """
         claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
         unknown = model.Unknown(claim, claim_id)
-        found = self._editor.edit_each(
-            {
-                claims.key_of(claim.host): lambda state, version: claim_rules.find(
-                    model.ClaimRecord.from_state(claim.host, state, version), unknown
-                )
-            }
-        )[claims.key_of(claim.host)]
+        found = self._edits.hosts(
+            {claim.host: functools.partial(claim_rules.find, unknown=unknown)}
+        )[claim.host]
         if not isinstance(found, record_editor.Edited):
             return doubt
-        self._latest.note(found.record)
         if isinstance(found.answer, model.Gone):
             self.release([doubt.held])
             return found.answer
@@ -220,14 +204,14 @@ class ClaimBatches:
             if each.member is not None:
                 of_group = places.setdefault(each.member.group.uuid, {})
                 of_group[claim.group_place] = each.member.member_id
-        found = self._edit_hosts(
+        found = self._edits.hosts(
             {
                 host: functools.partial(claim_rules.release_each, ids=ids)
                 for host, ids in by_host.items()
             }
         )
         self._after_step("released")
-        kept = [host for host, edited in found.items() if edited is None]
+        kept = [each for each in found.values() if not isinstance(each, record_editor.Edited)]
         if kept:
             LOG.warning(
                 "Claims on %(count)d hosts could not be given back; a pending one ends with "
@@ -259,18 +243,11 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
         )
         uuid = group.group.uuid
-        key = group_claims.key_of(uuid)
-        edited = self._editor.edit_each(
-            {
-                key: lambda state, version: group_rules.join_each(
-                    group_model.GroupRecord.from_state(uuid, state, version), wanted, joining
-                )
-            },
-            self._latest.known([key]),
-        )[key]
+        edited = self._edits.groups(
+            {uuid: functools.partial(group_rules.join_each, wanted=wanted, joining=joining)}
+        )[uuid]
         self._after_step("joined")
         if isinstance(edited, record_editor.Edited):
-            self._latest.note(edited.record)
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
         if edited is record_editor.Unwritten.UNKNOWN:
             self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
@@ -295,22 +272,22 @@ class ClaimBatches:
         by_host: dict[str, list[model.Claim]] = {}
         for claim in wanted:
             by_host.setdefault(claim.host, []).append(claim)
-        self._latest.see(view.cursor.epoch, filter(None, map(view.record, by_host)))
-        edited = self._editor.edit_each(
-            {claims.key_of(host): _taker(host, each, taking) for host, each in by_host.items()},
-            self._latest.known(map(claims.key_of, by_host)),
+        self._edits.see(view.cursor.epoch, filter(None, map(view.record, by_host)))
+        edited = self._edits.hosts(
+            {
+                host: functools.partial(claim_rules.take_each, claims=of_host, taking=taking)
+                for host, of_host in by_host.items()
+            }
         )
         self._after_step("claimed")
         answers: dict[str, _Written] = {}
         for host, of_host in by_host.items():
-            found = edited[claims.key_of(host)]
+            found = edited[host]
             for place, claim in enumerate(of_host):
                 if isinstance(found, record_editor.Edited):
                     answers[claim.consumer] = found.answer[place], found.epoch
                 else:
                     answers[claim.consumer] = found, None
-            if isinstance(found, record_editor.Edited):
-                self._latest.note(found.record)
         return [answers[claim.consumer] for claim in wanted]
 
     def _with_member(
@@ -369,14 +346,14 @@ class ClaimBatches:
         by_group: dict[str, list[group_model.GroupGranted]] = {}
         for each in members:
             by_group.setdefault(each.group.uuid, []).append(each)
-        found = self._edit_groups(
+        found = self._edits.groups(
             {
                 uuid: functools.partial(group_rules.confirm_each, grants=of_group)
                 for uuid, of_group in by_group.items()
             }
         )
         return {
-            each.grant.claim.consumer: _stands(found[uuid], place)
+            each.grant.claim.consumer: claim_edits.stands(found[uuid], place)
             for uuid, of_group in by_group.items()
             for place, each in enumerate(of_group)
         }
@@ -385,89 +362,28 @@ class ClaimBatches:
         by_host: dict[str, list[model.Granted]] = {}
         for granted in grants:
             by_host.setdefault(granted.claim.host, []).append(granted)
-        found = self._edit_hosts(
+        found = self._edits.hosts(
             {
                 host: functools.partial(claim_rules.confirm_each, grants=of_host)
                 for host, of_host in by_host.items()
             }
         )
         return {
-            granted.claim.consumer: _stands(found[host], place)
+            granted.claim.consumer: claim_edits.stands(found[host], place)
             for host, of_host in by_host.items()
             for place, granted in enumerate(of_host)
         }
 
-    # -- editing ---------------------------------------------------------------------
-
     def _leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
-        found = self._edit_groups(
+        found = self._edits.groups(
             {
                 uuid: functools.partial(group_rules.leave_each, ids=ids)
                 for uuid, ids in places.items()
             }
         )
         self._after_step("left")
-        if None in found.values():
+        if not all(isinstance(each, record_editor.Edited) for each in found.values()):
             LOG.warning(
                 "Places in server groups could not be given back; a pending one ends with its "
                 "lease, a confirmed one with a reconciliation."
             )
-
-    def _edit_hosts(
-        self,
-        changes: Mapping[str, _HostChange],
-    ) -> dict[str, Sequence[object] | None]:
-        """Change hosts' claims; answers by host, None where it was not written."""
-        return self._edit(
-            {claims.key_of(host): _on_host(host, change) for host, change in changes.items()}
-        )
-
-    def _edit_groups(
-        self,
-        changes: Mapping[str, _GroupChange],
-    ) -> dict[str, Sequence[object] | None]:
-        return self._edit(
-            {group_claims.key_of(uuid): _on_group(uuid, change) for uuid, change in changes.items()}
-        )
-
-    def _edit(
-        self,
-        proposers: Mapping[records.RecordKey, record_editor.Propose[Sequence[object]]],
-    ) -> dict[str, Sequence[object] | None]:
-        if not proposers:
-            return {}
-        found: dict[str, Sequence[object] | None] = {}
-        edited = self._editor.edit_each(proposers, self._latest.known(proposers))
-        for key, answer in edited.items():
-            if isinstance(answer, record_editor.Edited):
-                self._latest.note(answer.record)
-                found[key.key] = answer.answer
-            else:
-                found[key.key] = None
-        return found
-
-
-def _stands(answers: Sequence[object] | None, place: int) -> bool | None:
-    return None if answers is None else isinstance(answers[place], model.Granted)
-
-
-def _taker(
-    host: str, wanted: Sequence[model.Claim], taking: claim_rules.Taking
-) -> record_editor.Propose[tuple[_Grant, ...]]:
-    return lambda state, version: claim_rules.take_each(
-        model.ClaimRecord.from_state(host, state, version), wanted, taking
-    )
-
-
-def _on_host(
-    host: str,
-    change: _HostChange,
-) -> record_editor.Propose[Sequence[object]]:
-    return lambda state, version: change(model.ClaimRecord.from_state(host, state, version))
-
-
-def _on_group(
-    uuid: str,
-    change: _GroupChange,
-) -> record_editor.Propose[Sequence[object]]:
-    return lambda state, version: change(group_model.GroupRecord.from_state(uuid, state, version))
