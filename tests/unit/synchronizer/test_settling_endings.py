@@ -9,6 +9,8 @@ all is quiet no claim is left, and it sees exactly that.
 import json
 
 import testtools
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import fact_source, frame_keeper, host_frame, node_facts
@@ -96,9 +98,12 @@ class Cloud(settling_world.World):
         )
         return used, len(self.true_servers[uuid])
 
-    def check(self):
-        """Nothing is counted below the truth; with the settler taking turns at any time."""
-        for settle in (False, True):
+    def check(self, full=True):
+        """Nothing is counted below the truth; with the settler taking turns at any time.
+
+        :param full: look before it took turns, too
+        """
+        for settle in (False, True) if full else (True,):
             if settle:
                 self.settle(0.3)
             self.keeper.catch_up(100.0)
@@ -401,3 +406,93 @@ class EndingsTest(testtools.TestCase):
         cloud.settle(60.0)
         self.assertEqual(set(), cloud.left())
         cloud.check()
+
+
+def boot(cloud, name, uuid):
+    """Boot a server, one write of Nova's or of a scheduler's after the other."""
+    cloud.claim_on(uuid, name)
+    yield
+    cloud.mirror(uuid)
+    yield
+    cloud.instance(name, HOSTS[uuid], f"node-{uuid}")
+    yield
+    cloud.counted[uuid].add(name)
+    yield
+    cloud.report(uuid)
+    yield
+
+
+def stay(cloud, name):
+    """Boot, and be there."""
+    yield from boot(cloud, name, "n1")
+
+
+def go(cloud, name):
+    """Boot and be deleted; the allocation goes last."""
+    yield from boot(cloud, name, "n1")
+    cloud.instance(name, None)
+    yield
+    cloud.leave("n1", name)
+    yield
+    del cloud.allocations[name, "n1"]
+    yield
+    cloud.mirror("n1")
+
+
+def fail(cloud, name):
+    """Be promised a host whose compute never takes it up, then another."""
+    cloud.claim_on("n1", name)
+    yield
+    cloud.mirror("n1")
+    yield
+    cloud.true_servers["n1"].discard(name)
+    del cloud.allocations[name, "n1"]
+    yield
+    yield from boot(cloud, name, "n2")
+    cloud.mirror("n1")
+
+
+def move(cloud, name):
+    """Boot, migrate and be confirmed."""
+    yield from boot(cloud, name, "n1")
+    cloud.migration(name, "", "", "pre-migrating")
+    cloud.allocations[f"m-{name}", "n1"] = cloud.allocations.pop((name, "n1"))
+    yield
+    cloud.claim_on("n2", name)
+    yield
+    cloud.mirror("n1")
+    cloud.mirror("n2")
+    yield
+    cloud.migration(name, "h2", "node-n2")
+    yield
+    cloud.instance(name, "h2", "node-n2")
+    yield
+    cloud.counted["n2"].add(name)
+    cloud.report("n2")
+    yield
+    cloud.leave("n1", name)
+    yield
+    cloud.migration(name, status=None)
+    yield
+    del cloud.allocations[f"m-{name}", "n1"]
+    cloud.mirror("n1")
+
+
+class SideBySideTest(testtools.TestCase):
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        ways=st.lists(st.sampled_from([stay, go, fail, move]), min_size=1, max_size=4),
+        turns=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60),
+    )
+    def test_servers_on_their_ways_are_each_counted_and_leave_nothing(self, ways, turns):
+        cloud = Cloud()
+        left = {number: way(cloud, f"x{number}") for number, way in enumerate(ways)}
+        for number, reports in [*turns, *((n, False) for n in range(len(ways)) for _ in range(20))]:
+            if number in left and next(left[number], self) is self:
+                del left[number]
+            if reports:
+                # Of whatever a compute counts by now.
+                cloud.report("n1")
+            cloud.check(full=False)
+        self.assertEqual({}, left)
+        cloud.check_quiet()
