@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -36,14 +36,12 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import contract, moving
+from nova_nodb_scheduler.synchronizer import carried, contract, moving
 from nova_nodb_scheduler.wire import codec
 
 #: Carried behind the fence.
 CLAIMS = (namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name)
 _BATCH_RECORDS = 500
-_BATCH_BYTES = 4 << 20
-_ROUNDS = 8
 #: How long the fence may wait for its own mark to come by the feed.
 DRAIN_SECONDS = 60.0
 
@@ -89,9 +87,7 @@ class Mover:
         self._skipped = frozenset((*skipped, *CLAIMS, moving.NAMESPACE))
         self._option = option
         self._progress = progress
-        #: Revisions in the target of what this mover wrote.
-        self._carried: dict[records.RecordKey, int] = {}
-        self._live: set[records.RecordKey] = set()
+        self._carried = carried.Carried(target)
 
     # --- before ---
 
@@ -141,19 +137,28 @@ class Mover:
         """
         started = time.monotonic()
         move = self.check()
-        self._mark(self._target, moving.Place.INCOMING, move, self._source.name)
+        moving.set_mark(self._target, moving.Place.INCOMING, move, self._source.name)
         if moving.read_mark(self._source) == moving.read_mark(self._target):
-            self._unmark(self._target)
+            moving.remove_mark(self._target)
             raise self._refuse("it is the back end that is to be left")
         cursor = self._copy("copy")
         cursor = self._follow(cursor)
         fenced = time.monotonic()
-        version = self._mark(self._source, moving.Place.MOVED, move, self._target.name)
+        version = moving.set_mark(self._source, moving.Place.MOVED, move, self._target.name)
         self._drain(cursor, version)
         claims = self._carry_claims()
-        self._mark(self._target, moving.Place.LIVE, move, self._source.name)
+        self._require_fence(move)
+        moving.set_mark(self._target, moving.Place.LIVE, move, self._source.name)
         ended = time.monotonic()
-        return Moved(len(self._live), claims, ended - started, ended - fenced)
+        return Moved(len(self._carried.keys) - claims, claims, ended - started, ended - fenced)
+
+    def _require_fence(self, move: str) -> None:
+        mark = moving.read_mark(self._source)
+        if mark is None or (mark.place, mark.move) != (moving.Place.MOVED, move):
+            # Emptied, or called off: it may have taken writes since.
+            raise errors.BackendUnavailable(
+                self._source.name, "it lost the marker of the move; run the move again"
+            )
 
     def cancel(self) -> bool:
         """Call a move off that did not come to its end; False where there is none.
@@ -168,9 +173,9 @@ class Mover:
         if begun:
             # Not open: it holds half of the records. A later move may use it.
             assert there is not None
-            self._mark(self._target, moving.Place.MOVED, there.move, self._source.name)
+            moving.set_mark(self._target, moving.Place.MOVED, there.move, self._source.name)
         if left:
-            self._unmark(self._source)
+            moving.remove_mark(self._source)
         return begun
 
     def _copy(self, phase: str) -> records.Cursor:
@@ -181,16 +186,16 @@ class Mover:
                 for page in taken.pages:
                     wanted = [record for record in page if self._is_carried(record)]
                     seen.update(record.key for record in wanted)
-                    self._put(wanted)
+                    self._carried.put(wanted)
                     self._progress(phase, len(seen))
             except contract.SnapshotInterrupted:
                 continue
-            self._drop(self._strangers(seen))
+            self._carried.drop(self._strangers(seen))
             return taken.cursor
 
     def _strangers(self, seen: set[records.RecordKey]) -> list[records.RecordKey]:
         """Return what the target holds of former attempts and moves."""
-        strangers = {key for key in self._live if key not in seen}
+        strangers = {key for key in self._carried.keys if key not in seen}
         for page in self._target.snapshot().pages:
             strangers.update(
                 record.key
@@ -201,29 +206,29 @@ class Mover:
 
     def _follow(self, cursor: records.Cursor) -> records.Cursor:
         """Follow the feed until a batch is small: what is left is carried behind the fence."""
-        carried = 0
+        count = 0
         while True:
             changes = self._source.fetch(cursor, _BATCH_RECORDS)
             if isinstance(changes, records.ResyncNeeded):
                 cursor = self._copy("copy again")
                 continue
-            carried += self._apply(changes)
-            self._progress("follow", carried)
+            count += self._apply(changes)
+            self._progress("follow", count)
             cursor = changes.cursor
             if not changes.more:
                 return cursor
 
     def _drain(self, cursor: records.Cursor, version: int) -> None:
         deadline = time.monotonic() + DRAIN_SECONDS
-        carried = 0
+        count = 0
         while cursor.version < version:
             changes = self._source.fetch(cursor, _BATCH_RECORDS)
             if isinstance(changes, records.ResyncNeeded):
                 # Its snapshot is read behind the mark.
                 self._copy("copy again")
                 return
-            carried += self._apply(changes)
-            self._progress("drain", carried)
+            count += self._apply(changes)
+            self._progress("drain", count)
             if changes.cursor == cursor:
                 if time.monotonic() > deadline:
                     raise errors.BackendUnavailable(
@@ -234,8 +239,8 @@ class Mover:
 
     def _apply(self, changes: records.Changes) -> int:
         wanted = [record for record in changes.records if self._is_carried(record)]
-        self._put([record for record in wanted if not record.deleted])
-        self._drop([record.key for record in wanted if record.deleted])
+        self._carried.put([record for record in wanted if not record.deleted])
+        self._carried.drop([record.key for record in wanted if record.deleted])
         return len(wanted)
 
     def _is_carried(self, record: records.Record) -> bool:
@@ -247,101 +252,12 @@ class Mover:
             count = 0
             try:
                 for page in self._source.snapshot(CLAIMS).pages:
-                    self._put([_translated(record, offset_seconds) for record in page])
+                    self._carried.put([_translated(record, offset_seconds) for record in page])
                     count += len(page)
                     self._progress("claims", count)
             except contract.SnapshotInterrupted:
                 continue
             return count
-
-    # --- writing the target ---
-
-    def _put(self, batch: Sequence[records.Record]) -> None:
-        self._write({record.key: record.payload for record in batch})
-        self._live.update(r.key for r in batch if r.key.namespace not in CLAIMS)
-
-    def _drop(self, keys: Sequence[records.RecordKey]) -> None:
-        self._write(dict.fromkeys(keys))
-        self._live.difference_update(keys)
-
-    def _write(self, wanted: Mapping[records.RecordKey, bytes | None]) -> None:
-        """Bring records of the target to payloads; None deletes."""
-        limit_bytes = self._target.capabilities.max_payload_bytes
-        for key, payload in wanted.items():
-            if payload is not None and len(payload) > limit_bytes:
-                raise errors.PayloadTooLarge(str(key), len(payload), limit_bytes)
-        for part in _parts(wanted):
-            left = dict(part)
-            for _ in range(_ROUNDS):
-                left = self._write_once(left)
-                if not left:
-                    break
-            else:
-                raise errors.BackendUnavailable(
-                    self._target.name, f"somebody else writes {next(iter(left))} in it"
-                )
-
-    def _write_once(
-        self, wanted: Mapping[records.RecordKey, bytes | None]
-    ) -> dict[records.RecordKey, bytes | None]:
-        unknown = [key for key in wanted if key not in self._carried]
-        if unknown:
-            for key, record in self._target.read(unknown).items():
-                self._carried[key] = 0 if record.deleted else record.revision
-        writes = [
-            records.Write(key, self._carried.get(key, 0), payload or b"", deleted=payload is None)
-            for key, payload in wanted.items()
-            if payload is not None or self._carried.get(key)
-        ]
-        left = {}
-        for write, result in zip(writes, self._target.write(writes), strict=True):
-            if result.won and result.record is not None:
-                self._carried[write.key] = 0 if write.deleted else result.record.revision
-            else:
-                self._carried.pop(write.key, None)
-                left[write.key] = wanted[write.key]
-        return left
-
-    # --- marks ---
-
-    def _mark(
-        self, synchronizer: contract.Synchronizer, place: moving.Place, move: str, other: str
-    ) -> int:
-        """Set a back end's marker; returns the version by which it stands."""
-        mark = moving.Mark(place, move, other, synchronizer.now_seconds())
-        for _ in range(_ROUNDS):
-            standing = synchronizer.read([moving.MARKER]).get(moving.MARKER)
-            former = moving.mark_of(standing)
-            if former is not None and (former.place, former.move) == (place, move):
-                assert standing is not None
-                return standing.version
-            revision = 0 if standing is None or standing.deleted else standing.revision
-            [result] = synchronizer.write(
-                [records.Write(moving.MARKER, revision, mark.to_payload())]
-            )
-            if result.won and result.record is not None:
-                return result.record.version
-        raise errors.BackendUnavailable(synchronizer.name, "its marker cannot be written")
-
-    def _unmark(self, synchronizer: contract.Synchronizer) -> None:
-        standing = synchronizer.read([moving.MARKER]).get(moving.MARKER)
-        if standing is not None and not standing.deleted:
-            synchronizer.write([records.Write(moving.MARKER, standing.revision, deleted=True)])
-
-
-def _parts(
-    wanted: Mapping[records.RecordKey, bytes | None],
-) -> list[dict[records.RecordKey, bytes | None]]:
-    """Cut a batch into writes of a bounded size."""
-    parts: list[dict[records.RecordKey, bytes | None]] = []
-    size_bytes = _BATCH_BYTES
-    for key, payload in wanted.items():
-        if size_bytes >= _BATCH_BYTES or len(parts[-1]) >= _BATCH_RECORDS:
-            parts.append({})
-            size_bytes = 0
-        parts[-1][key] = payload
-        size_bytes += len(payload or b"")
-    return parts
 
 
 def _translated(record: records.Record, offset_seconds: float) -> records.Record:

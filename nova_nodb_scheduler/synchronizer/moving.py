@@ -35,6 +35,7 @@ from nova_nodb_scheduler.synchronizer import contract
 #: Of no declared namespace: stores never see it.
 NAMESPACE = "moves"
 MARKER = records.RecordKey(NAMESPACE, "marker")
+_ROUNDS = 8
 
 
 class Place(enum.Enum):
@@ -77,6 +78,35 @@ def mark_of(record: records.Record | None) -> Mark | None:
 def read_mark(synchronizer: contract.Synchronizer) -> Mark | None:
     """Read the marker of a back end as it stands now."""
     return mark_of(synchronizer.read([MARKER]).get(MARKER))
+
+
+def set_mark(synchronizer: contract.Synchronizer, place: Place, move: str, other: str) -> int:
+    """Set a back end's marker; returns the version by which it stands.
+
+    :raises BackendUnavailable: it may or may not stand
+    """
+    mark = Mark(place, move, other, synchronizer.now_seconds())
+    for _ in range(_ROUNDS):
+        standing = synchronizer.read([MARKER]).get(MARKER)
+        former = mark_of(standing)
+        if standing is not None and former is not None:
+            if (former.place, former.move) == (place, move):
+                return standing.version
+        revision = 0 if standing is None or standing.deleted else standing.revision
+        [result] = synchronizer.write([records.Write(MARKER, revision, mark.to_payload())])
+        if result.won and result.record is not None:
+            return result.record.version
+    raise errors.BackendUnavailable(synchronizer.name, "its marker cannot be written")
+
+
+def remove_mark(synchronizer: contract.Synchronizer) -> None:
+    """Remove a back end's marker: it serves."""
+    for _ in range(_ROUNDS):
+        standing = synchronizer.read([MARKER]).get(MARKER)
+        if standing is None or standing.deleted:
+            return
+        synchronizer.write([records.Write(MARKER, standing.revision, deleted=True)])
+    raise errors.BackendUnavailable(synchronizer.name, "its marker cannot be removed")
 
 
 def closed(synchronizer: contract.Synchronizer, mark: Mark | None) -> errors.NodbError | None:

@@ -26,6 +26,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
+    numbering,
     schema,
     sequencing,
     statements,
@@ -159,8 +160,8 @@ class Reader:
             waiting = _waiting(by_key[key] for key in waiting)
             if not waiting:
                 break
-        for start in range(0, len(waiting), sequencing.ROWS_PER_ROUND):
-            part = waiting[start : start + sequencing.ROWS_PER_ROUND]
+        for start in range(0, len(waiting), numbering.ROWS_PER_ROUND):
+            part = waiting[start : start + numbering.ROWS_PER_ROUND]
             by_key.update((record.key, record) for record in self._sequencer.read(part))
         return list(by_key.values())
 

@@ -2,14 +2,8 @@
 """Sequencer mode: versions are given to records after they were committed.
 
 Writers (:mod:`.sequenced_writing`) lock and change their own rows only, and
-leave version 0 in them. One at a time then *numbers*: in one transaction
-
-1. *number*: lock the sequence's row,
-2. find rows of version 0 and lock them (those that somebody writes at this
-   moment are skipped: they come next time),
-3. *assign*: move the sequence on, give each row a version of its own, and the
-   row of ``HEAD_KEY`` the last one,
-4. *publish*: commit.
+leave version 0 in them. One at a time then numbers them (:mod:`.numbering`), in
+a transaction that locks the sequence's row.
 
 So versions are given out in commit order of the numberings, which is all that
 the feed stands on; a cursor never skips a row, for a row gets its number when
@@ -39,35 +33,26 @@ import collections
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
-
-import sqlalchemy as sa
+from collections.abc import Callable, Collection, Mapping
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
-    engines,
     epochs,
     failures,
-    row_writes,
+    numbering,
     schema,
     statements,
 )
 
 #: Pause between two numberings of one process.
 INTERVAL_SECONDS = 0.02
-#: Rows that one numbering takes.
-ROWS_PER_ROUND = 500
 #: A reader numbers rows that waited for so long while nobody numbered any.
 PATIENCE_SECONDS = 3 * INTERVAL_SECONDS
 #: How many numbers a process remembers, for its threads that wait.
 _REMEMBERED = 5000
 _KEYS_PER_STATEMENT = 500
-
-_RECORD = schema.record
-_Result = TypeVar("_Result")
 
 
 class Sequencer:
@@ -83,13 +68,12 @@ class Sequencer:
         on_step: Callable[[str], None],
     ) -> None:
         self._database = opened
-        self._epochs = epoch_keeper
-        self._step = on_step
-        self._skip_locked = _skips_locked(opened.engine.dialect)
+        self._numbering = numbering.Numbering(opened, epoch_keeper, on_step)
         # One numbering at a time: those who wait find their numbers made.
         self._lock = threading.Lock()
         self._on_duty = True
         self._next_at = 0.0
+        self._made_lock = threading.Lock()
         self._made_in = ""
         self._made: collections.OrderedDict[records.RecordKey, tuple[int, int]] = (
             collections.OrderedDict()
@@ -156,13 +140,14 @@ class Sequencer:
         left: dict[records.RecordKey, int],
         versions: dict[records.RecordKey, int],
     ) -> None:
-        if epoch != self._made_in:
-            return
-        for key, revision in list(left.items()):
-            made = self._made.get(key)
-            if made is not None and made[0] >= revision:
-                versions[key] = made[1]
-                del left[key]
+        with self._made_lock:
+            if epoch != self._made_in:
+                return
+            for key, revision in list(left.items()):
+                made = self._made.get(key)
+                if made is not None and made[0] >= revision:
+                    versions[key] = made[1]
+                    del left[key]
 
     def _look(
         self, left: dict[records.RecordKey, int], versions: dict[records.RecordKey, int]
@@ -201,22 +186,13 @@ class Sequencer:
                 return self._number_in_turn()
         return False
 
-    def read(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
+    def read(self, keys: Collection[records.RecordKey]) -> tuple[records.Record, ...]:
         """Number records and read them before anybody can write them again."""
+        numbered = self._numbering.number_and_read(keys)
+        self._remember(numbered)
+        return numbered.read
 
-        def transaction() -> list[records.Record]:
-            found: list[records.Record] = []
-
-            def take(connection: sa.Connection) -> None:
-                query = statements.select_records().where(statements.by_keys(keys))
-                found.extend(statements.to_records(connection.execute(query)))
-
-            self._number(keys, take)
-            return found
-
-        return self._mending(lambda: self._database.repeat(transaction))
-
-    # --- the protocol ---
+    # --- for both ---
 
     def _number_in_turn(self) -> bool:
         """Number what waits, when this process's turn has come; False if another did it.
@@ -227,7 +203,7 @@ class Sequencer:
         self._next_at = time.monotonic() + INTERVAL_SECONDS
         try:
             with failures.translated(self._database.name, leave=failures.is_contention):
-                self._mending(self._number)
+                self._remember(self._numbering.number())
         except Exception as error:
             if not failures.is_contention(error):
                 raise
@@ -235,78 +211,17 @@ class Sequencer:
             return False
         return True
 
-    def _mending(self, work: Callable[[], _Result]) -> _Result:
-        for _attempt in range(3):
-            try:
-                return work()
-            except epochs.EpochBroken:
-                self._epochs.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
-
-    def _number(
-        self,
-        keys: Collection[records.RecordKey] | None = None,
-        take: Callable[[sa.Connection], None] | None = None,
-    ) -> None:
-        """Carry out one numbering, of some records or of all that wait."""
-        with self._database.engine.connect() as connection:
-            self._step("number")
-            transaction = engines.as_writer(connection).begin()
-            row = statements.lock(connection)
-            if row is None or not self._epochs.is_sound(row):
-                raise epochs.EpochBroken
-            waiting = self._lock_waiting(connection, keys)
-            made = {
-                key: (revision, row.version + place)
-                for place, (key, revision) in enumerate(waiting, 1)
-            }
-            head = row.version
-            if made:
-                self._step("assign")
-                head = row.version + len(made) + 1
-                if not statements.advance(connection, head):
-                    raise epochs.EpochBroken
-                row_writes.number(connection, {key: version for key, (_, version) in made.items()})
-                row_writes.mark_head(connection, head)
-            if take is not None:
-                take(connection)
-            if not made:
-                return
-            self._step("publish")
-            transaction.commit()
-        self._epochs.note(row.epoch, head)
-        self.rounds += 1
-        if row.epoch != self._made_in:
-            # Revisions begin anew with an epoch.
-            self._made.clear()
-            self._made_in = row.epoch
-        for key, numbered in made.items():
-            self._made[key] = numbered
-            self._made.move_to_end(key)
-        while len(self._made) > _REMEMBERED:
-            self._made.popitem(last=False)
-
-    def _lock_waiting(
-        self, connection: sa.Connection, keys: Collection[records.RecordKey] | None
-    ) -> Iterable[tuple[records.RecordKey, int]]:
-        query = (
-            sa.select(_RECORD.c.namespace, _RECORD.c.record_key, statements.REVISION)
-            .where(_RECORD.c.version == schema.UNNUMBERED)
-            .limit(ROWS_PER_ROUND)
-        )
-        if keys is None:
-            query = query.with_for_update(skip_locked=self._skip_locked)
-        else:
-            query = query.where(statements.by_keys(keys)).with_for_update()
-        return [
-            (records.RecordKey(namespace, name), revision)
-            for namespace, name, revision in connection.execute(query)
-        ]
-
-
-def _skips_locked(dialect: sa.Dialect) -> bool:
-    """Tell whether a database knows SKIP LOCKED; without it a numbering waits for writers."""
-    version = getattr(dialect, "server_version_info", None) or ()
-    if dialect.name != "mysql":
-        return True
-    return tuple(version) >= ((10, 6) if getattr(dialect, "is_mariadb", False) else (8,))
+    def _remember(self, numbered: numbering.Numbered) -> None:
+        if not numbered.made:
+            return
+        with self._made_lock:
+            self.rounds += 1
+            if numbered.epoch != self._made_in:
+                # Revisions begin anew with an epoch.
+                self._made.clear()
+                self._made_in = numbered.epoch
+            for key, made in numbered.made.items():
+                self._made[key] = made
+                self._made.move_to_end(key)
+            while len(self._made) > _REMEMBERED:
+                self._made.popitem(last=False)
