@@ -114,6 +114,7 @@ def _harm(path: pathlib.Path, found: Sequence[results.Result]) -> pathlib.Path:
         [place + 0.4 - width / 2 for place in range(len(kinds))], [label for label, _ in kinds]
     )
     axes.set_ylabel("in the whole run")
+    axes.set_ylim(bottom=0)
     axes.legend()
     figure.savefig(path, dpi=_DOTS_PER_INCH)
     return path

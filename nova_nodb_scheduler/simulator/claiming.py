@@ -29,7 +29,14 @@ from nova_nodb_scheduler.synchronizer import (
 Ask = Callable[[str], "Mapping[str, Mapping[str, int]] | None"]
 
 #: Servers of a run live for seconds, not for days: what they leave is asked for sooner.
-_SETTLING = settling.SettlingOptions(look_seconds=1.0, ask_after_seconds=3.0, ask_most_seconds=10.0)
+#: All of it at once: which claims came first is a matter of their random ids.
+_SETTLING = settling.SettlingOptions(
+    look_seconds=1.0,
+    ask_after_seconds=3.0,
+    ask_most_seconds=10.0,
+    asks=10_000,
+    batch_records=10_000,
+)
 
 
 class BackendClock:
@@ -61,6 +68,8 @@ class Claims:
 
     :param lease_seconds: how long a pending claim is held
     :param ask: called in the thread that settles; may block
+    :param now_seconds: simulated time, by which claims are settled where runs
+        are to be reproducible; None for the real clock
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class Claims:
         identity: str,
         lease_seconds: float,
         ask: Ask,
+        now_seconds: Callable[[], float] | None = None,
     ) -> None:
         self._follower = follower
         self._bounds = claimed.Bounds.of(engine.settings)
@@ -87,10 +97,13 @@ class Claims:
             now_seconds=clock.now_seconds,
         )
         self.claimer = claimer.LedgerClaimer(batches, views)
+        settled_by = now_seconds or time.monotonic
         self._settler = settling.Settler(
-            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING
+            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
         )
-        self._duty = settling_duty.SettlingDuty(synchronizer, self._settler, identity)
+        self._duty = settling_duty.SettlingDuty(
+            synchronizer, self._settler, identity, clock=settled_by
+        )
 
     def _fits(
         self, snapshot: snapshot_module.Snapshot, _request: requests.Request

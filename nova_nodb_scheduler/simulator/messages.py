@@ -90,7 +90,7 @@ class Decided:
     :param outcome: one of those of :mod:`.scheduler`
     :param hosts: uuids, of each server in their order; empty unless placed
     :param seconds: real, from the request's arrival at the scheduler
-    :param looked_at_seconds: simulated time of the view the hosts were chosen from
+    :param chosen_at_seconds: simulated time at which the hosts were chosen
     :param version: place in the feed up to which the view had come
     :param reasons: how often a host was passed over, by why
     :param conflicts: compare-and-sets on claims that others won
@@ -101,7 +101,7 @@ class Decided:
     outcome: str
     hosts: tuple[str, ...]
     seconds: float
-    looked_at_seconds: float
+    chosen_at_seconds: float
     version: int
     reasons: Mapping[str, int]
     conflicts: int

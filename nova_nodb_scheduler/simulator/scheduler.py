@@ -151,6 +151,7 @@ class Scheduler:
         )
         self._looked_at: float | None = None
         self._version = 0
+        self._chosen_at = 0.0
         self._claims: claiming.Claims | None = None
         claims: claimer.Claimer = claimer.NoClaims()
         if scheduler_options.strategy.claims:
@@ -163,6 +164,7 @@ class Scheduler:
                 identity=identity,
                 lease_seconds=scheduler_options.claim_lease_seconds,
                 ask=ask,
+                now_seconds=now_seconds if scheduler_options.in_step else None,
             )
             claims = self._claims.claimer
         self._parts = placing.Parts(
@@ -267,7 +269,7 @@ class Scheduler:
             outcome=outcome,
             hosts=hosts,
             seconds=time.perf_counter() - began,
-            looked_at_seconds=self._looked_at or 0.0,
+            chosen_at_seconds=self._chosen_at,
             version=self._version,
             reasons=dict(trace.reasons),
             conflicts=self._synchronizer.conflicts - conflicts,
@@ -314,7 +316,8 @@ class Scheduler:
 
     def plan(self, request: requests.Request, servers: int) -> planning.Plan:
         """Look, and plan a request."""
-        self.look(self._now_seconds())
+        self._chosen_at = self._now_seconds()
+        self.look(self._chosen_at)
         return self.engine.plan(request, servers=servers)
 
 

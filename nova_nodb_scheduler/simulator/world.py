@@ -246,10 +246,10 @@ class World:
         if not self.options.strategy.claims:
             return
         deadline = time.monotonic() + self.options.rest_seconds
-        self._let_builds_end()
+        pass_seconds = self.options.build_seconds + _TICK_SECONDS
         while True:
             if self._in_step:
-                self.reporter.flush(everything=True)
+                self._let_pass(pass_seconds)
                 for each in self.schedulers:
                     each.say(messages.Settle())
             self.leaked_claims = self._count_leaked()
@@ -261,10 +261,10 @@ class World:
                     self._happen()
                 self._listen(_LISTEN_SECONDS)
 
-    def _let_builds_end(self) -> None:
-        """Let the time pass that hosts need to count what was granted, step by step only."""
-        until = self._clock.now_seconds() + self.options.build_seconds + _TICK_SECONDS
-        while self._in_step and self._events and self._events[0][0] <= until:
+    def _let_pass(self, seconds: float) -> None:
+        """Let simulated time pass in which nobody asks for anything, step by step."""
+        until = self._clock.now_seconds() + seconds
+        while self._events and self._events[0][0] <= until:
             self._happen()
             self.reporter.flush(everything=True)
 
@@ -498,7 +498,7 @@ class World:
             return
         servers = arrival.uuids(self.options.seed)
         for server, host_uuid in zip(servers, decision.hosts, strict=True):
-            self._granted(arrival, server, host_uuid, decision.looked_at_seconds)
+            self._granted(arrival, server, host_uuid, decision.chosen_at_seconds)
 
     def _granted(
         self, arrival: workload.Arrival, server: str, host_uuid: str, chosen_at: float

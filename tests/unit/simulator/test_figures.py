@@ -21,7 +21,7 @@ def decided(number=0, outcome="placed", conflicts=0):
         outcome=outcome,
         hosts=(),
         seconds=0.1,
-        looked_at_seconds=0.0,
+        chosen_at_seconds=0.0,
         version=1,
         reasons={"lost": 2},
         conflicts=conflicts,

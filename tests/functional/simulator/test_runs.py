@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs, with schedulers in processes of their own over an SQLite file.
+
+Each invariant is held against a strategy that breaks it, too: or the test
+could not fail.
+"""
+
+import pathlib
+
+import fixtures
+import testtools
+
+from nova_nodb_scheduler.simulator import (
+    backends,
+    cluster,
+    generator,
+    results,
+    run_clock,
+    strategies,
+    timeline,
+    workload,
+    world,
+)
+
+VIRTUAL, REAL, SATURATED = run_clock.Pace
+
+
+class RunsTest(testtools.TestCase):
+    def run_world(self, strategy, arrivals, *faults, hosts=8, rack_hosts=4, fill=0.0, **options):
+        """Carry a run out; return its world and its figures."""
+        directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        schedulers = options.pop("schedulers", 1)
+        options.setdefault("pace", VIRTUAL if schedulers == 1 else SATURATED)
+        made = world.World(
+            world.RunOptions(
+                cluster=cluster.ClusterOptions(hosts=hosts, rack_hosts=rack_hosts, fill=fill),
+                strategy=strategy,
+                backend=backends.in_directory(directory),
+                schedulers=schedulers,
+                **options,
+            ),
+            arrivals,
+            timeline.parse([("line", fault) for fault in faults], timeline.Bounds(99, schedulers)),
+        )
+        made.run()
+        return made, results.of(made).figures
+
+    def servers(self, count, every_seconds=0.0, fill_a_host=100, **more):
+        """Return requests for one server each; so many of them fill a host of the first kind."""
+        capacity = cluster.Cluster(cluster.ClusterOptions(hosts=1)).hosts[0].capacity
+        flavor = workload.Flavor("f", capacity[cluster.VCPU] // fill_a_host, 1024, 10)
+        return workload.numbered(
+            [workload.Arrival(0, n * every_seconds, flavor, **more) for n in range(count)]
+        )
+
+    # -- reproducible -------------------------------------------------------------------
+
+    def test_the_same_seed_chooses_the_same_hosts_and_another_one_does_not(self):
+        def choices(seed):
+            arrivals = generator.generate(generator.GeneratorOptions(requests=25, seed=seed))
+            made, figures = self.run_world(
+                strategies.CLAIMS, arrivals, hosts=20, fill=0.5, seed=seed
+            )
+            self.assertEqual(25, figures["decisions"])
+            return [host for _, host in made.measures.sequence]
+
+        first = choices(1)
+        self.assertGreater(len(set(first)), 1)
+        self.assertEqual(first, choices(1))
+        self.assertNotEqual(first, choices(2))
+
+    # -- over-commit -------------------------------------------------------------------
+
+    def tight(self, strategy, **options):
+        """Ask three schedulers at once for 28 servers where there is room for 20."""
+        return self.run_world(
+            strategy,
+            self.servers(28, fill_a_host=5),
+            hosts=4,
+            schedulers=3,
+            authority_seconds=0.02,
+            **options,
+        )
+
+    def test_claims_grant_all_the_room_there_is_and_nothing_beyond(self):
+        _, figures = self.tight(strategies.CLAIMS)
+
+        self.assertEqual(0, figures["overcommitted_servers"])
+        self.assertEqual(0, figures["writes_beyond_capacity"])
+        self.assertEqual(20, figures["servers_placed"])
+        self.assertEqual(8, figures["outcomes"]["no valid host"])
+        self.assertEqual(0, figures["leaked_claims"])
+
+    def test_a_stale_cache_grants_what_is_not_there(self):
+        _, figures = self.tight(strategies.CACHED)
+
+        self.assertGreater(figures["overcommitted_servers"], 0)
+        self.assertGreater(figures["stale_seconds"]["max"], 0.2)
+
+    def test_choice_at_random_without_a_check_does_so_too_and_optimists_are_refused(self):
+        _, figures = self.tight(strategies.OPTIMISTIC)
+        self.assertEqual(0, figures["overcommitted_servers"])
+        self.assertGreater(figures["refusals_at_hosts"], 0)
+
+        _, figures = self.tight(strategies.RANDOM)
+        self.assertGreater(figures["overcommitted_servers"], 0)
+
+    # -- hosts that fall silent ----------------------------------------------------------
+
+    def best_rack(self):
+        hosts = cluster.Cluster(cluster.ClusterOptions(hosts=8, rack_hosts=2)).hosts
+        return max(hosts, key=lambda host: host.kind.memory_mb).rack
+
+    def lose_a_rack(self, strategy):
+        """Lose the rack that is chosen first, for it has most memory."""
+        return self.run_world(
+            strategy,
+            self.servers(40, every_seconds=1.0, lifetime_seconds=15.0),
+            f"5 rack-lost {self.best_rack()} for 25",
+            hosts=8,
+            rack_hosts=2,
+            heartbeat_seconds=2.0,
+            service_down_seconds=6.0,
+            build_seconds=1.0,
+            updates_per_second=50.0,
+        )
+
+    def test_no_host_is_chosen_once_it_was_silent_for_too_long(self):
+        made, figures = self.lose_a_rack(strategies.CLAIMS)
+
+        self.assertEqual(40, figures["servers_placed"])
+        self.assertEqual(0, figures["late_choices_of_lost_hosts"])
+        lost = {host.uuid for host in made.cluster.rack(self.best_rack())}
+        chosen = [
+            decision[1]
+            for (_, host), decision in zip(
+                made.measures.sequence, made.measures.decisions, strict=True
+            )
+            if host in lost
+        ]
+        # Chosen while it lives, and again once it is back; not in between.
+        self.assertTrue([at for at in chosen if at < 5])
+        self.assertTrue([at for at in chosen if at > 30])
+        self.assertEqual([], [at for at in chosen if 11 < at < 30])
+        self.assertLessEqual(figures["most_updates_waiting"], 20)
+
+    def test_a_cache_sends_servers_to_hosts_that_are_long_gone(self):
+        _, figures = self.lose_a_rack(strategies.CACHED)
+
+        self.assertGreater(figures["late_choices_of_lost_hosts"], 0)
+
+    def test_a_lost_reporter_is_not_taken_for_lost_hosts(self):
+        _, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(30, every_seconds=1.0, lifetime_seconds=5.0),
+            "5 reporter-lost for 20",
+            heartbeat_seconds=2.0,
+            service_down_seconds=6.0,
+            beat_seconds=1.0,
+            build_seconds=1.0,
+        )
+
+        self.assertEqual({"placed": 30}, figures["outcomes"])
+        self.assertGreater(figures["unproved_decisions"], 10)
+        self.assertLess(figures["unproved_decisions"], 25)
+
+    # -- schedulers and the back end -------------------------------------------------------
+
+    def test_a_killed_scheduler_comes_back_and_leaves_nothing(self):
+        _, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(30, lifetime_seconds=8.0),
+            "1 scheduler-killed 0",
+            "1.5 scheduler-killed 1",
+            schedulers=2,
+            authority_seconds=0.2,
+            claim_lease_seconds=2.0,
+            build_seconds=0.5,
+        )
+
+        self.assertEqual(2, figures["restarts"])
+        self.assertEqual(30, figures["decisions"] + figures["lost_requests"])
+        self.assertEqual(0, figures["overcommitted_servers"])
+        self.assertEqual(0, figures["leaked_claims"])
+
+    def test_a_scheduler_that_slept_beyond_its_lease_over_commits_nothing(self):
+        _, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(28, fill_a_host=5),
+            "0.5 scheduler-paused 0 for 4",
+            hosts=4,
+            schedulers=2,
+            authority_seconds=0.3,
+            claim_lease_seconds=1.0,
+        )
+
+        self.assertEqual(0, figures["overcommitted_servers"])
+        self.assertEqual(20, figures["servers_placed"])
+        self.assertEqual(0, figures["leaked_claims"])
+
+    def test_requests_wait_while_the_back_end_is_cut_off(self):
+        _, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(30, every_seconds=0.1, lifetime_seconds=3.0),
+            "1 backend-killed for 2",
+            pace=REAL,
+            build_seconds=0.5,
+            schedulers=2,
+            deadline_seconds=1.0,
+        )
+
+        self.assertEqual(30, figures["outcomes"]["placed"])
+        self.assertGreater(figures["unclaimable_tries"], 0)
+        self.assertGreater(figures["longest_gap_seconds"], 1.0)
+        self.assertEqual(0, figures["overcommitted_servers"])
