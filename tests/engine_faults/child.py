@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler's process: places, deletes and publishes at random, as the parent commands."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import logging
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import connection as mp_connection
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.scheduling import namespaces, placing
+from nova_nodb_scheduler.simulator import backends
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec
+from tests.engine_faults import rows, scheduler, steps
+
+_PR_SET_PDEATHSIG = 1
+
+#: What says how others are alive, not what is scheduled by.
+BEATS = frozenset({namespaces.SCHEDULERS.name, namespaces.LEASES.name})
+
+
+@attrs.frozen
+class Options:
+    """What a scheduler's process is given at its start."""
+
+    identity: str
+    backend: backends.BackendChoice
+    policies: dict[str, str]
+    seed: int
+    pause_seconds: float
+
+
+def digest(payload: bytes) -> str:
+    """Return what a payload is compared by."""
+    return hashlib.sha1(payload, usedforsecurity=False).hexdigest()
+
+
+def run(
+    options: Options, commands: mp_connection.Connection, questions: mp_connection.Connection
+) -> None:
+    """Live until told to stop, or until the parent is gone."""
+    # A process that stands still notices no closed pipe.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _Child(options, commands, questions).live()
+    # Threads may hang in a server that does not answer; nothing is left to be done.
+    os._exit(0)
+
+
+class _Child:
+    def __init__(
+        self,
+        options: Options,
+        commands: mp_connection.Connection,
+        questions: mp_connection.Connection,
+    ) -> None:
+        self._options = options
+        self._commands, self._questions = commands, questions
+        self._question_lock = threading.Lock()
+        self._rng = random.Random(f"{options.seed} {options.identity}")
+        self._steps = steps.Steps(
+            lambda step: self._tell("reached", step), lambda step: self._call("stop at", step)
+        )
+        self._client = options.backend.make()
+        self._scheduler = scheduler.Scheduler(
+            options.identity, self._client, self._call, self._steps, self._rng
+        )
+        self._reporter = rows.Reporter(self._client, lambda keys: self._call("rows", keys))
+        self._working = threading.Event()
+        self._resting = threading.Event()
+        self._stopped = threading.Event()
+        #: What the next operations are, in place of random ones.
+        self._provoke: Callable[[], object] | None = None
+        self._numbers = itertools.count()
+        self._owned: list[str] = []
+        self._decisions = 0
+        self._decided_at = 0.0
+        self._failure = ""
+
+    # -- talking to the parent ----------------------------------------------------------
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with self._question_lock:
+            self._questions.send((name, *arguments))
+            return self._questions.recv()
+
+    def _tell(self, name: str, *arguments: Any) -> None:
+        # Without the lock: a thread that waits for an answer holds it.
+        self._commands.send(("told", name, *arguments))
+
+    def _obey(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                number, name, *arguments = self._commands.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            try:
+                answer = getattr(self, f"do_{name}")(*arguments)
+            except Exception:
+                answer = traceback.format_exc()
+            self._commands.send((number, answer))
+
+    # -- commands -----------------------------------------------------------------------
+
+    def do_work(self) -> None:
+        self._working.set()
+
+    def do_rest(self) -> None:
+        self._working.clear()
+
+    def do_is_resting(self) -> bool:
+        return self._resting.is_set()
+
+    def do_arm(self, layer: str, step: str, action: str, provocation: str) -> None:
+        self._provoke = getattr(self, f"_{provocation}") if provocation else None
+        self._steps.arm(layer, step, steps.Action(action))
+
+    def do_disarm(self) -> None:
+        self._steps.disarm()
+        self._provoke = None
+
+    def do_provoke(self, provocation: str) -> None:
+        self._provoke = getattr(self, f"_{provocation}") if provocation else None
+
+    def do_status(self) -> dict[str, Any]:
+        status = self._scheduler.replicator.status()
+        return {
+            "state": status.state.value,
+            "alive": self._scheduler.replicator.alive(scheduler.SILENCE_SECONDS),
+            "thread": status.thread_alive,
+            "decisions": self._decisions,
+            "decided_at": self._decided_at,
+            "resyncs": sum(status.resyncs.values()),
+            "reasons": dict(status.resyncs),
+            "epoch": status.epoch,
+            "detail": status.detail,
+            "failure": self._failure,
+        }
+
+    def do_digests(self) -> dict[tuple[str, str], str]:
+        snapshot = self._scheduler.store.snapshot()
+        found = {}
+        for name in snapshot.namespaces():
+            if name in BEATS:
+                continue
+            view = snapshot.namespace(name)
+            for key in view.keys():  # noqa: SIM118 - a view is no mapping
+                stored = view.get(key)
+                if stored is not None:
+                    found[name, key] = digest(stored.payload)
+        return found
+
+    def do_stop(self) -> None:
+        self._stopped.set()
+        self._working.set()
+
+    # -- living -------------------------------------------------------------------------
+
+    def live(self) -> None:
+        threading.Thread(target=self._obey, name="commands", daemon=True).start()
+        self._scheduler.start()
+        while not self._stopped.is_set():
+            if not self._working.is_set():
+                self._resting.set()
+                self._working.wait(0.05)
+                continue
+            self._resting.clear()
+            try:
+                (self._provoke or self._operate)()
+            except errors.NodbError:
+                time.sleep(0.05)
+            except (placing.Unclaimable, contract.SnapshotInterrupted):
+                time.sleep(0.05)
+            except (EOFError, OSError):
+                raise
+            except Exception:
+                self._failure = traceback.format_exc()
+                time.sleep(0.2)
+            time.sleep(self._options.pause_seconds * self._rng.random())
+        self._scheduler.stop()
+
+    def _operate(self) -> None:
+        drawn = self._rng.random()
+        if drawn < 0.55:
+            self._place()
+        elif drawn < 0.85:
+            self._delete()
+        elif drawn < 0.95:
+            self._publish()
+        else:
+            self._phoenix()
+
+    def _place(self) -> None:
+        servers = [
+            f"{self._options.identity}/{next(self._numbers)}"
+            for _ in range(self._rng.choice((1, 1, 1, 2)))
+        ]
+        group = self._group(servers) if self._rng.random() < 0.4 else None
+        vcpus = self._rng.choice((1, 1, 2))
+        try:
+            placed = self._scheduler.place(servers, vcpus, group)
+        except placing.Unclaimable:
+            self._call("delete", servers)
+            raise
+        self._decisions += 1
+        self._decided_at = time.monotonic()
+        if placed is None:
+            self._call("delete", servers)
+            return
+        self._call("grant", placed)
+        self._owned += servers
+        hosts = sorted({host for _, host, _ in placed})
+        self._reporter.publish(
+            [
+                *(records.RecordKey(namespaces.PROVIDERS.name, host) for host in hosts),
+                *map(rows.instance_key, servers),
+            ]
+        )
+
+    def _group(self, servers: Sequence[str]) -> requests.Group:
+        uuid = self._rng.choice(sorted(self._options.policies))
+        policy = self._options.policies[uuid]
+        members = self._call("join", uuid, servers)
+        return requests.Group(uuid, policy, frozenset([policy]), frozenset(members))
+
+    def _delete(self) -> None:
+        if not self._owned:
+            return
+        server = self._owned.pop(self._rng.randrange(len(self._owned)))
+        host = self._call("host_of", server)
+        self._call("delete", [server])
+        keys = [rows.instance_key(server)]
+        if host is not None:
+            keys.append(records.RecordKey(namespaces.PROVIDERS.name, host))
+        self._reporter.publish(keys)
+
+    def _publish(self) -> None:
+        self._reporter.publish(rows.host_keys(self._rng.choice(sorted(rows.MADE))))
+
+    # -- what makes rare steps be reached -------------------------------------------------
+
+    def _phoenix(self) -> None:
+        """Create a record, or delete it: it lives, dies, and lives again."""
+        name = self._options.identity.rpartition("-")[0]
+        key = records.RecordKey(namespaces.CELLS.name, f"phoenix-{name}")
+        standing = self._client.read([key]).get(key)
+        if standing is None or standing.deleted:
+            state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+            self._client.write([records.Write(key, 0, state)])
+        else:
+            self._client.write([records.Write(key, standing.revision, deleted=True)])
+
+    def _collect(self) -> None:
+        """Leave a tombstone, and collect."""
+        for _ in range(2):
+            self._phoenix()
+        time.sleep(0.01)
+        self._client.collect(0.0)
+
+    def _reset(self) -> None:
+        """Begin a new epoch, as an operator does."""
+        self._client.reset()
+        self._client.head()
+        time.sleep(0.2)
+
+    def _burst(self) -> None:
+        """Write as fast as can be."""
+        for _ in range(10):
+            self._phoenix()

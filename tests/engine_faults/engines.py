@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines: real servers from the project's fixtures, and how schedulers reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pathlib
+import signal
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import fixtures
+
+from nova_nodb_scheduler.simulator import backends
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.testing import (
+    etcd_server,
+    galera_server,
+    proxy,
+    redis_server,
+    servers,
+)
+
+#: Longest wait of a driver for one answer.
+TIMEOUT_SECONDS = 1.5
+
+
+@attrs.frozen
+class Site:
+    """A back end of its own, empty.
+
+    :param direct: how the parent reaches it
+    :param through: how each scheduler does, in turn
+    """
+
+    direct: backends.BackendChoice
+    through: tuple[backends.BackendChoice, ...]
+
+    def backend_of(self, place: int) -> backends.BackendChoice:
+        return self.through[place % len(self.through)]
+
+
+class Engine:
+    """One engine, started by ``with``.
+
+    :param options: added to its server's command line
+    """
+
+    #: As the tables name it.
+    name: str
+    driver: str
+    #: Of a SQL driver.
+    ordering = "counter"
+
+    def __init__(self, *options: str) -> None:
+        self._options = options
+        self._stack = contextlib.ExitStack()
+        self._sites = itertools.count()
+        self.server: Any = None
+        self.proxy: proxy.Proxy | None = None
+
+    def __enter__(self) -> Engine:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _use(self, fixture: fixtures.Fixture) -> Any:
+        fixture.setUp()
+        self._stack.callback(fixture.cleanUp)
+        return fixture
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        """Return how a back end of that number is reached at a port."""
+        raise NotImplementedError
+
+    def site(self, *, proxied: bool = False) -> Site:
+        """Return a back end of its own; with a proxy before it if wanted."""
+        number = next(self._sites)
+        direct = self._choice(number, self.port)
+        if not proxied:
+            return Site(direct, (direct,))
+        if self.proxy is None:
+            self.proxy = self._use(proxy.Proxy(self.port))
+        port = int(self.proxy.address.rpartition(":")[2])
+        return Site(direct, (self._choice(number, port),))
+
+    @property
+    def port(self) -> int:
+        return int(self.server.port)
+
+    @classmethod
+    def steps(cls) -> tuple[str, ...]:
+        """Return the steps of the driver, as it enumerates them for its mode."""
+        driver = loader.load_class(cls.driver)
+        if cls.ordering == "sequencer":
+            return tuple(driver.SEQUENCER_STEPS)
+        return tuple(driver.STEPS)
+
+    def freeze(self) -> None:
+        """Stop the server in its tracks."""
+        self.server.pause()
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.server.resume()
+
+
+class SQLite(Engine):
+    """A file."""
+
+    name = "SQLite"
+    driver = "sqlalchemy"
+    directory: pathlib.Path
+
+    def _start(self) -> None:
+        self.directory = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+
+    @property
+    def port(self) -> int:
+        return 0
+
+    def path(self, number: int) -> pathlib.Path:
+        return self.directory / f"site-{number}.sqlite"
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        return _sql(f"sqlite:///{self.path(number)}")
+
+
+class Memcached(Engine):
+    name = "memcached"
+    driver = "memcached"
+
+    def _start(self) -> None:
+        self.server = self._use(servers.Memcached(*self._options)).server
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        return backends.BackendChoice(
+            driver=self.driver,
+            options={
+                "servers": f"127.0.0.1:{port}",
+                "key_prefix": f"site-{number}",
+                "timeout_seconds": str(TIMEOUT_SECONDS),
+                "poll_interval_seconds": "0.05",
+                "fence_after_seconds": "0.4",
+            },
+        )
+
+
+class Redis(Engine):
+    name = "Redis"
+    driver = "redis"
+
+    def _start(self) -> None:
+        self.server = self._use(redis_server.Redis(*self._options)).server
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        return backends.BackendChoice(
+            driver=self.driver,
+            options={
+                "url": f"redis://127.0.0.1:{port}/0",
+                "key_prefix": f"site-{number}",
+                "timeout_seconds": str(TIMEOUT_SECONDS),
+            },
+        )
+
+
+class Etcd(Engine):
+    name = "etcd"
+    driver = "etcd"
+
+    def _start(self) -> None:
+        self.server = self._use(etcd_server.Etcd(*self._options, private=True)).server
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        return backends.BackendChoice(
+            driver=self.driver,
+            options={
+                "endpoints": f"http://127.0.0.1:{port}",
+                "key_prefix": f"site-{number}",
+                "timeout_seconds": str(TIMEOUT_SECONDS),
+            },
+        )
+
+
+class _Server(Engine):
+    """A SQL server."""
+
+    driver = "sqlalchemy"
+
+    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+        name = f"site_{number}"
+        if port == self.port:
+            self.server.execute(f"CREATE DATABASE {name}")
+        url = self.server.url(name).replace(f":{self.port}/", f":{port}/")
+        return _sql(url, ordering=self.ordering)
+
+
+class MariaDB(_Server):
+    name = "MariaDB"
+
+    def _start(self) -> None:
+        self.server = self._use(servers.MariaDB(private=True)).server
+        # A commit that it is killed after shall be there again.
+        self.server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+
+
+class PostgreSQL(_Server):
+    name = "PostgreSQL"
+
+    def _start(self) -> None:
+        self.server = self._use(servers.PostgreSQL(private=True)).server
+        self.server.execute("ALTER SYSTEM SET synchronous_commit = on")
+        self.server.execute("SELECT pg_reload_conf()")
+
+    def freeze(self) -> None:
+        for each in self._processes():
+            os.kill(each, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for each in self._processes():
+            os.kill(each, signal.SIGCONT)
+
+    def _processes(self) -> list[int]:
+        parent = (self.server.directory / "data" / "postmaster.pid").read_text().split()[0]
+        children = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [int(each) for each in (parent, *children)]
+
+
+class PostgreSQLSequencer(PostgreSQL):
+    name = "PostgreSQL (sequencer)"
+    ordering = "sequencer"
+
+
+class Galera(Engine):
+    """Two nodes; schedulers use them in turn."""
+
+    name = "Galera"
+    driver = "sqlalchemy"
+    ordering = "sequencer"
+
+    def _start(self) -> None:
+        self.cluster = self._use(galera_server.Galera(private=True)).cluster
+        self.server = self.cluster.first
+
+    def site(self, *, proxied: bool = False) -> Site:
+        number = next(self._sites)
+        self.server.execute(f"CREATE DATABASE site_{number}")
+        choices = tuple(
+            _sql(node.url(f"site_{number}"), ordering="sequencer", timeout_seconds="4.0")
+            for node in self.cluster.nodes
+        )
+        return Site(choices[0], choices)
+
+
+def _sql(url: str, **options: str) -> backends.BackendChoice:
+    settings: Mapping[str, str] = {
+        "connection": url,
+        "poll_interval_seconds": "0.05",
+        "timeout_seconds": str(TIMEOUT_SECONDS),
+        "auto_upgrade": "true",
+        **options,
+    }
+    return backends.BackendChoice(driver="sqlalchemy", options=settings)
+
+
+ENGINES: tuple[type[Engine], ...] = (
+    SQLite,
+    Memcached,
+    Redis,
+    Etcd,
+    MariaDB,
+    PostgreSQL,
+    PostgreSQLSequencer,
+    Galera,
+)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is true, whatever any record says: capacity, allocations, and who was granted what.
+
+Plain dictionaries in the parent process; nothing of the store, the drivers or
+the claims is used. It writes whatever allocation it is told, as Placement does
+when allocations race: what keeps hosts from being filled is the claims alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Mapping, Sequence
+
+#: (consumer, host, VCPUs)
+Allocation = tuple[str, str, int]
+
+ANTI_AFFINITY, AFFINITY = "anti-affinity", "affinity"
+
+
+class Ledger:
+    """The authority and the auditor; any thread.
+
+    :param capacity: VCPUs by host
+    :param policies: by server group
+    :ivar broken: what must never be, in words
+    """
+
+    def __init__(self, capacity: Mapping[str, int], policies: Mapping[str, str]) -> None:
+        self.capacity = dict(capacity)
+        self.policies = dict(policies)
+        self._lock = threading.Lock()
+        self._allocated: dict[str, dict[str, int]] = {}
+        self._granted: dict[str, tuple[str, int]] = {}
+        self._group_of: dict[str, str] = {}
+        self._writer_of: dict[str, str] = {}
+        self.broken: list[str] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+        #: Most VCPUs that were ever granted at once, by host.
+        self.most: dict[str, int] = {}
+
+    # -- as the authority -------------------------------------------------------------
+
+    def join(self, group: str, consumers: Sequence[str]) -> list[str]:
+        """Make servers members of a group before they are placed; return all members."""
+        with self._lock:
+            for consumer in consumers:
+                self._group_of[consumer] = group
+            return [each for each, own in self._group_of.items() if own == group]
+
+    def write(self, writer: str, allocations: Sequence[Allocation]) -> None:
+        """Write allocations, whether there is room or not."""
+        with self._lock:
+            for consumer, host, vcpus in allocations:
+                self._writer_of[consumer] = writer
+                self._allocated.setdefault(consumer, {})[host] = vcpus
+
+    def remove(self, places: Sequence[tuple[str, str]]) -> None:
+        """Take allocations of servers on hosts away."""
+        with self._lock:
+            for consumer, host in places:
+                held = self._allocated.get(consumer, {})
+                held.pop(host, None)
+                if not held:
+                    self._allocated.pop(consumer, None)
+
+    def allocations_of(self, consumer: str) -> dict[str, dict[str, int]]:
+        """Return a server's allocations by host."""
+        with self._lock:
+            held = self._allocated.get(consumer, {})
+            return {host: {"VCPU": vcpus} for host, vcpus in held.items()}
+
+    def allocations_on(self, host: str) -> dict[str, dict[str, int]]:
+        """Return a host's allocations by server."""
+        with self._lock:
+            return {
+                consumer: {"VCPU": held[host]}
+                for consumer, held in self._allocated.items()
+                if host in held
+            }
+
+    def host_of(self, consumer: str) -> str | None:
+        """Return the host that a server was granted."""
+        with self._lock:
+            found = self._granted.get(consumer)
+            return None if found is None else found[0]
+
+    def servers_on(self, host: str) -> int:
+        """Return how many servers a host was granted to."""
+        with self._lock:
+            return sum(each == host for each, _ in self._granted.values())
+
+    # -- as the auditor ---------------------------------------------------------------
+
+    def grant(self, placed: Sequence[Allocation]) -> None:
+        """Take in what a scheduler answered, and see that it breaks nothing."""
+        with self._lock:
+            self.counts["granted"] += len(placed)
+            for consumer, host, vcpus in placed:
+                if consumer in self._granted:
+                    self.broken.append(f"{consumer} was granted twice")
+                if self._allocated.get(consumer) != {host: vcpus}:
+                    held = self._allocated.get(consumer)
+                    self.broken.append(f"{consumer} was granted {host}, and has {held}")
+                self._granted[consumer] = (host, vcpus)
+            for host in {host for _, host, _ in placed}:
+                self._check_capacity(host)
+            for group in {self._group_of[c] for c, _, _ in placed if c in self._group_of}:
+                self._check_group(group)
+
+    def _check_capacity(self, host: str) -> None:
+        used = sum(vcpus for each, vcpus in self._granted.values() if each == host)
+        self.most[host] = max(used, self.most.get(host, 0))
+        if used > self.capacity[host]:
+            self.counts["over-commits"] += 1
+            self.broken.append(f"{used} of {self.capacity[host]} VCPUs were granted on {host}")
+
+    def _check_group(self, group: str) -> None:
+        hosts = [host for c, (host, _) in self._granted.items() if self._group_of.get(c) == group]
+        apart = self.policies[group] == ANTI_AFFINITY
+        if len(set(hosts)) < len(hosts) if apart else len(set(hosts)) > 1:
+            self.counts["policies broken"] += 1
+            self.broken.append(f"{self.policies[group]} group {group} was granted {sorted(hosts)}")
+
+    # -- as the user ------------------------------------------------------------------
+
+    def standing(self) -> dict[str, tuple[str, int]]:
+        """Return host and VCPUs of each server that was granted."""
+        with self._lock:
+            return dict(self._granted)
+
+    def delete(self, consumer: str) -> None:
+        """End a server."""
+        with self._lock:
+            self.counts["deleted"] += consumer in self._granted
+            self._forget(consumer)
+
+    def bury(self, writer: str) -> None:
+        """Delete the servers that a scheduler who died left in ERROR, as their user would."""
+        with self._lock:
+            for consumer, own in list(self._writer_of.items()):
+                if own == writer and consumer not in self._granted:
+                    self._forget(consumer)
+
+    def _forget(self, consumer: str) -> None:
+        for held in (self._granted, self._allocated, self._group_of, self._writer_of):
+            held.pop(consumer, None)  # type: ignore[attr-defined]
+
+    def unanswered(self) -> list[str]:
+        """Return servers that have allocations and were never granted."""
+        with self._lock:
+            return sorted(self._allocated.keys() - self._granted.keys())

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers that die or sleep, at each step that driver and claims enumerate, or anywhere."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import claim_batches
+from tests.engine_faults import engines, fault, processes, rows, scheduler, steps, world
+
+#: Longer than every time-out, the claims' leases and the silence of a feed.
+FREEZE_SECONDS = (
+    max(engines.TIMEOUT_SECONDS, scheduler.LEASE_SECONDS, scheduler.SILENCE_SECONDS) + 0.7
+)
+
+#: How long a step may take to be come by.
+_REACH_SECONDS = 25.0
+
+#: What makes a step be come by that random operations seldom or never take:
+#: by driver and step, an operation of the scheduler's process.
+PROVOCATIONS = {
+    ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
+    ("memcached", "add the birth of an absent record"): "phoenix",
+    ("memcached", "append the record's name to the index"): "phoenix",
+    ("etcd", "send it again, to write over a tombstone"): "phoenix",
+    ("etcd", "drop what an earlier epoch left"): "reset",
+    ("etcd", "raise the floor and drop tombstones, in one transaction"): "collect",
+    ("redis", "send the script that drops old tombstones"): "collect",
+    ("redis", "have the server begin an epoch where none is in force"): "reset",
+}
+
+
+def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
+    """Return a kill case and a freeze case for every step of a driver and of the claims."""
+    places = [("driver", step) for step in kind.steps()]
+    places += [("claims", step) for step in claim_batches.ClaimBatches.STEPS]
+    places += [("claims", step) for step in steps.AUTHORITY_STEPS]
+    return [
+        fault.Fault(
+            f"{action.value} at {layer}: {step}",
+            fault.CLIENT_SECONDS,
+            lambda trial, at=(layer, step, action): _strike(trial, *at),
+        )
+        for layer, step in places
+        for action in (steps.Action.KILL, steps.Action.FREEZE)
+    ]
+
+
+def _strike(trial: fault.Trial, layer: str, step: str, action: steps.Action) -> None:
+    victim = trial.world.schedulers[trial.number % len(trial.world.schedulers)]
+    provocation = PROVOCATIONS.get((trial.engine.driver, step), "") if layer == "driver" else ""
+    victim.ask("arm", layer, step, action.value, provocation)
+    if not victim.reached(_REACH_SECONDS):
+        raise world.Broken(f"no scheduler came by the step {step!r}")
+    if action is steps.Action.KILL:
+        _killed(trial, victim)
+    else:
+        _frozen(trial, victim)
+
+
+def _killed(trial: fault.Trial, victim: processes.Process) -> None:
+    if not victim.wait_dead(5.0) or victim.exitcode != -signal.SIGKILL:
+        raise world.Broken(f"{victim.identity} did not die: {victim.exitcode}")
+    trial.healed()
+    trial.recovered(besides=victim)
+    trial.replace(victim)
+
+
+def _frozen(trial: fault.Trial, victim: processes.Process) -> None:
+    world.wait(lambda: victim.is_stopped, 5.0, f"{victim.identity} does not stand still")
+    before = trial.world.grants()
+    time.sleep(FREEZE_SECONDS)
+    trial.notes["granted meanwhile"] = trial.world.grants() - before
+    victim.resume()
+    victim.ask("disarm")
+    trial.healed()
+    trial.recovered()
+
+
+# -- readers that sleep ------------------------------------------------------------------
+
+
+def _frozen_reader(trial: fault.Trial) -> None:
+    """A scheduler sleeps, what it should have read is collected, and it goes on."""
+    victim = trial.world.schedulers[0]
+    before = victim.ask("status")["resyncs"]
+    victim.pause()
+    time.sleep(1.0)
+    trial.retention_passes()
+    time.sleep(FREEZE_SECONDS - 1.0)
+    trial.retention_passes()
+    victim.resume()
+    trial.healed()
+    trial.recovered()
+    trial.notes["resyncs"] = victim.ask("status")["resyncs"] - before
+
+
+def _reborn_host(trial: fault.Trial) -> None:
+    """A host is deleted and created again while a reader sleeps, its tombstone collected."""
+    victim = trial.world.schedulers[0]
+    client = trial.world.client
+    uuid = sorted(rows.MADE)[0]
+    victim.pause()
+    with trial.world.without_reporter():
+        keys = [key for key in rows.host_keys(uuid) if key.namespace != "providers"]
+        # Others may publish it meanwhile; what counts is that it was gone once.
+        gone: set[records.RecordKey] = set()
+        deadline = time.monotonic() + 10.0
+        while gone != set(keys) and time.monotonic() < deadline:
+            found = client.read(keys)
+            writes = [
+                records.Write(key, found[key].revision, deleted=True)
+                for key in keys
+                if key in found and not found[key].deleted
+            ]
+            if writes:
+                results = client.write(writes)
+                gone |= {w.key for w, result in zip(writes, results, strict=True) if result.won}
+        trial.retention_passes()
+    time.sleep(0.5)
+    trial.retention_passes()
+    time.sleep(FREEZE_SECONDS - 2.0)
+    victim.resume()
+    trial.healed()
+    trial.recovered()
+
+
+def _snapshot_under_load(trial: fault.Trial) -> None:
+    """A scheduler is killed, and its successor reads its snapshot while all others write."""
+    victim = trial.world.schedulers[0]
+    others = [each for each in trial.world.schedulers if each is not victim]
+    for each in others:
+        each.ask("provoke", "burst")
+    victim.pause()
+    victim.end()
+    trial.replace(victim)
+    trial.healed()
+    trial.world.wait_ready(world.START_SECONDS)
+    for each in others:
+        each.ask("provoke", "")
+    trial.recovered()
+
+
+def _random_kills(trial: fault.Trial) -> None:
+    """Schedulers die anywhere, one after the other."""
+    for _ in range(2):
+        time.sleep(0.7)
+        victim = trial.world.schedulers[0]
+        victim.end()
+        trial.replace(victim)
+        trial.world.schedulers.append(trial.world.schedulers.pop(0))
+        trial.world.wait_ready(world.START_SECONDS)
+        trial.world.work()
+    trial.healed()
+    trial.recovered()
+
+
+READERS = (
+    fault.Fault("reader frozen past the retention", fault.CLIENT_SECONDS, _frozen_reader),
+    fault.Fault("host deleted and created across the floor", fault.CLIENT_SECONDS, _reborn_host),
+    fault.Fault("snapshot read under full write load", fault.CLIENT_SECONDS, _snapshot_under_load),
+    fault.Fault("schedulers killed anywhere", fault.CLIENT_SECONDS, _random_kills),
+)
