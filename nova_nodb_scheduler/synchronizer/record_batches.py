@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_editor
+from nova_nodb_scheduler.synchronizer import contract, record_editor, shared_writes
 from nova_nodb_scheduler.wire import codec
 
 T = TypeVar("T")
@@ -18,7 +19,26 @@ Answers = dict[records.RecordKey, record_editor.Edited[T] | record_editor.Unwrit
 
 
 class BatchEditor(record_editor.RecordEditor):
-    """Edits records of one synchronizer, several at a time; any thread may call it."""
+    """Edits records of one synchronizer, several at a time; any thread may call it.
+
+    Threads that write at the same time share a call to the back end.
+
+    Parameters as those of :class:`record_editor.RecordEditor`.
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        namespaces: Sequence[namespaces_model.Namespace],
+        rounds: int = 64,
+        pause: Callable[[int], None] = record_editor.pause_briefly,
+        count_lost: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        super().__init__(synchronizer, namespaces, rounds, pause, count_lost)
+        self._shared = shared_writes.SharedWrites(self._write)
+
+    def _write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        return self._synchronizer.write(writes)
 
     def edit_each(
         self,
@@ -46,7 +66,7 @@ class BatchEditor(record_editor.RecordEditor):
                 if behind:
                     self._read(batch, behind)
                     writes += self._propose_each(batch, behind)
-                results = self._synchronizer.write(writes) if writes else []
+                results = self._shared.write(writes) if writes else []
             except errors.BackendUnavailable:
                 batch.end(record_editor.Unwritten.UNAVAILABLE)
                 break
