@@ -409,14 +409,17 @@ class EndingsTest(testtools.TestCase):
 
 
 def boot(cloud, name, uuid):
-    """Boot a server, one write of Nova's or of a scheduler's after the other."""
+    """Boot a server, one write of Nova's or of a scheduler's after the other.
+
+    nova-compute saves instance and node holding one lock; each is published by itself.
+    """
     cloud.claim_on(uuid, name)
     yield
     cloud.mirror(uuid)
     yield
-    cloud.instance(name, HOSTS[uuid], f"node-{uuid}")
-    yield
     cloud.counted[uuid].add(name)
+    yield
+    cloud.instance(name, HOSTS[uuid], f"node-{uuid}")
     yield
     cloud.report(uuid)
     yield
@@ -430,6 +433,8 @@ def stay(cloud, name):
 def go(cloud, name):
     """Boot and be deleted; the allocation goes last."""
     yield from boot(cloud, name, "n1")
+    # Destroyed: it takes nothing any more, whatever is still counted.
+    cloud.true_servers["n1"].discard(name)
     cloud.instance(name, None)
     yield
     cloud.leave("n1", name)
@@ -465,9 +470,9 @@ def move(cloud, name):
     yield
     cloud.migration(name, "h2", "node-n2")
     yield
+    cloud.counted["n2"].add(name)
     cloud.instance(name, "h2", "node-n2")
     yield
-    cloud.counted["n2"].add(name)
     cloud.report("n2")
     yield
     cloud.leave("n1", name)
