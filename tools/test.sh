@@ -6,6 +6,7 @@
 #   tools/test.sh                 everything a change must pass (about 25 minutes, 2 cores)
 #   tools/test.sh --fast          lint and unit tests
 #   tools/test.sh --all           also all of Nova's selection, Nova 31-33, faults, races, Tempest
+#   tools/test.sh --faults        every fault on every engine, into the documents' table
 #   tools/test.sh --only STAGE    one stage; may be repeated, or STAGE,STAGE
 #   tools/test.sh --list          the stages
 #   tools/test.sh --here          use the Python environment that is active, make none
@@ -42,6 +43,7 @@ ci|conformance|1200|tests/functional/synchronizer: every driver against its real
 ci|functional|1200|the rest of tests/functional: Nova in process, real back ends
 ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
+ci|engine_faults|900|tests/engine_faults: a short selection of faults of engines and schedulers
 ci|docs|600|documents and release notes with -W, the sample of the options
 ci|packaging|600|build the wheel, install it alone, load its entry points
 all|nova_all|10800|all of Nova's selection, with the plugin
@@ -49,12 +51,13 @@ all|nova31|3600|smoke selection of Nova 31
 all|nova32|3600|smoke selection of Nova 32
 all|nova33|3600|smoke selection of Nova 33
 all|faults|5400|faults on a real control plane
+all|engine_faults_all|10800|every fault on every engine, a kill and a freeze at each step
 all|capacity|3600|schedulers race for little room on a real control plane
 all|tempest|7200|tempest.api.compute against a real control plane
 "
 
 usage() {
-    sed -n '5,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '5,27s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
 stage_field() {
@@ -63,7 +66,7 @@ stage_field() {
 }
 
 list_stages() {
-    echo "$STAGES" | awk -F'|' 'NF == 4 { printf "%-12s %-5s %s\n", $2, $1, $4 }'
+    echo "$STAGES" | awk -F'|' 'NF == 4 { printf "%-17s %-5s %s\n", $2, $1, $4 }'
 }
 
 # --- what to run ------------------------------------------------------------
@@ -82,6 +85,7 @@ parse_arguments() {
         case $1 in
             --fast) levels="fast" ;;
             --all) levels="fast ci all" ;;
+            --faults) only="$only engine_faults_all" ;;
             --only)
                 [[ $# -ge 2 ]] || { echo "--only needs a stage; see --list" >&2; exit 2; }
                 only="$only ${2//,/ }"
@@ -311,6 +315,14 @@ run_script() {
     count_tests "$script" "$out/run.log" $status $((SECONDS - start)) "${streams[@]}"
 }
 
+# run_engine_faults ARGUMENTS...: faults on engines, as tests/engine_faults tries them.
+run_engine_faults() {
+    local out=$RESULTS/$STAGE start=$SECONDS status
+    limited python -m tests.engine_faults --json "$out/outcomes.json" "$@" >"$out/run.log" 2>&1
+    status=$?
+    count_tests "$STAGE" "$out/run.log" $status $((SECONDS - start))
+}
+
 # run_nova RELEASE SELECTION ARGUMENTS...: Nova's own tests. What counts is the
 # difference from stock Nova's record: a test that fails in stock too is no failure.
 run_nova() {
@@ -396,6 +408,8 @@ stage_nova31() { run_nova 31 smoke; }
 stage_nova32() { run_nova 32 smoke; }
 stage_nova33() { run_nova 33 smoke; }
 stage_faults() { run_script faults.sh; }
+stage_engine_faults() { run_engine_faults --short; }
+stage_engine_faults_all() { run_engine_faults --file; }
 stage_capacity() { run_script capacity.sh --runs 3 --schedulers 4; }
 stage_tempest() { run_tempest; }
 

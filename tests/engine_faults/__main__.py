@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-import rich
+from rich import console
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.testing import server_processes
@@ -74,7 +74,7 @@ def main() -> int:
             tried = fault.Fault("(start)", 0.0, lambda trial: None)
             told(fault.Outcome(kind.name, tried.name, False, None, 0, None, 0, 0, {}, str(error)))
     new = outcomes[before:]
-    rich.print(report.table(outcomes))
+    console.Console(width=160).print(report.table(outcomes))
     if given.file:
         DOCUMENT.write_text(report.to_rst(outcomes))
     failed = sum(not each.passed for each in new)

@@ -267,6 +267,15 @@ class _Child:
         else:
             self._client.write([records.Write(key, standing.revision, deleted=True)])
 
+    def _novelty(self) -> None:
+        """Create a record that never was, and delete it."""
+        name = f"novelty-{self._options.identity}-{next(self._numbers)}"
+        key = records.RecordKey(namespaces.CELLS.name, name)
+        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        [result] = self._client.write([records.Write(key, 0, state)])
+        if result.record is not None:
+            self._client.write([records.Write(key, result.record.revision, deleted=True)])
+
     def _collect(self) -> None:
         """Leave a tombstone, and collect."""
         for _ in range(2):

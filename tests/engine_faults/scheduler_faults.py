@@ -22,8 +22,8 @@ _REACH_SECONDS = 25.0
 #: by driver and step, an operation of the scheduler's process.
 PROVOCATIONS = {
     ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
-    ("memcached", "add the birth of an absent record"): "phoenix",
-    ("memcached", "append the record's name to the index"): "phoenix",
+    ("memcached", "add the birth of an absent record"): "novelty",
+    ("memcached", "append the record's name to the index"): "novelty",
     ("etcd", "send it again, to write over a tombstone"): "phoenix",
     ("etcd", "drop what an earlier epoch left"): "reset",
     ("etcd", "raise the floor and drop tombstones, in one transaction"): "collect",
