@@ -28,6 +28,7 @@ from tools.bench import cluster as cluster_module
 from tools.bench import databases, figures, floor, meters, options, servers
 
 DISTINCT, SAME = "distinct", "same"
+_WARM_UP_SECONDS = 8.0
 
 
 @attrs.define
@@ -36,7 +37,6 @@ class Client:
 
     port: int
     batches: Iterator[dict[str, Any]]
-    servers: int
     latencies: list[float] = attrs.field(factory=list)
     refused: int = 0
     consumers: list[str] = attrs.field(factory=list)
@@ -83,9 +83,7 @@ def measure(
     """Write batches of ``size`` servers, ``calls`` at a time; deletes them afterwards."""
     roomy = floor.hosts(min(hosts, 1000), hosts, servers=1000 if on == SAME else 20)
     port = running.settings.port("placement")
-    clients = [
-        Client(port, _batches(roomy, size, number, calls, on), size) for number in range(calls)
-    ]
+    clients = [Client(port, _batches(roomy, size, number, calls, on)) for number in range(calls)]
     meter = meters.Meters(running, {})
     before = meter.read()
     until = time.perf_counter() + seconds
@@ -139,6 +137,8 @@ def main() -> int:
         if not databases.is_populated(running.settings, given.hosts):
             raise SystemExit(f"populate {given.hosts} hosts first: tools/bench.sh --populate-only")
         running.start_placement(given.hosts)
+        # Its processes read their tables and fill their caches with the first calls.
+        measure(running, given.hosts, 1, 4, DISTINCT, _WARM_UP_SECONDS)
         for on in given.on:
             for size in given.servers:
                 for calls in given.calls:
