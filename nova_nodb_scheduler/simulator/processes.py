@@ -56,8 +56,15 @@ class SchedulerProcess:
     def is_idle(self) -> bool:
         return self.is_ready and self.asked is None and not self._paused
 
+    @property
+    def is_away(self) -> bool:
+        """Whether only the timeline can bring it back: killed for a while, or paused."""
+        return self._paused or self._process is None
+
     def start(self) -> None:
-        """Start a process; the world hears of it by the pipe."""
+        """Start a process, unless there is one; the world hears of it by the pipe."""
+        if self._process is not None:
+            return
         self._starts += 1
         ours, theirs = self._context.Pipe()
         answers, questions = self._context.Pipe()

@@ -155,8 +155,9 @@ class Reporter:
         try:
             while batch := self._next(everything=everything):
                 done += self._publish(batch)
-            if self._beat_at is None or now - self._beat_at >= self._beat_seconds:
-                self._beat(now)
+                # More may come for as long as this goes on.
+                self._beat_if_due()
+            self._beat_if_due()
         except errors.NodbError:
             self.figures.failures += 1
         return done
@@ -185,6 +186,11 @@ class Reporter:
             raise
         self._allowed -= len(keys)
         return len(keys)
+
+    def _beat_if_due(self) -> None:
+        now = self._now_seconds()
+        if self._beat_at is None or now - self._beat_at >= self._beat_seconds:
+            self._beat(now)
 
     def _beat(self, now: float) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import (
     choice,
@@ -233,13 +234,16 @@ class Scheduler:
 
     def follow(self, timeout_seconds: float = 5.0) -> bool:
         """Apply all that the back end holds now; False if that was not to be had in time."""
-        head = self._synchronizer.head()
+        try:
+            head = self._synchronizer.head()
+        except errors.BackendUnavailable:
+            return False
         if not self._options.in_step:
             return self.replicator.wait_until(head.version, timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
         while (self.replicator.status().cursor_version or -1) < head.version:
-            self.replicator.step()
-            if time.monotonic() > deadline:
+            outcome = self.replicator.step()
+            if time.monotonic() > deadline or outcome is replication.StepOutcome.DISCONNECTED:
                 return False
         return True
 

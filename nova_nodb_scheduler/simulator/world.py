@@ -327,11 +327,17 @@ class World:
 
     def _pause_seconds(self) -> float:
         if self._in_step:
-            return 0.0 if not self._is_deciding else _LISTEN_SECONDS
+            return _LISTEN_SECONDS if self._is_held_up or not self._events else 0.0
         if not self._events:
             return _LISTEN_SECONDS
         due = self._clock.real_seconds(self._events[0][0] - self._clock.now_seconds())
         return min(max(due, 0.0), _LISTEN_SECONDS)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether time stands still, step by step, until a scheduler has done something."""
+        present = [each for each in self.schedulers if not each.is_away]
+        return any(each.asked is not None for each in present) or bool(self._queue and present)
 
     @property
     def _is_deciding(self) -> bool:
@@ -365,7 +371,7 @@ class World:
     def _happen(self) -> None:
         """Let happen what is due; step by step, the next thing once all is answered."""
         if self._in_step:
-            if self._events and not self._queue and not self._is_deciding:
+            if self._events and not self._is_held_up:
                 self._clock.advance(self._events[0][0])
                 with self._lock:
                     heapq.heappop(self._events)[2]()

@@ -213,3 +213,17 @@ class RunsTest(testtools.TestCase):
         self.assertGreater(figures["unclaimable_tries"], 0)
         self.assertGreater(figures["longest_gap_seconds"], 1.0)
         self.assertEqual(0, figures["overcommitted_servers"])
+
+    def test_step_by_step_a_scheduler_may_fail_as_well(self):
+        _, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(20, every_seconds=0.25, lifetime_seconds=1.0),
+            "1 scheduler-paused 0 for 1",
+            "2.6 backend-killed for 1",
+            "4 scheduler-killed 0 for 0.5",
+            build_seconds=0.2,
+        )
+
+        self.assertEqual({"placed": 20}, figures["outcomes"])
+        self.assertGreater(figures["unclaimable_tries"], 0)
+        self.assertEqual((1, 0), (figures["restarts"], figures["leaked_claims"]))
