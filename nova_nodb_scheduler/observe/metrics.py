@@ -39,12 +39,16 @@ class _AtScrape(registry.Collector):
         yield family
 
 
-_ENDS = ("settled", "expired", "reconciled")
-_AGES = ("oldest_pending_seconds",)
+#: Values of labels, by the names of the figures.
+_STATES = {"pending": "pending", "confirmed": "confirmed"}
+_ENDS = {"settled": "settled", "expired": "expired", "reconciled": "reconciled"}
+_AGES = {"oldest_pending_seconds": "pending"}
 
 
-def _some(figures: Callable[[], Mapping[str, float]], kinds: tuple[str, ...]) -> dict[str, float]:
-    return {name: value for name, value in figures().items() if name in kinds}
+def _some(
+    figures: Callable[[], Mapping[str, float]], labels: Mapping[str, str]
+) -> dict[str, float]:
+    return {labels[name]: value for name, value in figures().items() if name in labels}
 
 
 class Metrics:
@@ -176,9 +180,9 @@ class Metrics:
         :param figures: called in the exporter's thread
         """
         for name, text, label, kinds in (
-            ("nodb_claims", "Claims on hosts", "state", ("pending", "confirmed")),
+            ("nodb_claims", "Claims on hosts", "state", _STATES),
             ("nodb_claims_ended", "Claims this process ended", "how", _ENDS),
-            ("nodb_claims_pending", "Age of the oldest pending claim", "age", _AGES),
+            ("nodb_claims_oldest_seconds", "Age of the oldest claim", "state", _AGES),
         ):
             ask = functools.partial(_some, figures, kinds)
             self.registry.register(_AtScrape(name, text, label, ask))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What status gathers from back end and schedulers, and what it calls a problem."""
 
+import io
+
+import rich.console
 import testtools
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import deployment
+from nova_nodb_scheduler.cmd import command, deployment, health
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer.drivers import memory
@@ -180,9 +183,20 @@ class GatherTest(testtools.TestCase):
             )
             self.answers[host] = [samples.status(host, 1)]
 
-        claims = self.gather().claims
-        self.assertEqual(2.0, claims["pending"])
-        self.assertTrue(claims["settles"].startswith("b:"))
+        found = self.gather()
+        self.assertEqual(2.0, found.claims["pending"])
+        self.assertTrue(found.claims["settles"].startswith("b:"))
+        shown = self.shown(found)
+        self.assertIn("Claims", shown)
+        self.assertRegex(shown, r"pending +│ 2 ")
+        self.assertRegex(shown, r"settled by +│ b:1:1 ")
+
+    def shown(self, found):
+        """Return what people see of it."""
+        printer = command.Command(None, None)
+        printer.console = rich.console.Console(width=160, record=True, file=io.StringIO())
+        health.show(printer, found)
+        return printer.console.export_text()
 
     def test_no_scheduler_at_all_is_a_problem(self):
         self.assertEqual(("No scheduler with the plugin runs.",), self.gather().problems)

@@ -61,7 +61,7 @@ class TestMetrics(testtools.TestCase):
         found = [
             value(self.registry, "nodb_claims", state="pending"),
             value(self.registry, "nodb_claims_ended", how="settled"),
-            value(self.registry, "nodb_claims_pending", age="oldest_pending_seconds"),
+            value(self.registry, "nodb_claims_oldest_seconds", state="pending"),
         ]
         self.assertEqual([1.0, 4.0, 2.5], found)
         self.assertIsNone(value(self.registry, "nodb_claims", state="asked"))
