@@ -50,10 +50,27 @@ class FallbackClaims:
         take_back: Callable[[], None],
     ) -> bool:
         """Claim, have the resources allocated, confirm; False if they could not be had."""
+        try:
+            answer = self._taken(move)
+        except deciding.NeedsPlacement as error:
+            LOG.warning("Claims are not judged by now: %(error)s", {"error": error})
+            answer = None
+        except Exception:
+            LOG.exception("A host cannot be claimed; it is allocated by Nova's own claim alone.")
+            answer = None
+        if answer is None:
+            return allocate()
+        own = self._parts.ways.claimer
+        return outside_claims.carried_out(own, answer, move, allocate, take_back)
+
+    def _taken(self, move: outside_claims.Move) -> claimer.Taken | claimer.NotTaken | None:
+        """Claim; None where there is nothing yet to judge a claim by.
+
+        :raises NeedsPlacement: what is known may be old, and nobody can tell
+        """
         chosen = self._chosen(move.host)
         if chosen is None:
-            # A host that came since: there is nothing yet to judge a claim by.
-            return allocate()
+            return None
         own = self._parts.ways.claimer
         places = self._parts.places(move.consumer)
         share = attrs.evolve(
@@ -66,15 +83,11 @@ class FallbackClaims:
         [answer] = own.take(move.request, [wanted], deadline)
         if _is_full(answer) and not self._is_proved:
             # Placement has just offered it: what is known of it may be old.
-            try:
-                changed = not self._proves(move.resources, self._began)
-            except deciding.NeedsPlacement as error:
-                LOG.warning("Claims are not judged by: %(error)s", {"error": error})
-                return allocate()
+            changed = not self._proves(move.resources, self._began)
             self._is_proved = True
             if changed:
                 [answer] = own.take(move.request, [wanted], deadline)
-        return outside_claims.carried_out(own, answer, move, allocate, take_back)
+        return answer
 
     def _chosen(self, host: str) -> choice.Choice | None:
         engine = self._parts.engine

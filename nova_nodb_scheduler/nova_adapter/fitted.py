@@ -25,7 +25,9 @@ from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 _NUMA = "numa_topology"
 _PCI = "pci_requests"
-_MAPPING = "provider_mapping"
+
+#: Providers by group of resources, as Placement's allocation requests name them.
+MAPPING = "provider_mapping"
 
 
 def of_request(spec: Any) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def of_request(spec: Any) -> dict[str, Any]:
         found[_PCI] = requests.obj_to_primitive()
         found[claim_facts.DEVICES] = sum(int(each.count) for each in requests.requests)
     if found:
-        found[_MAPPING] = spec.get_request_group_mapping()
+        found[MAPPING] = spec.get_request_group_mapping()
     return found
 
 
@@ -81,7 +83,7 @@ class _Wanted:
         return cls(
             topology,
             list(requests.requests) if requests is not None else [],
-            state.get(_MAPPING),
+            state.get(MAPPING),
         )
 
 

@@ -25,7 +25,7 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, requests
-from nova_nodb_scheduler.nova_adapter import request_conversion
+from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
 from nova_nodb_scheduler.scheduling import choice, claimer
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
@@ -242,7 +242,7 @@ def _claiming(function: Any) -> Any:
         if outside is None or scheduler_utils.request_is_rebuild(spec):
             return allocate()
         host, resources = _largest(request["allocations"])
-        asked = request_conversion.request(spec, (), ())
+        asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         move = Move(consumer, host, resources, share_of(asked.flavor), asked)
         return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
@@ -300,6 +300,18 @@ def share_of(flavor: requests.Flavor) -> claims.NodeShare:
         disk_gb=flavor.root_gb + flavor.ephemeral_gb,
         instances=1,
         io_operations=1,
+    )
+
+
+def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> requests.Request:
+    """Return a request that names the providers of the allocation it is to have.
+
+    Nova itself fills them in only after its claim.
+    """
+    if not asked.fitted:
+        return asked
+    return attrs.evolve(
+        asked, fitted={**asked.fitted, fitted.MAPPING: dict(allocation.get("mappings") or {})}
     )
 
 
