@@ -169,14 +169,12 @@ class FrameKeeper:
 
     def _take_new_hosts(self, source: fact_source.FactSource) -> None:
         """Take hosts in that the frame does not hold, all at once."""
-        batch = host_batches.read(
-            source,
-            source.snapshot.namespace(_NODES),
-            self._ratios,
-            self._memberships.of,
-            _Known(self._engine.frame),
-        )
-        self._engine.frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
+        frame = self._engine.frame
+        nodes = source.snapshot.namespace(_NODES)
+        frame.expect(len(nodes))
+        known = _Known(frame)
+        for batch in host_batches.read(source, nodes, self._ratios, self._memberships.of, known):
+            frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
 
     # -- what changed ---------------------------------------------------------------
 

@@ -8,7 +8,7 @@ by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import attrs
@@ -25,6 +25,9 @@ from nova_nodb_scheduler.scheduling import (
     service_facts,
 )
 from nova_nodb_scheduler.store import snapshot as snapshot_module
+
+#: What is made on the way of so many hosts is soon used again for the next.
+_HOSTS_AT_A_TIME = 4096
 
 
 @attrs.frozen(eq=False)
@@ -47,8 +50,8 @@ def read(
     ratios: node_facts.DefaultRatios,
     aggregates: Callable[[str], tuple[str, ...]],
     known: Container[str],
-) -> HostBatch:
-    """Read all hosts that can be read together and are not known.
+) -> Iterator[HostBatch]:
+    """Read all hosts that can be read together and are not known, some at a time.
 
     What is read of each equals what :meth:`.fact_source.FactSource.facts` says.
 
@@ -61,13 +64,14 @@ def read(
     }
     (cells, cell_codes), (hosts, host_codes), (names, name_codes) = texts.values()
     running = source.services()
+    found = zip(
+        nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
+    )
     kept: list[bytes] = []
     places: list[host_frame.Place] = []
     services: list[service_facts.ServiceFacts] = []
     providers: list[host_facts.ProviderFacts | None] = []
-    for key, digest, cell_code, host_code, name_code in zip(
-        nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
-    ):
+    for key, digest, cell_code, host_code, name_code in found:
         if type(digest) is not bytes or key in known or source.is_claimed(key):
             continue
         place = host_frame.Place(
@@ -81,11 +85,26 @@ def read(
         places.append(place)
         services.append(service)
         providers.append(source.provider(key))
+        if len(kept) == _HOSTS_AT_A_TIME:
+            yield _batch(kept, places, services, providers, ratios, aggregates)
+            kept, places, services, providers = [], [], [], []
+    if kept:
+        yield _batch(kept, places, services, providers, ratios, aggregates)
+
+
+def _batch(
+    kept: list[bytes],
+    places: list[host_frame.Place],
+    services: list[service_facts.ServiceFacts],
+    providers: list[host_facts.ProviderFacts | None],
+    ratios: node_facts.DefaultRatios,
+    aggregates: Callable[[str], tuple[str, ...]],
+) -> HostBatch:
     rows = np.frombuffer(b"".join(kept), kept_nodes.ROW)
     numbers = _numbers(rows, ratios)
     for name, dtype in _SERVICE_COLUMNS.items():
-        found = (getattr(service, name) for service in services)
-        numbers[name] = np.fromiter(found, dtype, len(services))
+        said = (getattr(service, name) for service in services)
+        numbers[name] = np.fromiter(said, dtype, len(services))
     return HostBatch(places, numbers, [aggregates(place.host) for place in places], providers)
 
 

@@ -304,6 +304,12 @@ class HostFrame:
             self.log.add(row)
         return row
 
+    def expect(self, hosts: int) -> None:
+        """Have rows for so many hosts, and none to spare."""
+        lacking = hosts - len(self) - len(self._free)
+        if lacking > 0:
+            self._grow(self.rows + lacking)
+
     def fill(
         self,
         places: Sequence[Place],
@@ -316,8 +322,7 @@ class HostFrame:
         :param numbers: by plain column, shape (n,); of hosts that never
             reported their usage 0 where a report gives it
         """
-        if len(self._free) < len(places):
-            self._grow(self.rows + len(places) - len(self._free))
+        self.expect(len(self) + len(places))
         rows = [self._free.pop() for _place in places]
         self.tenure[rows] += 1
         for name in PLAIN_COLUMNS:

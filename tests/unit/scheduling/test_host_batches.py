@@ -128,6 +128,9 @@ class TogetherTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.FakeLogger())  # of hosts that are left out
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.scheduling.host_batches._HOSTS_AT_A_TIME", 4)
+        )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
