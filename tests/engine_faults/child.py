@@ -36,13 +36,17 @@ BEATS = frozenset({namespaces.SCHEDULERS.name, namespaces.LEASES.name})
 
 @attrs.frozen
 class Options:
-    """What a scheduler's process is given at its start."""
+    """What a scheduler's process is given at its start.
+
+    :param claims: False: it takes no claims, so that its ledger breaks
+    """
 
     identity: str
     backend: backends.BackendChoice
     policies: dict[str, str]
     seed: int
     pause_seconds: float
+    claims: bool = True
 
 
 def digest(payload: bytes) -> str:
@@ -82,6 +86,8 @@ class _Child:
         self._scheduler = scheduler.Scheduler(
             options.identity, self._client, self._call, self._steps, self._rng
         )
+        if not options.claims:
+            self._scheduler.claim_nothing()
         self._reporter = rows.Reporter(self._client, lambda keys: self._call("rows", keys))
         self._working = threading.Event()
         self._resting = threading.Event()

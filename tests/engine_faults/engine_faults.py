@@ -307,6 +307,7 @@ REDIS += (
 
 
 def _full_memcached(trial: fault.Trial) -> None:
+    from pymemcache import exceptions
     from pymemcache.client import base
 
     sizes = (100, 500, 1_000, 2_000, 5_000, 20_000, 100_000)
@@ -319,7 +320,7 @@ def _full_memcached(trial: fault.Trial) -> None:
             try:
                 if not client.set(name, bytes(size), noreply=False):
                     break
-            except base.MemcacheError:
+            except exceptions.MemcacheError:
                 break
             names.append(name)
     trial.notes["items of others"] = len(names)

@@ -9,6 +9,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
+
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import (
     choice,
@@ -17,6 +19,7 @@ from nova_nodb_scheduler.scheduling import (
     engine,
     host_facts,
     host_frame,
+    namespaces,
     options,
     placing,
     planning,
@@ -57,6 +60,32 @@ _FEED = replication.ReplicatorOptions(
 _SETTLING = settling.SettlingOptions(
     look_seconds=0.5, ask_after_seconds=0.5, ask_most_seconds=1.0, hasten_seconds=0.2
 )
+
+
+#: Where the reporter says in which epoch it published everything.
+SWEPT = "swept"
+
+
+class _ProvedViews(claim_views.StoreViews):
+    """Views of a store whose epoch was swept: until then nobody decides by it."""
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        follower: replicator.Replicator,
+        make_fits: claim_views.MakeFits,
+    ) -> None:
+        super().__init__(store, follower, make_fits)
+        self._known = store
+
+    def view(self, request: requests.Request) -> claim_batches.View | None:
+        # Before the view: what it shows is then at least what was swept.
+        cells = self._known.snapshot().namespace(namespaces.CELLS.name)
+        swept = cells.get(SWEPT)
+        found = super().view(request)
+        if found is None or swept is None or swept.state["epoch"] != found.cursor.epoch:
+            return None
+        return found
 
 
 class Authority(placing.Authority):
@@ -115,7 +144,7 @@ class Scheduler:
         )
         self._frame = _full_of_room(rng)
         bounds = claimed.Bounds.of(self._frame.settings)
-        views = claim_views.StoreViews(
+        views = _ProvedViews(
             self.store, self.replicator, lambda found, _request: claimed.make_fits(found, bounds)
         )
         batches = claim_batches.ClaimBatches(
@@ -148,6 +177,10 @@ class Scheduler:
         self._authority = Authority(call, observed.at_claims)
         synchronizer.on_step = observed.at_driver
         self._numbers = itertools.count()
+
+    def claim_nothing(self) -> None:
+        """Place without claims, as a lone scheduler may."""
+        self._parts = attrs.evolve(self._parts, claimer=claimer.NoClaims())
 
     def start(self) -> None:
         """Start the threads."""

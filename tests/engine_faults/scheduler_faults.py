@@ -136,10 +136,11 @@ def _snapshot_under_load(trial: fault.Trial) -> None:
     victim.pause()
     victim.end()
     trial.replace(victim)
-    trial.healed()
     trial.world.wait_ready(world.START_SECONDS)
+    trial.healed()
     for each in others:
         each.ask("provoke", "")
+    trial.world.work()
     trial.recovered()
 
 

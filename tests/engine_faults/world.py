@@ -12,11 +12,12 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
-from tests.engine_faults import child, engines, ledger, processes, rows
+from tests.engine_faults import child, engines, ledger, processes, rows, scheduler
 
 POLICIES = {"apart": ledger.ANTI_AFFINITY, "together": ledger.AFFINITY}
 
@@ -34,6 +35,7 @@ class World:
 
     :param site: how the back end is reached
     :param pause_seconds: most time between two operations of a scheduler
+    :param claims: False: schedulers take none, to see that the ledger notices
     """
 
     def __init__(
@@ -43,17 +45,20 @@ class World:
         *,
         seed: int = 1,
         pause_seconds: float = 0.03,
+        claims: bool = True,
     ) -> None:
         self.site = site
         self._count = schedulers
         self._seed = seed
         self._pause_seconds = pause_seconds
+        self._claims = claims
         self.ledger = ledger.Ledger(dict.fromkeys(rows.MADE, rows.VCPUS), POLICIES)
         self.clerk = processes.Clerk(self.ledger)
         self._lives = itertools.count()
         self.schedulers: list[processes.Process] = []
         self.client: contract.Synchronizer = site.direct.make()
         self._reporter = rows.Reporter(self.client, self.clerk.rows)
+        self._swept_epoch = ""
         self._reporting = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="reporter", daemon=True)
@@ -66,7 +71,7 @@ class World:
     def start(self) -> None:
         """Publish the hosts and start the schedulers."""
         self.client.open()
-        self.sweep()
+        self._sweep_new_epoch()
         self._reporting.set()
         self._thread.start()
         for place in range(self._count):
@@ -89,6 +94,7 @@ class World:
                 POLICIES,
                 self._seed,
                 self._pause_seconds,
+                self._claims,
             ),
             self.clerk.answer,
         )
@@ -118,10 +124,29 @@ class World:
                 continue
             turn += 1
             with contextlib.suppress(errors.NodbError):
+                self._sweep_new_epoch()
                 for host in rows.MADE:
                     self._reporter.publish(rows.host_keys(host))
                 if turn % 5 == 0:
                     self._reporter.publish(map(rows.instance_key, self.ledger.standing()))
+
+    def _sweep_new_epoch(self) -> None:
+        """Publish everything in an epoch that lacks it, and then say so.
+
+        :raises BackendUnavailable: it is to be done again
+        """
+        epoch = self.client.head().epoch
+        if epoch == self._swept_epoch:
+            return
+        self.sweep()
+        key = records.RecordKey(namespaces.CELLS.name, scheduler.SWEPT)
+        standing = self.client.read([key]).get(key)
+        live = standing is not None and not standing.deleted
+        payload = codec.encode({"epoch": epoch}, namespaces.CELLS.schema, record=str(key))
+        revision = standing.revision if standing is not None and live else 0
+        [result] = self.client.write([records.Write(key, revision, payload)])
+        if result.won and self.client.head().epoch == epoch:
+            self._swept_epoch = epoch
 
     def sweep(self) -> None:
         """Make every record equal to the ledger, as a reporter's sweep does.
@@ -249,6 +274,7 @@ class World:
         left = ""
         while True:
             try:
+                self._sweep_new_epoch()
                 self.sweep()
                 left = self.difference()
             except errors.BackendUnavailable as error:
@@ -274,7 +300,10 @@ class World:
 
     def difference(self) -> str:
         """Say what a replica lacks, or what leaked; empty if all is well."""
-        held = self.records()
+        return self.difference_to(self.records())
+
+    def difference_to(self, held: dict[tuple[str, str], bytes]) -> str:
+        """Say how replicas differ from what the back end is said to hold, or what leaked in it."""
         leaked = self._leaked(held)
         if leaked:
             return leaked

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fault suite of engines: it leaves no step out, and what it looks for it finds."""
+
+from __future__ import annotations
+
+import unittest
+
+from stevedore import extension
+
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.synchronizer import claim_batches, loader
+from nova_nodb_scheduler.wire import codec
+from tests.engine_faults import (
+    catalogue,
+    engines,
+    fault,
+    report,
+    scheduler_faults,
+    steps,
+    world,
+)
+
+
+class TestCoverage(unittest.TestCase):
+    def test_every_shared_driver_has_an_engine(self) -> None:
+        drivers = set(extension.ExtensionManager(loader.NAMESPACE).names())
+        self.assertEqual(drivers - {"memory"}, {each.driver for each in engines.ENGINES})
+
+    def test_every_step_has_a_kill_and_a_freeze_case_on_every_engine(self) -> None:
+        for kind in engines.ENGINES:
+            names = {each.name for each in catalogue.faults(kind)}
+            expected = {("driver", step) for step in kind.steps()}
+            expected |= {("claims", step) for step in claim_batches.ClaimBatches.STEPS}
+            self.assertLess(len(claim_batches.ClaimBatches.STEPS), len(expected))
+            for layer, step in expected:
+                for action in ("kill", "freeze"):
+                    self.assertIn(f"{action} at {layer}: {step}", names)
+
+    def test_names_are_unique_and_every_short_one_is_of_some_fault(self) -> None:
+        for kind in engines.ENGINES:
+            names = [each.name for each in catalogue.faults(kind)]
+            self.assertEqual(len(names), len(set(names)))
+            for part in catalogue.SHORT.get(kind.name, ()):
+                self.assertTrue(any(part in name for name in names), part)
+
+    def test_provocations_are_of_steps_that_there_are(self) -> None:
+        known = {(kind.driver, step) for kind in engines.ENGINES for step in kind.steps()}
+        self.assertLessEqual(scheduler_faults.PROVOCATIONS.keys(), known)
+
+
+class TestSensitivity(unittest.TestCase):
+    """What the suite must catch."""
+
+    def world(self, **changes: bool) -> world.World:
+        engine = self.enterContext(engines.SQLite())
+        made = world.World(engine.site(), **changes)
+        self.addCleanup(made.stop)
+        made.start()
+        return made
+
+    def test_schedulers_without_claims_are_caught(self) -> None:
+        made = self.world(claims=False)
+        made.work()
+        world.wait(lambda: made.ledger.counts["over-commits"], 60.0, "nothing was over-committed")
+        with self.assertRaisesRegex(world.Broken, "of 4 VCPUs were granted"):
+            made.check_ledger()
+
+    def test_replicas_that_differ_and_claims_that_are_left_are_caught(self) -> None:
+        made = self.world()
+        made.work()
+        self.assertTrue(made.wait_grants(3, 60.0))
+        made.check()
+        held = made.records()
+        self.assertEqual("", made.difference_to(held))
+        extra = {**held, ("cells", "extra"): b"{}"}
+        self.assertIn("differs in [('cells', 'extra')]", made.difference_to(extra))
+        claims = [key for key in held if key[0] == "claims"]
+        self.assertNotEqual([], claims)
+        state = {"claims": {"nobody's": {"state": "confirmed"}}}
+        left = {**held, claims[0]: codec.encode(state, namespaces.CLAIM_RECORDS.schema, record="left")}
+        self.assertIn("claims are left on", made.difference_to(left))
+
+    def test_schedulers_that_do_not_decide_have_not_recovered(self) -> None:
+        with self.assertRaisesRegex(world.Broken, "not recovered within"):
+            self.world().recover(1.0)
+
+    def test_a_step_that_nobody_comes_by_fails_its_trial(self) -> None:
+        made = self.world()
+        victim = made.schedulers[0]
+        victim.ask("arm", "driver", "no such step", steps.Action.KILL.value, "")
+        made.work()
+        self.assertFalse(victim.reached(3.0))
+
+
+class TestReport(unittest.TestCase):
+    def test_outcomes_survive_json_and_steps_share_a_row(self) -> None:
+        outcomes = [
+            fault.Outcome("SQLite", f"kill at driver: {step}", True, 0.5, 10.0, 1.0, 3, 4.0, {})
+            for step in ("lock", "commit")
+        ]
+        outcomes.append(
+            fault.Outcome("SQLite", "reset", False, None, 10.0, None, 3, 4.0, {}, "broken")
+        )
+        self.assertEqual(outcomes, report.from_json(report.to_json(outcomes)))
+        text = report.to_rst(outcomes)
+        self.assertIn("each of 2 steps of the driver\n     - 2 of 2\n", text)
+        self.assertIn("     - reset\n     - 0 of 1\n     - -\n", text)
