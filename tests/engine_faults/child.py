@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import connection as mp_connection
 from typing import Any
@@ -62,6 +63,7 @@ def run(
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Child(options, commands, questions).live()
     # Threads may hang in a server that does not answer; nothing is left to be done.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -199,7 +200,12 @@ REDIS = (
         server=("--save", "3600 1000000"),
     ),
     fault.Fault(
-        "stale replica promoted", fault.ENGINE_SECONDS, _stale_replica, proxied=True, private=True
+        "stale replica promoted",
+        fault.ENGINE_SECONDS,
+        _stale_replica,
+        proxied=True,
+        private=True,
+        moves=True,
     ),
 )
 
@@ -282,17 +288,30 @@ def _full_redis(trial: fault.Trial) -> None:
     import redis
 
     with trial.engine.server.client() as client:
-        junk = []
-        try:
-            while True:
-                junk.append(f"junk-{len(junk)}")
-                client.set(junk[-1], os.urandom(2_000))
-        except redis.ResponseError:
-            pass
-        _outage(trial)
-        client.delete(*junk)
+        junk: list[str] = []
+        deadline = time.monotonic() + fault.OUTAGE_SECONDS
+        while time.monotonic() < deadline:
+            # What schedulers free is filled again, down to the last bytes.
+            for size in (2_000, 100, 1):
+                with contextlib.suppress(redis.ResponseError):
+                    while time.monotonic() < deadline:
+                        client.set(f"junk-{len(junk)}", os.urandom(size))
+                        junk.append(f"junk-{len(junk)}")
+            time.sleep(0.02)
+        _note_refusals(trial)
+        for start in range(0, len(junk), 1_000):
+            client.delete(*junk[start : start + 1_000])
     trial.healed()
     trial.recovered()
+
+
+def _note_refusals(trial: fault.Trial) -> None:
+    """Note what schedulers say while an engine has hardly any room.
+
+    What replaces a record of its size may be taken: a feed that still brings
+    its canaries is no dead one.
+    """
+    trial.notes["told"] = ", ".join(sorted({each["state"] for each in trial.world.statuses()}))
 
 
 REDIS += (
@@ -325,8 +344,7 @@ def _full_memcached(trial: fault.Trial) -> None:
             names.append(name)
     trial.notes["items of others"] = len(names)
     time.sleep(fault.OUTAGE_SECONDS)
-    # Records overwrite their own places: whether anybody is refused is chance.
-    trial.notes["told"] = ", ".join(sorted({each["state"] for each in trial.world.statuses()}))
+    _note_refusals(trial)
     for name in names:
         client.delete(name, noreply=True)
     client.version()

@@ -30,6 +30,7 @@ class Fault:
     :param server: options of a server of its own that it needs
     :param proxied: whether schedulers reach the server through a proxy
     :param private: it leaves a server that nobody else should use
+    :param moves: the proxy leads elsewhere in the end, so everybody goes through it
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fault:
     server: tuple[str, ...] = ()
     proxied: bool = False
     private: bool = False
+    moves: bool = False
 
 
 @attrs.frozen

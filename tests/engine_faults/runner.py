@@ -7,6 +7,8 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.testing import server_processes
 from tests.engine_faults import catalogue, engines, fault, processes, world
@@ -54,7 +56,10 @@ def _in_worlds(
             engine = common
             if first.server or first.private:
                 engine = stack.enter_context(kind(*first.server))
-            made = world.World(engine.site(proxied=first.proxied))
+            site = engine.site(proxied=first.proxied)
+            if first.moves:
+                site = attrs.evolve(site, direct=site.through[0])
+            made = world.World(site)
             stack.callback(made.stop)
             failure = _start(made)
             if failure:
