@@ -40,6 +40,14 @@ class Ledger:
             if host.resident:
                 self._written[host.uuid][host.resident_consumer] = host.resident
                 self._granted[host.uuid] = dict(host.resident)
+        classes = (cluster_module.VCPU, cluster_module.MEMORY_MB, cluster_module.DISK_GB)
+        self._room = {
+            name: sum(capacity[name] for capacity in self._capacity.values()) for name in classes
+        }
+        self._granted_in_all = {
+            name: sum(granted.get(name, 0) for granted in self._granted.values())
+            for name in classes
+        }
         self.generations = dict.fromkeys(self._written, 1)
         self.overcommitted_grants = 0
         self.overcommitted_hosts: set[str] = set()
@@ -98,6 +106,7 @@ class Ledger:
         granted = self._granted[host_uuid]
         for name, amount in resources.items():
             granted[name] = granted.get(name, 0) + amount
+            self._granted_in_all[name] += amount
         excess = self._excess(host_uuid, granted)
         if excess:
             self.overcommitted_grants += 1
@@ -114,6 +123,7 @@ class Ledger:
         granted = self._granted[host_uuid]
         for name, amount in resources.items():
             granted[name] -= amount
+            self._granted_in_all[name] -= amount
         return host_uuid
 
     @property
@@ -123,12 +133,7 @@ class Ledger:
 
     def used_share(self) -> float:
         """Return what is granted of the scarcest class, residents included, 0 to 1."""
-        shares = []
-        for name in (cluster_module.VCPU, cluster_module.MEMORY_MB, cluster_module.DISK_GB):
-            room = sum(capacity[name] for capacity in self._capacity.values())
-            used = sum(granted.get(name, 0) for granted in self._granted.values())
-            shares.append(used / room)
-        return max(shares)
+        return max(self._granted_in_all[name] / room for name, room in self._room.items())
 
     def _excess(self, host_uuid: str, used: Mapping[str, int]) -> dict[str, int]:
         capacity = self._capacity[host_uuid]

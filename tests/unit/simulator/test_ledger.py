@@ -78,6 +78,15 @@ class LedgerTest(testtools.TestCase):
         self.assertEqual({}, found.allocations_of("a"))
         self.assertIsNone(found.end("a", {}))
 
+    def test_the_scarcest_class_tells_how_full_the_hosts_are(self):
+        found = self.ledger()
+        self.assertEqual(0.0, found.used_share())
+        self.grant(found, "a", self.room)
+        room = sum(host.capacity[cluster.VCPU] for host in self.cluster.hosts)
+        self.assertEqual(self.room / room, found.used_share())
+        found.end("a", {cluster.VCPU: self.room})
+        self.assertEqual(0.0, found.used_share())
+
     def test_a_grant_without_an_allocation_shows_a_broken_scheduler(self):
         found = self.ledger()
         self.assertRaises(ValueError, found.grant, "a", self.host.uuid, {})
