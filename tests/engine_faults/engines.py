@@ -282,7 +282,7 @@ ENGINES: tuple[type[Engine], ...] = (
     Redis,
     Etcd,
     MariaDB,
+    Galera,
     PostgreSQL,
     PostgreSQLSequencer,
-    Galera,
 )

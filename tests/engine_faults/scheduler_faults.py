@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import time
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import claim_batches
 from tests.engine_faults import engines, fault, processes, rows, scheduler, steps, world
@@ -82,19 +83,36 @@ def _frozen(trial: fault.Trial, victim: processes.Process) -> None:
 # -- readers that sleep ------------------------------------------------------------------
 
 
+def _put_to_sleep(trial: fault.Trial, victim: processes.Process) -> None:
+    """Stop a scheduler while it holds no lock of the engine: it is to sleep as a reader."""
+    for _ in range(20):
+        victim.pause()
+        world.wait(lambda: victim.is_stopped, 5.0, f"{victim.identity} does not stand still")
+        try:
+            trial.retention_passes()
+        except errors.BackendUnavailable:
+            victim.resume()
+            time.sleep(0.2)
+        else:
+            return
+    raise world.Broken(f"{victim.identity} holds locks whenever it is stopped")
+
+
 def _frozen_reader(trial: fault.Trial) -> None:
     """A scheduler sleeps, what it should have read is collected, and it goes on."""
     victim = trial.world.schedulers[0]
-    before = victim.ask("status")["resyncs"]
-    victim.pause()
-    time.sleep(1.0)
-    trial.retention_passes()
-    time.sleep(FREEZE_SECONDS - 1.0)
+    before = victim.ask("status")["reasons"]
+    _put_to_sleep(trial, victim)
+    time.sleep(FREEZE_SECONDS)
     trial.retention_passes()
     victim.resume()
     trial.healed()
     trial.recovered()
-    trial.notes["resyncs"] = victim.ask("status")["resyncs"] - before
+    after = victim.ask("status")["reasons"]
+    new = {name: count for name, count in after.items() if count > before.get(name, 0)}
+    trial.notes["new snapshot"] = ", ".join(new)
+    if not new:
+        raise world.Broken("what was collected was not missed")
 
 
 def _reborn_host(trial: fault.Trial) -> None:
@@ -102,7 +120,7 @@ def _reborn_host(trial: fault.Trial) -> None:
     victim = trial.world.schedulers[0]
     client = trial.world.client
     uuid = sorted(rows.MADE)[0]
-    victim.pause()
+    _put_to_sleep(trial, victim)
     with trial.world.without_reporter():
         keys = [key for key in rows.host_keys(uuid) if key.namespace != "providers"]
         # Others may publish it meanwhile; what counts is that it was gone once.
