@@ -337,8 +337,9 @@ def _add_schedulers(group: Any) -> None:
     group.add_argument(
         "--claim-spread",
         choices=("off", "auto"),
-        default="off",
-        help="whether schedulers prefer different hosts of those that weigh nearly the same",
+        default="auto",
+        help="whether schedulers prefer different hosts of those that weigh nearly the same "
+        "(default: auto, as in the plugin)",
     )
     group.add_argument(
         "--claim-lease-seconds",
