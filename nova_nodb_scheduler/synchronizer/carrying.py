@@ -4,9 +4,9 @@
 1. *mark* the target as incoming: nobody else writes it (:mod:`.moving`).
 2. *copy* a snapshot, *follow* the feed until little is left. The source serves
    as ever; whatever fails up to here has changed nothing in it.
-3. *fence* the source: mark it as moved. From the mark on no write through it
-   is acknowledged.
-4. *drain* the feed up to the mark: all that was acknowledged.
+3. *fence* the source: mark it as moved, and wait until everybody must have
+   looked. From then on no write through it is acknowledged.
+4. *drain* the feed up to the head of that moment: all that was acknowledged.
 5. carry the *claims*, and mark the target *live*.
 
 Claims come last, in one reading behind the fence, for their records tell of
@@ -42,7 +42,9 @@ from nova_nodb_scheduler.wire import codec
 #: Carried behind the fence.
 CLAIMS = (namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name)
 _BATCH_RECORDS = 500
-#: How long the fence may wait for its own mark to come by the feed.
+#: How long a look of others at the marker may hold good, and somewhat more.
+FENCE_SECONDS = 2 * moving.LOOK_SECONDS
+#: How long the drain may wait for the head to come by the feed.
 DRAIN_SECONDS = 60.0
 
 #: Told the phase and how many records were carried in it so far.
@@ -81,12 +83,14 @@ class Mover:
         skipped: Sequence[str],
         option: str = "--to",
         progress: Progress = lambda _phase, _count: None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
         self._target = target
         self._skipped = frozenset((*skipped, *CLAIMS, moving.NAMESPACE))
         self._option = option
         self._progress = progress
+        self._sleep = sleep
         self._carried = carried.Carried(target)
 
     # --- before ---
@@ -144,8 +148,9 @@ class Mover:
         cursor = self._copy("copy")
         cursor = self._follow(cursor)
         fenced = time.monotonic()
-        version = moving.set_mark(self._source, moving.Place.MOVED, move, self._target.name)
-        self._drain(cursor, version)
+        moving.set_mark(self._source, moving.Place.MOVED, move, self._target.name)
+        self._sleep(FENCE_SECONDS)
+        self._drain(cursor, self._source.head().version)
         claims = self._carry_claims()
         self._require_fence(move)
         moving.set_mark(self._target, moving.Place.LIVE, move, self._source.name)

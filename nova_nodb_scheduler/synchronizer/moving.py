@@ -8,21 +8,28 @@ or no record at all) or was left (*moved*). Each process looks at it through
 :class:`Guarded`:
 
 - at every opening and snapshot, in every batch of the feed, and
-- **after every write**. The naive way, to look before it, lets a writer that
-  pauses in between write what nobody carries over. This way the writer writes
-  and then looks, the mover marks and then reads: one of the two sees the
-  other. A write behind the mark is answered "unknown"; its writer reads to
+- **after every write**, unless it looked less than LOOK_SECONDS ago. The naive
+  way, to look before it, lets a writer that pauses in between write what nobody
+  carries over. This way the writer writes and then looks, the mover marks,
+  waits for longer than LOOK_SECONDS and then reads: one of the two sees the
+  other. A write behind that is answered "unknown"; its writer reads to
   settle it, and is told that the back end was left. A claim it cannot settle
   is granted to nobody, and a report stays queued.
 
-What is accepted before the mark stands in the feed before it; the mover reads
-the feed up to its own mark (:mod:`.carrying`).
+The seconds are those of a clock that goes on while a process, or its machine,
+sleeps. In a virtual machine that was paused from outside it may stand still:
+what was paused in mid-write, for the whole of a move, may be told of one write
+more that nobody carries. Its next look ends that.
+
+What is accepted in time stands in the feed before the mover's last reading of
+the head; it reads the feed up to there (:mod:`.carrying`).
 """
 
 from __future__ import annotations
 
 import enum
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +43,8 @@ from nova_nodb_scheduler.synchronizer import contract
 NAMESPACE = "moves"
 MARKER = records.RecordKey(NAMESPACE, "marker")
 _ROUNDS = 8
+#: How long a look at the marker holds good for writes.
+LOOK_SECONDS = 0.5
 
 
 class Place(enum.Enum):
@@ -126,13 +135,25 @@ def closed(synchronizer: contract.Synchronizer, mark: Mark | None) -> errors.Nod
     return errors.BackendUnavailable(synchronizer.name, reason)
 
 
+def _seconds() -> float:
+    """Return seconds that go on while the machine sleeps, where the system has them."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
 class Guarded(contract.Synchronizer):
     """A driver that goes by the marker; what services use.
 
-    Costs one read of one key per call that writes.
+    Costs one read of one key per call that writes, twice a second at most.
+
+    :param clock: seconds; goes on while the process sleeps
     """
 
-    def __init__(self, inner: contract.Synchronizer) -> None:
+    def __init__(
+        self, inner: contract.Synchronizer, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._clock = clock or _seconds
+        self._looked_at = float("-inf")
         self._inner = inner
         self.name = inner.name
         self.STEPS = inner.STEPS  # type: ignore[misc]
@@ -213,6 +234,8 @@ class Guarded(contract.Synchronizer):
         results = self._inner.write(writes, atomic=atomic)
         if not any(result.won for result in results):
             return results
+        if self._clock() - self._looked_at < LOOK_SECONDS:
+            return results
         try:
             self._look()
         except errors.BackendUnavailable:
@@ -236,7 +259,9 @@ class Guarded(contract.Synchronizer):
         self._inner.reset()
 
     def _look(self) -> None:
+        began = self._clock()
         self._judge(read_mark(self._inner))
+        self._looked_at = began
 
     def _look_if_closed(self) -> None:
         # A move that was called off opens it again.
@@ -246,5 +271,7 @@ class Guarded(contract.Synchronizer):
     def _judge(self, mark: Mark | None) -> None:
         reason = closed(self._inner, mark)
         self._closed = reason is not None
+        if self._closed:
+            self._looked_at = float("-inf")
         if reason is not None:
             raise reason

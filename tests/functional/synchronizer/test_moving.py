@@ -12,7 +12,10 @@ import threading
 import time
 import unittest
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
@@ -41,6 +44,65 @@ class TestGuardedConformance(conformance.ConformanceSuite):
 
     def make_synchronizer(self) -> moving.Guarded:
         return moving.Guarded(memory.MemorySynchronizer(memory.MemoryOptions(), self.hub))
+
+
+class _Counted(memory.MemorySynchronizer):
+    """Counts how often the marker is read."""
+
+    looks = 0
+
+    def read(self, keys: Collection[records.RecordKey]) -> Mapping[records.RecordKey, Any]:
+        self.looks += moving.MARKER in keys
+        return super().read(keys)
+
+
+class TestLooks(testtools.TestCase):
+    """A look at the marker holds for a while, and the mover waits for longer."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hub = memory.MemoryHub()
+        self.now = 0.0
+        self.inner = _Counted(memory.MemoryOptions(), self.hub)
+        self.guarded = moving.Guarded(self.inner, clock=lambda: self.now)
+        self.guarded.open()
+        self.inner.looks = 0
+
+    def write(self, name: str) -> records.Verdict:
+        key = records.RecordKey(namespaces.COMPUTE_NODES.name, name)
+        return self.guarded.write([records.Write(key, 0, b"\x01{}")])[0].verdict
+
+    def test_writes_within_half_a_second_of_a_look_cost_none(self) -> None:
+        for number in range(10):
+            self.assertIs(records.Verdict.WON, self.write(f"host-{number}"))
+        self.assertEqual(0, self.inner.looks)
+        self.now += moving.LOOK_SECONDS
+        self.write("late")
+        self.write("later")
+        self.assertEqual(1, self.inner.looks)
+
+    def test_what_is_acknowledged_by_an_old_look_is_carried(self) -> None:
+        target_hub = memory.MemoryHub()
+        target = memory.MemorySynchronizer(memory.MemoryOptions(), target_hub)
+        target.open()
+        source = memory.MemorySynchronizer(memory.MemoryOptions(), self.hub)
+        source.open()
+        acknowledged: list[str] = []
+
+        def sleep(seconds: float) -> None:
+            # The fence stands. Everybody's last look was just before it.
+            for number in range(20):
+                if self.write(f"host-{number}") is records.Verdict.WON:
+                    acknowledged.append(f"host-{number}")
+                self.now += seconds / 19
+
+        carrying.Mover(source, target, (), sleep=sleep).move()
+        found = {
+            record.key.key for page in target.snapshot(["compute_nodes"]).pages for record in page
+        }
+        self.assertTrue(acknowledged)
+        self.assertLess(len(acknowledged), 20)
+        self.assertLessEqual(set(acknowledged), found)
 
 
 class Service:
