@@ -39,6 +39,7 @@ BEATS = frozenset({namespaces.SCHEDULERS.name, namespaces.LEASES.name})
 class Options:
     """What a scheduler's process is given at its start.
 
+    :param most_owned: servers of its own beyond which it rather deletes
     :param claims: False: it takes no claims, so that its ledger breaks
     """
 
@@ -47,6 +48,7 @@ class Options:
     policies: dict[str, str]
     seed: int
     pause_seconds: float
+    most_owned: int
     claims: bool = True
 
 
@@ -206,7 +208,9 @@ class _Child:
 
     def _operate(self) -> None:
         drawn = self._rng.random()
-        if drawn < 0.55:
+        # Full hosts are where schedulers meet; but what refuses all shows nothing.
+        place = 0.55 if len(self._owned) < self._options.most_owned else 0.2
+        if drawn < place:
             self._place()
         elif drawn < 0.85:
             self._delete()
@@ -225,12 +229,12 @@ class _Child:
         try:
             placed = self._scheduler.place(servers, vcpus, group)
         except placing.Unclaimable:
-            self._call("delete", servers)
+            self._call("refuse", servers)
             raise
         self._decisions += 1
         self._decided_at = time.monotonic()
         if placed is None:
-            self._call("delete", servers)
+            self._call("refuse", servers)
             return
         self._call("grant", placed)
         self._owned += servers

@@ -135,6 +135,15 @@ class Ledger:
             self.counts["deleted"] += consumer in self._granted
             self._forget(consumer)
 
+    def refuse(self, consumers: Sequence[str]) -> None:
+        """End servers that a scheduler found no room for."""
+        with self._lock:
+            self.counts["refused"] += len(consumers)
+            for consumer in consumers:
+                if consumer in self._granted or consumer in self._allocated:
+                    self.broken.append(f"{consumer} was refused, and something is left of it")
+                self._forget(consumer)
+
     def bury(self, writer: str) -> None:
         """Delete the servers that a scheduler who died left in ERROR, as their user would."""
         with self._lock:

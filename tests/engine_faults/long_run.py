@@ -11,6 +11,7 @@ everything is checked. What was done is kept in a file, and a run goes on there:
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import logging
 import pathlib
@@ -35,7 +36,7 @@ class Piece:
     """What one world did.
 
     :param claims: servers that were granted, each with its claim
-    :param operations: placed and deleted servers
+    :param operations: servers that were placed, refused for want of room, or deleted
     """
 
     engine: str
@@ -67,7 +68,7 @@ def run_piece(engine: engines.Engine, seed: int, most_operations: int) -> Piece:
         while time.monotonic() - began < PIECE_SECONDS:
             time.sleep(0.1)
             made.check_ledger()
-            if counts["granted"] + counts["deleted"] >= most_operations:
+            if _operations(counts) >= most_operations:
                 break
             if time.monotonic() < fault_at:
                 continue
@@ -93,7 +94,7 @@ def run_piece(engine: engines.Engine, seed: int, most_operations: int) -> Piece:
     return Piece(
         engine=engine.name,
         seed=seed,
-        operations=counts["granted"] + counts["deleted"],
+        operations=_operations(counts),
         claims=counts["granted"],
         over_commits=counts["over-commits"] + counts["policies broken"],
         leaks=int("are left on" in detail or "are left in" in detail),
@@ -103,6 +104,10 @@ def run_piece(engine: engines.Engine, seed: int, most_operations: int) -> Piece:
         seconds=round(time.monotonic() - began, 2),
         detail=detail,
     )
+
+
+def _operations(counts: collections.Counter[str]) -> int:
+    return counts["granted"] + counts["deleted"] + counts["refused"]
 
 
 def summary(pieces: Sequence[Piece]) -> dict[str, Any]:

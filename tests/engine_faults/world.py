@@ -94,6 +94,7 @@ class World:
                 POLICIES,
                 self._seed,
                 self._pause_seconds,
+                rows.HOSTS * rows.VCPUS // self._count,
                 self._claims,
             ),
             self.clerk.answer,
