@@ -15,6 +15,7 @@ from nova_nodb_scheduler.simulator import (
     backends,
     packing,
     results,
+    run_options,
     strategies,
     timeline,
     workload,
@@ -31,7 +32,7 @@ class Campaign:
     :param reset: drop everything that the back end holds, before each run
     """
 
-    options: world.RunOptions
+    options: run_options.RunOptions
     chosen: Sequence[strategies.Strategy]
     arrivals: Sequence[workload.Arrival]
     faults: Sequence[timeline.Fault] = ()

@@ -12,7 +12,6 @@ import functools
 import heapq
 import itertools
 import multiprocessing
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,13 +24,13 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.simulator import (
     backend_line,
-    backends,
     messages,
+    mischief,
     processes,
     reporting,
     run_clock,
+    run_options,
     scheduler,
-    strategies,
     timeline,
     worker,
     workload,
@@ -66,48 +65,6 @@ class SimulationFailed(errors.NodbError):
         return f"a scheduler of the run failed:\n{self.detail}"
 
 
-@attrs.frozen(kw_only=True)
-class RunOptions:
-    """What a run is.
-
-    :param seconds: simulated time at which it is cut off; None: when all
-        requests are answered and the timeline is over
-    :param build_seconds: from the grant of a server until its host takes it
-        up, and counts it
-    :param heartbeat_seconds: between two heartbeats of a host
-    :param report_seconds: between two reports of a host that nothing happened to
-    :param updates_per_second: most records the reporter publishes in a second
-    :param authority_seconds: how long each write of allocations takes
-    :param patience_seconds: how long a request is asked again while no claim
-        can be taken
-    :param rest_seconds: how long the end is put off, at most, until claims of
-        servers that do not stand are gone
-    """
-
-    cluster: cluster_module.ClusterOptions
-    strategy: strategies.Strategy
-    backend: backends.BackendChoice
-    schedulers: int = 1
-    pace: run_clock.Pace = run_clock.Pace.VIRTUAL
-    speed: float = 1.0
-    seed: int = 1
-    seconds: float | None = None
-    build_seconds: float = 5.0
-    heartbeat_seconds: float = 10.0
-    report_seconds: float = 60.0
-    service_down_seconds: float = 60.0
-    updates_per_second: float = 2000.0
-    beat_seconds: float = 5.0
-    authority_seconds: float = 0.0
-    cache_seconds: float = 60.0
-    claim_lease_seconds: float = 10.0
-    claim_spread: str = "off"
-    deadline_seconds: float = 10.0
-    patience_seconds: float = 60.0
-    start_seconds: float = 900.0
-    rest_seconds: float = 30.0
-
-
 @attrs.frozen
 class Progress:
     """Where a run stands, for a progress bar."""
@@ -136,7 +93,7 @@ class World:
 
     def __init__(
         self,
-        options: RunOptions,
+        options: run_options.RunOptions,
         arrivals: Sequence[workload.Arrival],
         faults: Sequence[timeline.Fault] = (),
         told: Told = not_told,
@@ -172,7 +129,7 @@ class World:
             )
             for number in range(options.schedulers)
         ]
-        self._chance = random.Random(f"world {options.seed}")
+        self._mischief = mischief.Mischief(self, self._line, self._fleet)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._next_arrival = 0
@@ -306,7 +263,7 @@ class World:
         self._clock.start()
         self._began = time.monotonic()
         for fault in self._faults:
-            self._at(fault.at_seconds, functools.partial(self._fail, fault))
+            self._at(fault.at_seconds, functools.partial(self._mischief.begin, fault))
         self._at(0.0, self._tick)
         if self.options.pace is not run_clock.Pace.SATURATED:
             for arrival in self._arrivals:
@@ -365,7 +322,8 @@ class World:
     def _at(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._numbers), happen))
 
-    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
+    def after(self, seconds: float, happen: Callable[[], None]) -> None:
+        """Let something happen in some simulated seconds."""
         self._at(self._clock.now_seconds() + seconds, happen)
 
     def _happen(self) -> None:
@@ -479,6 +437,24 @@ class World:
         if to.pipe is not None:
             to.pipe.send(answer)
 
+    def give_up(self, number: int) -> None:
+        """Note that a request died with its scheduler.
+
+        Whoever asked waits for an answer a while, and deletes the servers then.
+        """
+        self.measures.lost_requests += 1
+        left = self._written.pop(number, set())
+
+        def abandon() -> None:
+            for server, host_uuid in left:
+                self._take_back(-1, server, host_uuid)
+
+        self.after(_ABANDONED_SECONDS, abandon)
+
+    def now_seconds(self) -> float:
+        """Return the simulated time."""
+        return self._clock.now_seconds()
+
     def _take_back(self, number: int, server: str, host_uuid: str) -> None:
         if self.ledger.remove(server, host_uuid):
             self._fleet.written(host_uuid)
@@ -490,7 +466,7 @@ class World:
         waited = now - self._asked_at[number]
         if decision.outcome == scheduler.UNCLAIMABLE and waited < self.options.patience_seconds:
             self.measures.tried_in_vain(decision)
-            self._after(_AGAIN_SECONDS, lambda: self._queue.append(number))
+            self.after(_AGAIN_SECONDS, lambda: self._queue.append(number))
             return
         at = time.monotonic()
         self.measures.decided(at - self._began, now, decision)
@@ -519,81 +495,16 @@ class World:
             is_late = chosen_at > lost_at + self.options.service_down_seconds
             self.measures.late_choices += is_late
             self.measures.choices_of_lost += not is_late
-        self._after(self.options.build_seconds, lambda: self._built(server))
+        self.after(self.options.build_seconds, lambda: self.built(server))
         if arrival.lifetime_seconds is not None:
             # Nobody deletes what is not there yet.
             lifetime = max(arrival.lifetime_seconds, self.options.build_seconds)
-            self._after(lifetime, lambda: self._deleted(server, flavor))
+            self.after(lifetime, lambda: self._deleted(server, flavor))
 
-    def _built(self, server: str) -> None:
+    def built(self, server: str) -> None:
+        """Have a server's host count it, if the host lives."""
         self._fleet.built(server)
 
     def _deleted(self, server: str, flavor: workload.Flavor) -> None:
         if self.ledger.end(server, flavor.resources) is not None:
             self._fleet.deleted(server)
-
-    # -- faults -----------------------------------------------------------------------
-
-    def _fail(self, fault: timeline.Fault) -> None:
-        kinds, seconds = timeline.Kind, fault.for_seconds
-        match fault.kind:
-            case kinds.RACK_LOST:
-                rack = int(fault.number)
-                self._fleet.lose(rack, self._clock.now_seconds())
-                self._heal_after(seconds, lambda: self._find(rack))
-            case kinds.SCHEDULER_KILLED:
-                self._kill(self.schedulers[int(fault.number)], seconds or 0.0)
-            case kinds.SCHEDULERS_KILLED:
-                self._kill_one_after_the_other(fault.number, fault.ends_at_seconds)
-            case kinds.SCHEDULER_PAUSED:
-                paused = self.schedulers[int(fault.number)]
-                paused.pause()
-                self._heal_after(seconds, paused.resume)
-            case kinds.REPORTER_LOST:
-                self.reporter.lost = True
-                self._heal_after(seconds, self._report_again)
-            case kinds.BACKEND_CUT | kinds.BACKEND_KILLED:
-                is_cut = fault.kind is kinds.BACKEND_CUT
-                self._line.set(backend_line.Fault.CUT if is_cut else backend_line.Fault.REFUSED)
-                self._heal_after(seconds, self._line.set)
-            case kinds.BACKEND_SLOW:
-                self._line.set(delay_seconds=fault.number)
-                self._heal_after(seconds, self._line.set)
-
-    def _heal_after(self, seconds: float | None, heal: Callable[[], None]) -> None:
-        if seconds is not None:
-            self._after(seconds, heal)
-
-    def _find(self, rack: int) -> None:
-        for server in self._fleet.find(rack, self._clock.now_seconds()):
-            self._after(self.options.build_seconds, functools.partial(self._built, server))
-
-    def _report_again(self) -> None:
-        """Have the reporter come back, which looks at all hosts' rows once."""
-        self.reporter.lost = False
-
-    def _kill(self, killed: processes.SchedulerProcess, down_seconds: float) -> None:
-        lost = killed.kill()
-        if lost is not None:
-            self.measures.lost_requests += 1
-            left = self._written.pop(lost.number, set())
-            # Whoever asked waits for an answer a while, and deletes the servers then.
-            self._after(_ABANDONED_SECONDS, lambda: self._abandon(left))
-        if down_seconds:
-            self._after(down_seconds, killed.start)
-        else:
-            killed.start()
-
-    def _abandon(self, left: set[tuple[str, str]]) -> None:
-        for server, host_uuid in left:
-            self._take_back(-1, server, host_uuid)
-
-    def _kill_one_after_the_other(self, every_seconds: float, until_seconds: float) -> None:
-        ready = [each for each in self.schedulers if each.is_ready]
-        if ready:
-            self._kill(self._chance.choice(ready), 0.0)
-        if self._clock.now_seconds() + every_seconds < until_seconds:
-            self._after(
-                every_seconds,
-                lambda: self._kill_one_after_the_other(every_seconds, until_seconds),
-            )

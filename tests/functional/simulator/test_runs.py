@@ -16,6 +16,7 @@ from nova_nodb_scheduler.simulator import (
     generator,
     results,
     run_clock,
+    run_options,
     strategies,
     timeline,
     workload,
@@ -32,7 +33,7 @@ class RunsTest(testtools.TestCase):
         schedulers = options.pop("schedulers", 1)
         options.setdefault("pace", VIRTUAL if schedulers == 1 else SATURATED)
         made = world.World(
-            world.RunOptions(
+            run_options.RunOptions(
                 cluster=cluster.ClusterOptions(hosts=hosts, rack_hosts=rack_hosts, fill=fill),
                 strategy=strategy,
                 backend=backends.in_directory(directory),

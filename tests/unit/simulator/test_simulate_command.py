@@ -9,7 +9,7 @@ import sys
 import fixtures
 import testtools
 
-from nova_nodb_scheduler.cmd import simulate
+from nova_nodb_scheduler.cmd import simulate, simulate_arguments
 from nova_nodb_scheduler.simulator import run_clock
 
 
@@ -29,7 +29,7 @@ class SimulateCommandTest(testtools.TestCase):
         return text.getvalue()
 
     def campaign(self, *arguments):
-        return simulate.make_campaign(simulate._parser().parse_args(list(arguments)))
+        return simulate.make_campaign(simulate_arguments.parser().parse_args(list(arguments)))
 
     def test_unknown_names_are_refused_with_the_choices(self):
         self.assertIn("claims, cached, optimistic, random", self.refused("--strategy", "best"))
