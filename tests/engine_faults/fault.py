@@ -87,6 +87,9 @@ class Trial:
         except Exception as error:
             # Whatever it is, it is this trial's.
             detail = f"{type(error).__name__}: {error}"
+        old_lists = self.world.ledger.counts["choices by old member lists"]
+        if old_lists:
+            self.notes["choices by old member lists, so far"] = old_lists
         return Outcome(
             engine=self.engine.name,
             fault=self.fault.name,

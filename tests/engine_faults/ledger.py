@@ -9,11 +9,16 @@ when allocations race: what keeps hosts from being filled is the claims alone.
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 #: (consumer, host, VCPUs)
 Allocation = tuple[str, str, int]
+
+#: A place in a group is settled, and gone from its record, no sooner than this.
+_SETTLED_AFTER_SECONDS = 1.0
 
 ANTI_AFFINITY, AFFINITY = "anti-affinity", "affinity"
 
@@ -34,6 +39,9 @@ class Ledger:
         self._granted: dict[str, tuple[str, int]] = {}
         self._group_of: dict[str, str] = {}
         self._writer_of: dict[str, str] = {}
+        #: By server, the members of its group as its request was told of them.
+        self._listed: dict[str, frozenset[str]] = {}
+        self._granted_at: dict[str, float] = {}
         self.broken: list[str] = []
         self.counts: collections.Counter[str] = collections.Counter()
         #: Most VCPUs that were ever granted at once, by host.
@@ -46,7 +54,9 @@ class Ledger:
         with self._lock:
             for consumer in consumers:
                 self._group_of[consumer] = group
-            return [each for each, own in self._group_of.items() if own == group]
+            members = [each for each, own in self._group_of.items() if own == group]
+            self._listed.update(dict.fromkeys(consumers, frozenset(members)))
+            return members
 
     def write(self, writer: str, allocations: Sequence[Allocation]) -> None:
         """Write allocations, whether there is room or not."""
@@ -103,6 +113,7 @@ class Ledger:
                     held = self._allocated.get(consumer)
                     self.broken.append(f"{consumer} was granted {host}, and has {held}")
                 self._granted[consumer] = (host, vcpus)
+                self._granted_at[consumer] = time.monotonic()
             for host in {host for _, host, _ in placed}:
                 self._check_capacity(host)
             for group in {self._group_of[c] for c, _, _ in placed if c in self._group_of}:
@@ -116,11 +127,39 @@ class Ledger:
             self.broken.append(f"{used} of {self.capacity[host]} VCPUs were granted on {host}")
 
     def _check_group(self, group: str) -> None:
-        hosts = [host for c, (host, _) in self._granted.items() if self._group_of.get(c) == group]
+        hosts = {
+            consumer: host
+            for consumer, (host, _) in self._granted.items()
+            if self._group_of.get(consumer) == group
+        }
         apart = self.policies[group] == ANTI_AFFINITY
-        if len(set(hosts)) < len(hosts) if apart else len(set(hosts)) > 1:
+        pairs = [
+            (one, other)
+            for one, other in itertools.combinations(sorted(hosts, key=self._at), 2)
+            if (hosts[one] == hosts[other]) is apart
+        ]
+        if any(not self._is_old_list(one, other) for one, other in pairs):
             self.counts["policies broken"] += 1
-            self.broken.append(f"{self.policies[group]} group {group} was granted {sorted(hosts)}")
+            self.broken.append(
+                f"{self.policies[group]} group {group} was granted {sorted(hosts.values())}"
+            )
+        elif pairs:
+            self.counts["choices by old member lists"] += 1
+
+    def _at(self, consumer: str) -> float:
+        return self._granted_at[consumer]
+
+    def _is_old_list(self, earlier: str, later: str) -> bool:
+        """Say whether a request could not know of a member that had settled.
+
+        Nova hands a request its group's members as they are when it begins. One
+        that slept meanwhile does not know of a later member, whose place is no
+        longer claimed once its server's own record shows it: a known limit.
+        """
+        return (
+            earlier not in self._listed[later]
+            and self._at(later) - self._at(earlier) > _SETTLED_AFTER_SECONDS
+        )
 
     # -- as the user ------------------------------------------------------------------
 
@@ -154,6 +193,8 @@ class Ledger:
     def _forget(self, consumer: str) -> None:
         for held in (self._granted, self._allocated, self._group_of, self._writer_of):
             held.pop(consumer, None)  # type: ignore[attr-defined]
+        self._listed.pop(consumer, None)
+        self._granted_at.pop(consumer, None)
 
     def unanswered(self) -> list[str]:
         """Return servers that have allocations and were never granted."""
