@@ -319,8 +319,12 @@ class Settler:
             record = found.get(key)
             if record is None or record.deleted:
                 continue
-            decoded = codec.decode(record.payload)
-            codec.check_readable(decoded.schema, _SCHEMAS[key.namespace])
+            try:
+                decoded = codec.decode(record.payload)
+                codec.check_readable(decoded.schema, _SCHEMAS[key.namespace])
+            except errors.UndecodableRecord as error:
+                LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
+                continue
             change = self._change(key, decoded.state, record.version, to_ask, evidence, cursor)
             if change is None:
                 continue

@@ -4,12 +4,14 @@
 import logging
 import time
 
+import attrs
 import fixtures
 import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims, records
+from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import backoff, leases, settling, settling_duty
 from tests.unit.scheduling import hosts
@@ -446,6 +448,17 @@ class ForeignRecordsTest(SettlingCase):
     def test_a_record_nobody_understands_is_left_and_told_of(self):
         self.world.place("x")
         self.world.put(namespaces.CLAIM_RECORDS, "n9", {"claims": {"y": {"state": "odd"}}})
+        self.world.mirror()
+        self.world.instance("x")
+        self.world.node(count=1)
+        self.world.settle()
+        self.assertEqual(set(), self.world.left())
+
+    def test_a_record_of_a_newer_release_keeps_no_other_from_its_end(self):
+        newer = attrs.evolve(namespaces.CLAIM_RECORDS, schema=namespaces_model.SchemaVersion(9, 0))
+        ended = {"state": "pending", "claim_id": "i", "writer": "w", "deadline_seconds": -1.0}
+        self.world.put(newer, "n9", {"claims": {"y": {**ended, "resources": {"VCPU": 1}}}})
+        self.world.place("x")
         self.world.mirror()
         self.world.instance("x")
         self.world.node(count=1)
