@@ -10,8 +10,11 @@
   of their authority, after the claim was read, and it goes only if nothing
   stands behind it. Time alone never ends it.
 
-Places in server groups likewise. Each decision is made on the record as it was
-just read, and written by compare-and-set; who loses is looked at next time.
+Places in server groups likewise, but that they stay for a while once they are
+shown: a request that was made before a member came names it not.
+
+Each decision is made on the record as it was just read, and written by
+compare-and-set; who loses is looked at next time.
 """
 
 from __future__ import annotations
@@ -29,7 +32,12 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
-from nova_nodb_scheduler.synchronizer import contract, settling_evidence, settling_rules
+from nova_nodb_scheduler.synchronizer import (
+    contract,
+    settling_evidence,
+    settling_lingering,
+    settling_rules,
+)
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +63,9 @@ class SettlingOptions:
         its allocations are asked for; doubled each time, up to the next
     :param hasten_seconds: the same after a change that hints at an end
     :param asks: questions to the authority in one turn
+    :param linger_seconds: how long a place in a group stays once it is shown;
+        longer than anybody waits for a scheduler that has not begun (Nova's
+        rpc_response_timeout) and than it then takes
     """
 
     batch_records: int = 128
@@ -63,6 +74,7 @@ class SettlingOptions:
     ask_most_seconds: float = 600.0
     hasten_seconds: float = 2.0
     asks: int = 8
+    linger_seconds: float = 90.0
 
 
 @attrs.define
@@ -131,6 +143,7 @@ class Settler:
         self._look_at = float("-inf")
         #: By record, then by entry and id: of confirmed claims that are not shown.
         self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Watch]] = {}
+        self._lingering = settling_lingering.Lingering(self._options.linger_seconds, clock)
         self._begun = False
         self.status = SettlingStatus()
 
@@ -178,8 +191,10 @@ class Settler:
         """Find what no change tells: leases that ended, claims to be asked for."""
         now, now_seconds = self._clock(), self._now_seconds()
         for key, waiting in self._waiting.items():
-            if waiting.ends_seconds <= now_seconds or any(
-                watch.next_at <= now for watch in self._watches.get(key, {}).values()
+            if (
+                waiting.ends_seconds <= now_seconds
+                or any(watch.next_at <= now for watch in self._watches.get(key, {}).values())
+                or self._lingering.is_due(key)
             ):
                 self._due[key] = None
 
@@ -193,6 +208,7 @@ class Settler:
             self._by_consumer.clear()
             self._due.clear()
             self._watches.clear()
+            self._lingering.clear()
             self._look_at = float("-inf")
             for name in self._ledgers:
                 self._note_records(name, snapshot.namespace(name).keys(), snapshot)
@@ -236,6 +252,7 @@ class Settler:
                 self._due[key] = None
             else:
                 self._watches.pop(key, None)
+                self._lingering.forget(key)
 
     def _forget(self, key: records.RecordKey) -> None:
         waiting = self._waiting.pop(key, None)
@@ -267,7 +284,6 @@ class Settler:
     ) -> dict[records.RecordKey, frozenset[Any]]:
         """Return the records to change, with the entries to ask for, taken off what is due."""
         wanted: dict[records.RecordKey, frozenset[Any]] = {}
-        now_seconds = self._now_seconds()
         asks = self._options.asks
         for key in list(self._due):
             if len(wanted) >= self._options.batch_records:
@@ -276,13 +292,23 @@ class Settler:
             stored = snapshot.namespace(key.namespace).get(key.key)
             if stored is None or key not in self._waiting:
                 continue
-            ledger = self._ledgers[key.namespace]
-            verdict = ledger.judge(key.key, stored.state, stored.version, evidence, now_seconds)
+            verdict = self._judge(key, stored.state, stored.version, evidence)
             to_ask = self._to_ask(key, verdict.unshown, asks)
             asks -= len(to_ask)
             if verdict.ended or to_ask:
                 wanted[key] = to_ask
         return wanted
+
+    def _judge(
+        self,
+        key: records.RecordKey,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settling_evidence.Evidence,
+    ) -> settling_rules.Verdict:
+        ledger = self._ledgers[key.namespace]
+        verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
+        return self._lingering.judged(key, verdict) if ledger.lingers else verdict
 
     def _to_ask(
         self, key: records.RecordKey, unshown: Mapping[Any, str], at_most: int
@@ -355,7 +381,7 @@ class Settler:
     ) -> tuple[Mapping[str, Any], int, int, int] | None:
         """Return the state to write, and how many were settled, expired, reconciled."""
         ledger = self._ledgers[key.namespace]
-        verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
+        verdict = self._judge(key, state, version, evidence)
         absent = {
             entry
             for entry in to_ask & verdict.unshown.keys()

@@ -19,25 +19,29 @@ from nova_nodb_scheduler.synchronizer import claim_rules, group_rules, settling_
 class Verdict:
     """What to drop of a record, and what cannot be told.
 
-    :param entries: consumers, or places in a group
+    :param expired: consumers, or places in a group
+    :param settled: confirmed entries that records show, by entry what tells one
+        taking of it from another
     :param shown_at: version that a view must have come to, to see what was settled
-    :param unshown: confirmed entries that no record shows, claim id by entry
+    :param unshown: likewise confirmed entries that no record shows
     """
 
     expired: frozenset[Any] = frozenset()
-    settled: frozenset[Any] = frozenset()
+    settled: Mapping[Any, str] = attrs.field(factory=dict)
     shown_at: int = 0
     unshown: Mapping[Any, str] = attrs.field(factory=dict)
 
     @property
     def ended(self) -> frozenset[Any]:
-        return self.expired | self.settled
+        return self.expired.union(self.settled)
 
 
 class Ledger(Protocol):
     """The records of one kind: of hosts or of server groups. No I/O."""
 
     name: str
+    #: Whether an entry stays for a while after records show it.
+    lingers: bool
 
     def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[Any, Any]:
         """Return a record's claims, or members, by consumer or place."""
@@ -80,6 +84,7 @@ class Hosts:
     """Claims on hosts, by consumer."""
 
     name = namespaces.CLAIM_RECORDS.name
+    lingers = False
 
     def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[str, model.HeldClaim]:
         return model.ClaimRecord.from_state(key, state, 0).claims
@@ -98,11 +103,11 @@ class Hosts:
         record = model.ClaimRecord.from_state(key, state, version)
         shown_at = evidence.shown_at(key)
         confirmed = claim_rules.confirmed(record, record.claims)
-        settled = frozenset(
-            consumer
+        settled = {
+            consumer: record.claims[consumer].claim_id
             for consumer in claim_rules.settled(record, confirmed, shown_at)
             if _has_served(evidence, key, consumer, record.claims[consumer])
-        )
+        }
         return Verdict(
             frozenset(claim_rules.expired(record, now_seconds)),
             settled,
@@ -134,9 +139,14 @@ class Hosts:
 
 
 class Groups:
-    """Places in server groups, by consumer and host."""
+    """Places in server groups, by consumer and host.
+
+    A request names the members that its group had when it was made. One that
+    waits for its turn meanwhile knows of later ones by this record alone.
+    """
 
     name = namespaces.GROUP_CLAIMS.name
+    lingers = True
 
     def entries(
         self, key: str, state: Mapping[str, Any]
@@ -156,18 +166,18 @@ class Groups:
     ) -> Verdict:
         record = group_model.GroupRecord.from_state(key, state, version)
         shown_at = 0
-        settled = set()
+        settled = {}
         confirmed = group_rules.confirmed(record)
         for place in confirmed:
             at = evidence.place_shown_at(place)
             if at is not None and group_rules.settled(record, [place], at):
-                settled.add(place)
+                settled[place] = _confirm_of(record.members[place])
                 shown_at = max(shown_at, at)
         return Verdict(
             frozenset(group_rules.expired(record, now_seconds)),
-            frozenset(settled),
+            settled,
             shown_at,
-            {name: record.members[name].claim_id for name in confirmed if name not in settled},
+            {name: _confirm_of(record.members[name]) for name in confirmed if name not in settled},
         )
 
     def is_needed(
@@ -190,6 +200,11 @@ class Groups:
     ) -> Mapping[str, Any]:
         left = group_model.GroupRecord.from_state(key, state, version).without(entries)
         return (left.settled_up_to(settled) if settled else left).to_state()
+
+
+def _confirm_of(member: group_model.Member) -> str:
+    # One that is taken once more keeps its id.
+    return f"{member.claim_id} {member.confirmed_by}"
 
 
 def _has_served(

@@ -58,7 +58,11 @@ _FEED = replication.ReplicatorOptions(
     reconnect_max_seconds=0.5,
 )
 _SETTLING = settling.SettlingOptions(
-    look_seconds=0.5, ask_after_seconds=0.5, ask_most_seconds=1.0, hasten_seconds=0.2
+    look_seconds=0.5,
+    ask_after_seconds=0.5,
+    ask_most_seconds=1.0,
+    hasten_seconds=0.2,
+    linger_seconds=1.0,
 )
 
 

@@ -86,6 +86,7 @@ class EndingsFixture(fixtures.Fixture):
             duty = runtime.decisions.claim_duty if runtime.decisions is not None else None
             if duty is not None:
                 duty.settler._options = OPTIONS
+                duty.settler._lingering._seconds = 0.0
                 duty.settler.pause()
         while any(left := self._held().values()) and time.monotonic() < deadline:
             self._report()

@@ -10,9 +10,9 @@ import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.model import group_claims, records
+from nova_nodb_scheduler.model import group_claims, records, requests
 from nova_nodb_scheduler.model import namespaces as namespaces_model
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling import group_members, namespaces
 from nova_nodb_scheduler.synchronizer import backoff, leases, settling, settling_duty
 from tests.unit.scheduling import hosts
 from tests.unit.synchronizer import settling_world
@@ -404,19 +404,48 @@ class GroupsTest(SettlingCase):
         self.assertEqual({("x", "h1")}, self.members())
         self.world.instance("x")
         self.world.settle()
+        self.world.settle(LATER)
         self.assertEqual(set(), self.members())
 
     def test_a_place_is_settled_once_a_migration_goes_there(self):
         self.join("x")
         self.world.migration("x")
         self.world.settle()
+        self.world.settle(LATER)
         self.assertEqual(set(), self.members())
+
+    def test_a_request_older_than_a_member_meets_its_place_all_the_same(self):
+        asked = requests.Group("g", "anti-affinity", members=frozenset(["y"]))
+        self.join("x")
+        self.world.instance("x")
+        self.world.settle(30.0)
+        known = group_members.known(self.world.store.snapshot(), asked)
+        refused = self.join("y", known=known)
+        self.assertIs(model.Reason.GROUP_POLICY, refused.reason)
+
+    def test_a_member_that_was_shown_and_left_gives_its_place_up_at_once(self):
+        self.join("x")
+        self.world.instance("x")
+        self.world.settle()
+        self.world.instance("x", "h2", "node-n2")
+        self.world.settle()
+        self.assertEqual(set(), self.members())
+        self.assertEqual([], self.world.asked)
+
+    def test_a_member_that_takes_its_place_once_more_keeps_it(self):
+        self.join("x")
+        self.world.instance("x")
+        self.world.settle()
+        self.join("x", confirm=False)
+        self.world.settle()
+        self.assertEqual({("x", "h1")}, self.members())
 
     def test_views_that_lack_the_instance_are_refused_then(self):
         before = self.world.cursor
         self.join("x")
         self.world.instance("x")
         self.world.settle()
+        self.world.settle(LATER)
         claim = model.Claim("y", "n1", {"VCPU": 1}, place="h1")
         refused = self.world.groups.claim(APART, claim, lambda record: True, before, {})
         self.assertIs(model.Reason.STALE_VIEW, refused.reason)
@@ -441,6 +470,7 @@ class GroupsTest(SettlingCase):
         self.join("x", place="")
         self.world.instance("x")
         self.world.settle()
+        self.world.settle(LATER)
         self.assertEqual(set(), self.members())
 
 
