@@ -50,13 +50,8 @@ def known(snapshot: snapshot_module.Snapshot, group: requests.Group) -> dict[str
 
 def places_of(snapshot: snapshot_module.Snapshot, consumer: str) -> set[str]:
     """Return the names of the hosts a server is on, or on its way to or from."""
-    instances = snapshot.namespace(namespaces.INSTANCES.name)
     migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
-    places: set[str] = set()
-    for cell in instances.vocabulary("cell").texts():
-        place = instances.indexed(f"{consumer}@{cell}", "cell_host")
-        if place is not None:
-            places.add(place[1])
+    places = hosts_of(snapshot, consumer)
     for key in migrations.lookup("instance", consumer):
         record = migrations.get(key)
         row = None if record is None else namespaces_model.value_at(record.state, ("row",))
@@ -64,6 +59,16 @@ def places_of(snapshot: snapshot_module.Snapshot, consumer: str) -> set[str]:
             if row and row.get(side):
                 places.add(str(row[side]))
     return places
+
+
+def hosts_of(snapshot: snapshot_module.Snapshot, consumer: str) -> set[str]:
+    """Return the names of the hosts a server is on: of more than one between two cells."""
+    instances = snapshot.namespace(namespaces.INSTANCES.name)
+    found = (
+        instances.indexed(f"{consumer}@{cell}", "cell_host")
+        for cell in instances.vocabulary("cell").texts()
+    )
+    return {place[1] for place in found if place is not None}
 
 
 def place_of(snapshot: snapshot_module.Snapshot, uuid: str) -> str:

@@ -132,10 +132,14 @@ class Evidence:
     # -- places in groups -------------------------------------------------------------
 
     def place_shown_at(self, place: group_model.Place) -> int | None:
-        """Return the version of a record that shows a member at a place; None without one."""
+        """Return the version of a record that shows a member at a place; None without one.
+
+        On its way there it is not shown yet: while it moves, whoever joins is to know by
+        the group's record, conductors among them, which read no migrations.
+        """
         consumer, host = place
         name = group_members.place_of(self._snapshot, host)
-        if name not in group_members.places_of(self._snapshot, consumer):
+        if name not in group_members.hosts_of(self._snapshot, consumer):
             return None
         versions = [0]
         for view, keys in (

@@ -407,9 +407,14 @@ class GroupsTest(SettlingCase):
         self.world.settle(LATER)
         self.assertEqual(set(), self.members())
 
-    def test_a_place_is_settled_once_a_migration_goes_there(self):
+    def test_a_place_to_which_a_migration_goes_stays_until_the_instance_is_there(self):
+        self.world.instance("x", "h2", "node-n2")
         self.join("x")
         self.world.migration("x")
+        for _ in range(3):
+            self.world.settle(LATER)
+        self.assertEqual({("x", "h1")}, self.members())
+        self.world.instance("x")
         self.world.settle()
         self.world.settle(LATER)
         self.assertEqual(set(), self.members())
