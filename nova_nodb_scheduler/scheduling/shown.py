@@ -93,10 +93,11 @@ class Shown:
         row = record.state["row"]
         if row.get("node") != at.facts.node:
             return None
-        # It was there before it was resized: only its new size tells of the end.
-        if claim_facts.stays(share) and (row.get("vcpus"), row.get("memory_mb")) != (
-            share.vcpus,
-            share.memory_mb,
+        # It was there before it was resized: only its new size tells of the end, and
+        # nothing does where it gets other devices or cells in the same size.
+        if claim_facts.stays(share) and (
+            share.fitted
+            or (row.get("vcpus"), row.get("memory_mb")) != (share.vcpus, share.memory_mb)
         ):
             return None
         return record.version

@@ -87,10 +87,11 @@ class Evidence:
         allocated = allocations.get(host, {})
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
             # Shown and counted by records older than the claim; left behind, as by an
-            # evacuation; or on its way.
+            # evacuation; of a move on its own host that is over; or on its way.
             left_behind = self._stays_elsewhere(host, consumer)
             return not (
                 self.is_shown(host, consumer, held)
+                or (claim_facts.stays(held.node) and not self._moves(consumer))
                 or (left_behind and self.is_allocated(host, consumer, held))
             )
         if self._moves_to(host, consumer):
@@ -119,8 +120,11 @@ class Evidence:
         return (
             bool(there)
             and not any(self._stands(key, host) for key in there)
-            and not self._migrations.lookup("instance", consumer)
+            and not self._moves(consumer)
         )
+
+    def _moves(self, consumer: str) -> bool:
+        return bool(self._migrations.lookup("instance", consumer))
 
     def _moves_to(self, host: str, consumer: str) -> bool:
         place = self._nodes.indexed(host, "host")

@@ -141,6 +141,27 @@ class FitsTest(testtools.TestCase):
             )
         self.assertEqual([{"x": {"numa": 1}}, {}], seen)
 
+    def test_devices_of_a_server_resized_on_its_host_count_until_its_migration_is_counted(self):
+        seen = []
+        share = model.NodeShare(instances=1, fitted={"pci": 1})
+        stays = model.NodeShare(vcpus=1, memory_mb=512, io_operations=1, fitted={"pci": 2})
+
+        def ask():
+            self.fits(
+                {"x": held(stays)},
+                node=share,
+                fitted=lambda uuid, wanted, others: seen.append(dict(others)) or True,
+            )
+
+        # It has that size already: other devices are all it is to get.
+        self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x", vcpus=1, memory_mb=512))
+        self.report(instances=1)
+        ask()
+        self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", migration("x"))
+        self.report(instances=1)
+        ask()
+        self.assertEqual([{"x": {"pci": 2}}, {}], seen)
+
     def test_a_node_that_counts_fewer_than_it_should_was_read_too_early(self):
         self.hosts.put(INSTANCES, f"x@{hosts.CELL}", instance("x"))
         for number in (1, 2, 3):

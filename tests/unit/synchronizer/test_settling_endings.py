@@ -259,6 +259,17 @@ class EndingsTest(testtools.TestCase):
         cloud.migration("x", status=None)
         cloud.deallocate("n1", "m-x")
 
+    def test_resize_on_its_own_host_whose_end_alone_was_seen(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n1", share=model.NodeShare(vcpus=1, io_operations=1, fitted={"pci": 1}))
+        # Nobody settles while it lasts.
+        cloud.deallocate("n1", "m-x")
+        cloud.report()
+        cloud.check()
+
     def test_resize_on_its_own_host_that_fails(self):
         cloud = self.cloud
         cloud.boot("n1")
