@@ -32,6 +32,9 @@ from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 
 LOG = logging.getLogger(__name__)
 
+#: Classes of resources that no provider gives but a node's own.
+_NODES_OWN = frozenset(("MEMORY_MB", "PCPU", "VCPU"))
+
 
 @attrs.frozen
 class Move:
@@ -94,7 +97,11 @@ class OutsideClaims:
         try:
             answer = self._taken(own, views, move)
         except errors.BackendUnavailable as error:
-            answer = claimer.NotTaken(_wanted(move), claimer.Failure.UNAVAILABLE, str(error))
+            answer = _unanswered(move, str(error))
+        except Exception as error:
+            # Whatever is wrong here, a server goes where Nova alone would send it.
+            LOG.exception("Server %(server)s cannot be claimed for.", {"server": move.consumer})
+            answer = _unanswered(move, type(error).__name__)
         return carried_out(own, answer, move, allocate, take_back)
 
     def _taken(
@@ -105,11 +112,10 @@ class OutsideClaims:
     ) -> claimer.Taken | claimer.NotTaken:
         self._synchronizer.open()
         place = views.place()
-        wanted = _wanted(move, place or "")
         if place is None:
-            detail = "the node is not known in the back end's present epoch"
-            return claimer.NotTaken(wanted, claimer.Failure.UNAVAILABLE, detail)
-        return own.take(move.request, [wanted], self._clock() + self._deadline_seconds)[0]
+            return _unanswered(move, "the node is not known in the back end's present epoch")
+        deadline = self._clock() + self._deadline_seconds
+        return own.take(move.request, [_wanted(move, place)], deadline)[0]
 
 
 def carried_out(
@@ -154,6 +160,10 @@ def _without(answer: claimer.NotTaken, move: Move, allocate: Callable[[], bool])
         return allocate()
     LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
     return False
+
+
+def _unanswered(move: Move, why: str) -> claimer.NotTaken:
+    return claimer.NotTaken(_wanted(move), claimer.Failure.UNAVAILABLE, why)
 
 
 def _wanted(move: Move, host_name: str = "") -> claimer.Wanted:
@@ -241,9 +251,10 @@ def _claiming(function: Any) -> Any:
         outside = _in_use()
         if outside is None or scheduler_utils.request_is_rebuild(spec):
             return allocate()
-        host, resources = _largest(request["allocations"])
+        host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
-        move = Move(consumer, host, resources, share_of(asked.flavor), asked)
+        share = attrs.evolve(share_of(asked.flavor), fitted=asked.fitted)
+        move = Move(consumer, host, resources, share, asked)
         return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
@@ -315,9 +326,18 @@ def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> reques
     )
 
 
-def _largest(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
-    """Return the provider that gives most classes, which is the node's, and what it gives."""
-    host = max(allocations, key=lambda each: len(allocations[each]["resources"]))
+def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+    """Return the node's provider, and what it gives.
+
+    What is a node's alone tells it; else that it gives most classes, as a bare
+    metal node gives one.
+    """
+
+    def of_node(provider: str) -> tuple[int, int]:
+        classes = allocations[provider]["resources"].keys()
+        return len(classes & _NODES_OWN), len(classes)
+
+    host = max(allocations, key=of_node)
     return host, dict(allocations[host]["resources"])
 
 

@@ -15,7 +15,7 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import outside_claims
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling import claim_facts, namespaces
 from nova_nodb_scheduler.synchronizer import claims
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
@@ -186,6 +186,50 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertTrue(self._go(consumer, self.one))
         self.hub.faults.come_up()
         self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_a_record_that_cannot_be_read_leaves_it_to_nova(self) -> None:
+        key = claims.key_of(self.one)
+        newer = codec.encode({}, namespaces_model.SchemaVersion(9, 0))
+        self.assertTrue(self.client.write([records.Write(key, 0, newer)])[0].won)
+        consumer = str(uuid.uuid4())
+        self.assertTrue(self._go(consumer, self.one))
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_devices_that_a_request_wants_are_held_by_its_claim(self) -> None:
+        wanted = objects.InstancePCIRequests(
+            requests=[
+                objects.InstancePCIRequest(
+                    request_id=str(uuid.uuid4()), count=2, alias_name="a", spec=[{}]
+                )
+            ]
+        )
+        consumer = str(uuid.uuid4())
+        self.assertTrue(self._go(consumer, self.one, pci_requests=wanted))
+        held = self._held(self.one)[consumer].node.fitted
+        self.assertEqual(2, held[claim_facts.DEVICES])
+        self.assertIn("pci_requests", held)
+
+    def test_the_node_is_claimed_where_another_provider_gives_as_many_classes(self) -> None:
+        port = str(uuid.uuid4())
+        network = {"NET_BW_EGR_KILOBIT_PER_SEC": 1, "NET_BW_IGR_KILOBIT_PER_SEC": 1, "CUSTOM_A": 1}
+        allocations = {
+            port: {"resources": network},
+            self.one: {"resources": {"VCPU": 1, "MEMORY_MB": 64}},
+        }
+        seen: list[outside_claims.Move] = []
+
+        class Seen:
+            def claimed(self, move: outside_claims.Move, *_: Any) -> bool:
+                seen.append(move)
+                return True
+
+        with outside_claims.using(Seen()):
+            scheduler_utils.claim_resources(
+                self.context, self.admin, self._spec(), "c", {"allocations": allocations}, "1.36"
+            )
+        self.assertEqual(
+            [(self.one, {"VCPU": 1, "MEMORY_MB": 64})], [(m.host, m.resources) for m in seen]
+        )
 
     def test_a_scheduler_calls_novas_own_function(self) -> None:
         consumer = str(uuid.uuid4())
