@@ -20,6 +20,9 @@ from nova_nodb_scheduler.scheduling import choice, claimer
 
 LOG = logging.getLogger(__name__)
 
+#: Looks at a view that is behind: as many as a request in memory makes plans.
+_MOST_LOOKS = 10
+
 
 class FallbackClaims:
     """The claims of one request: :class:`outside_claims.Claims`. One thread.
@@ -71,7 +74,6 @@ class FallbackClaims:
         chosen = self._chosen(move.host)
         if chosen is None:
             return None
-        own = self._parts.ways.claimer
         places = self._parts.places(move.consumer)
         share = attrs.evolve(
             move.node,
@@ -79,14 +81,26 @@ class FallbackClaims:
             fitted=move.request.fitted,
         )
         wanted = claimer.Wanted(move.consumer, chosen, move.resources, share, moves=bool(places))
-        deadline = self._clock() + self._deadline_seconds
-        [answer] = own.take(move.request, [wanted], deadline)
+        answer = self._answer(move, wanted)
         if _is_full(answer) and not self._is_proved:
             # Placement has just offered it: what is known of it may be old.
             changed = not self._proves(move.resources, self._began)
             self._is_proved = True
             if changed:
-                [answer] = own.take(move.request, [wanted], deadline)
+                answer = self._answer(move, wanted)
+        return answer
+
+    def _answer(
+        self, move: outside_claims.Move, wanted: claimer.Wanted
+    ) -> claimer.Taken | claimer.NotTaken:
+        """Claim, and look again while what is known is behind what was settled."""
+        ways = self._parts.ways
+        deadline = self._clock() + self._deadline_seconds
+        for look in range(1, _MOST_LOOKS + 1):
+            [answer] = ways.claimer.take(move.request, [wanted], deadline)
+            if not _is_behind(answer):
+                break
+            ways.sleep(0.01 * look)
         return answer
 
     def _chosen(self, host: str) -> choice.Choice | None:
@@ -98,6 +112,10 @@ class FallbackClaims:
                 return None
             facts = engine.frame.facts(row)
         return choice.Choice(row, host, facts.cell, facts.host, facts.node, 0.0, ())
+
+
+def _is_behind(answer: claimer.Taken | claimer.NotTaken) -> bool:
+    return isinstance(answer, claimer.NotTaken) and answer.failure is claimer.Failure.BEHIND
 
 
 def _is_full(answer: claimer.Taken | claimer.NotTaken) -> bool:

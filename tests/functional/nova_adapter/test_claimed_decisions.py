@@ -200,3 +200,19 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         for _ in range(2):
             chosen = self.select(extra_specs={"resources1:VGPU": "1"})[1]
             self.assertEqual("h2", chosen[0][0].service_host)
+
+    def test_and_looks_again_where_its_view_is_behind(self):
+        for node in self.nodes.values():
+            self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
+        parts = self.runtime.decisions.decider.parts
+        own, looks = parts.ways.claimer.take, []
+
+        def settled_meanwhile(request: Any, wanted: Any, deadline: float) -> Any:
+            looks.append(wanted[0].chosen.host)
+            if len(looks) < 3:
+                return [claimer.NotTaken(wanted[0], claimer.Failure.BEHIND)]
+            return own(request, wanted, deadline)
+
+        with mock.patch.object(parts.ways.claimer, "take", settled_meanwhile):
+            chosen = self.select(extra_specs={"resources1:VGPU": "1"})[1]
+        self.assertEqual({chosen[0][0].service_host}, set(looks))
