@@ -41,7 +41,6 @@ LOG = logging.getLogger(__name__)
 #: Reasons to leave memory for which claims could not be judged or made either.
 _IN_DOUBT = frozenset(
     (
-        "claims not answered in time",
         "claims unavailable",
         "feed behind",
         "mirror behind",

@@ -12,6 +12,7 @@ import attrs
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
+from nova_nodb_scheduler.synchronizer import claims
 from tests.functional.nova_adapter import test_memory_decisions
 
 
@@ -31,10 +32,14 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             return {servers[0].consumer: rejected, **written}
 
         with mock.patch.object(writer, "write", first_rejected):
-            self.select(servers=2)
+            uuids, _chosen = self.select(servers=2)
         # What Nova's own way then chose is there; nothing of ours is.
         self.assertEqual({"claims not answered in time": 1}, self.runtime.candidates())
         self.assertEqual(2, self.used("h1")["VCPU"] + self.used("h2")["VCPU"])
+        # The back end does answer: other schedulers see what was chosen.
+        ledger = claims.ClaimLedger(self.runtime.synchronizer, "test", str, 1.0, lambda host: True)
+        held = [ledger.read(node.uuid).claims for node in self.nodes.values()]
+        self.assertEqual(set(uuids), set().union(*held))
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_while_the_answer_is_made_takes_the_allocations_back(self):
