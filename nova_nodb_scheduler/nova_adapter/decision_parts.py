@@ -109,7 +109,7 @@ class DecisionParts:
             max_batch_consumers=options.max_batch_servers,
             max_calls=options.max_allocation_calls,
         )
-        #: Ends claims that have served; None where none are made.
+        #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
         self.decider = deciding.Decider(
             deciding.Parts(
@@ -157,9 +157,7 @@ class DecisionParts:
             around.store, made, present, ratios=ratios, reservations=self.reservations
         )
 
-    def _make_claim_duty(self) -> claim_duty.ClaimDuty | None:
-        if not self._options.claims:
-            return None
+    def _make_claim_duty(self) -> claim_duty.ClaimDuty:
         around = self._around
         return claim_duty.ClaimDuty(
             around.synchronizer,
@@ -208,8 +206,7 @@ class DecisionParts:
     def start(self) -> None:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
-        if self.claim_duty is not None:
-            self.claim_duty.start()
+        self.claim_duty.start()
         self._stop.clear()
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
@@ -220,8 +217,7 @@ class DecisionParts:
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None
-        if self.claim_duty is not None:
-            self.claim_duty.stop()
+        self.claim_duty.stop()
         self._mirror.stop()
 
     def _follow(self) -> None:

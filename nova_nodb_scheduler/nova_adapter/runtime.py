@@ -271,9 +271,8 @@ class SchedulerRuntime:
         return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
 
     def _settling(self) -> dict[str, float]:
-        """Return claims by state and how they ended here; empty where none are made."""
-        duty = self.decisions.claim_duty if self.decisions is not None else None
-        return duty.figures() if duty is not None else {}
+        """Return claims by state and how they ended here; empty where nobody settles."""
+        return self.decisions.claim_duty.figures() if self.decisions is not None else {}
 
     def counts(self) -> dict[str, float]:
         """Return records in the store by namespace."""

@@ -216,3 +216,25 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         with mock.patch.object(parts.ways.claimer, "take", settled_meanwhile):
             chosen = self.select(extra_specs={"resources1:VGPU": "1"})[1]
         self.assertEqual({chosen[0][0].service_host}, set(looks))
+
+
+class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
+    """Claims are switched off, and some are left of before."""
+
+    def use(self, fixture: Any) -> None:
+        # Before the scheduler is made, and after its options are there.
+        self.override("claims", "off", "nodb_scheduler")
+        super().use(fixture)
+
+    def test_claims_of_before_end(self):
+        node = self.nodes["h1"].uuid
+        synchronizer = self.runtime.synchronizer
+        ledger = claims.ClaimLedger(synchronizer, "old", lambda: "id", 0.1, lambda host: True)
+        claim = model.Claim(str(uuid.uuid4()), node, {"VCPU": 4})
+        answer = ledger.claim(claim, lambda record: True, synchronizer.head())
+        self.assertIsInstance(answer, model.Granted)
+        deadline = time.monotonic() + 20.0
+        while ledger.read(node).claims and time.monotonic() < deadline:
+            self.beat()
+            time.sleep(0.1)
+        self.assertEqual({}, ledger.read(node).claims)
