@@ -267,17 +267,21 @@ class Placing:
     def _claim(self, wanted: Sequence[claimer.Wanted]) -> tuple[list[claimer.Taken], bool]:
         taken: list[claimer.Taken] = []
         unanswered: list[claimer.NotTaken] = []
-        again = False
+        again = behind = False
         for answer in self._parts.claimer.take(self._request, wanted, self._deadline):
             if isinstance(answer, claimer.Taken):
                 self._taken[answer.wanted.consumer] = answer
                 taken.append(answer)
                 continue
             again |= self._not_taken(answer)
+            behind |= answer.failure is claimer.Failure.BEHIND
             if answer.failure is claimer.Failure.UNAVAILABLE:
                 unanswered.append(answer)
         if unanswered:
             raise Unclaimable(unanswered[0].detail)
+        if behind and again:
+            # Once for all servers: it is the same view that is behind.
+            self._parts.sleep(0.01 * self._plans)
         return taken, again
 
     def _not_taken(self, answer: claimer.NotTaken) -> bool:
@@ -292,8 +296,6 @@ class Placing:
                 self._group_hosts |= answer.group_hosts
         if again and self._plans < _MOST_PLANS:
             self._pass_over(answer.wanted, why, forever=False)
-            if answer.failure is claimer.Failure.BEHIND:
-                self._parts.sleep(0.01 * self._plans)
             return True
         self._pass_over(answer.wanted, why)
         return False

@@ -6,9 +6,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import attrs
 import testtools
 
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.scheduling import claimer
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from tests.unit.synchronizer import placing_trial
 
@@ -194,3 +196,22 @@ class TogetherTest(PlacingCase):
         self.assertIsNone(self.scheduler().place(["c1"], 1, together))
         self.assertEqual(1, len(set(self.truth.granted.values())))
         self.assert_no_leaks()
+
+    def test_many_servers_wait_once_for_a_view_that_is_behind(self):
+        scheduler, pauses = self.scheduler(), []
+        own, looks = scheduler.parts.claimer, []
+
+        class Behind:
+            def take(self, request, wanted, deadline):
+                looks.append(len(wanted))
+                if len(looks) > 2:
+                    return own.take(request, wanted, deadline)
+                return [claimer.NotTaken(each, claimer.Failure.BEHIND) for each in wanted]
+
+            confirm, release = own.confirm, own.release
+
+        scheduler.parts = attrs.evolve(scheduler.parts, claimer=Behind(), sleep=pauses.append)
+        servers = [f"s{number}" for number in range(12)]
+        self.assertEqual(set(servers), set(scheduler.place(servers, 1)))
+        self.assertEqual([12, 12], looks[:2])
+        self.assertEqual([0.01, 0.02], pauses)
