@@ -128,6 +128,9 @@ class ClaimBatches:
             for claim in wanted
             if not self._claimable(claim.host)
         }
+        hosts = {claim.host for claim in wanted}
+        # First of all: of another epoch nothing may be remembered, of groups neither.
+        self._edits.see(view.cursor.epoch, filter(None, map(view.record, hosts)))
         members: dict[str, str] = {}
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
@@ -272,7 +275,6 @@ class ClaimBatches:
         by_host: dict[str, list[model.Claim]] = {}
         for claim in wanted:
             by_host.setdefault(claim.host, []).append(claim)
-        self._edits.see(view.cursor.epoch, filter(None, map(view.record, by_host)))
         edited = self._edits.hosts(
             {
                 host: functools.partial(claim_rules.take_each, claims=of_host, taking=taking)

@@ -347,6 +347,12 @@ class GroupsTest(ClaimerCase):
         self.assertEqual([True], self.one.claimer.confirm([first]))
         self.assertEqual({("a", "h1"), ("b", "h2")}, self.members("g1"))
 
+    def test_members_of_a_former_epoch_are_not_remembered(self):
+        self.taken(*self.take(self.one, claiming.wanted("a", "h1"), request=APART))
+        self.hub.begin_epoch()
+        self.taken(*self.take(self.one, claiming.wanted("b", "h1"), request=APART))
+        self.assertEqual(0, self.one.lost)
+
     def test_of_one_request_too(self):
         answers = self.take(
             self.one, claiming.wanted("a", "h1"), claiming.wanted("b", "h1"), request=APART
