@@ -76,14 +76,14 @@ class _Snapshot:
         return records.Record(claims.key_of(host), stored.revision, stored.version, stored.payload)
 
     def ended(self, claim: model.Claim, held: model.HeldClaim) -> bool:
-        """Tell whether a server that stays on its node claims another size there.
+        """Tell whether a confirmed claim is of a move that is over, for another begins.
 
-        Its former claim was for a size that its migration has by now.
+        The former claim of a server that stays on its node was for a size that
+        its migration has by now. One that comes has no allocation there any more:
+        what it claimed before failed, or went back.
         """
         provider = self._snapshot.namespace(namespaces.PROVIDERS.name).get(claim.host)
-        return (
-            claim_facts.stays(claim.node)
-            and held.confirmed_by is not None
-            and provider is not None
-            and provider.version > held.confirmed_by
-        )
+        if held.confirmed_by is None or provider is None or provider.version <= held.confirmed_by:
+            return False
+        allocations = provider.state.get("allocations") or {}
+        return claim_facts.stays(claim.node) or claim.consumer not in allocations
