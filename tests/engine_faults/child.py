@@ -219,12 +219,12 @@ class _Child:
         else:
             self._phoenix()
 
-    def _place(self) -> None:
+    def _place(self, grouped: float = 0.4) -> None:
         servers = [
             f"{self._options.identity}/{next(self._numbers)}"
             for _ in range(self._rng.choice((1, 1, 1, 2)))
         ]
-        group = self._group(servers) if self._rng.random() < 0.4 else None
+        group = self._group(servers) if self._rng.random() < grouped else None
         vcpus = self._rng.choice((1, 1, 2))
         try:
             placed = self._scheduler.place(servers, vcpus, group)
@@ -278,6 +278,12 @@ class _Child:
             self._client.write([records.Write(key, 0, state)])
         else:
             self._client.write([records.Write(key, standing.revision, deleted=True)])
+
+    def _grouped(self) -> None:
+        """Place members of groups, and make room for them."""
+        if len(self._owned) > self._options.most_owned // 2:
+            self._delete()
+        self._place(grouped=1.0)
 
     def _novelty(self) -> None:
         """Create a record that never was, and delete it."""

@@ -17,7 +17,7 @@ FREEZE_SECONDS = (
 )
 
 #: How long a step may take to be come by.
-_REACH_SECONDS = 25.0
+_REACH_SECONDS = 40.0
 
 #: What makes a step be come by that random operations seldom or never take:
 #: by driver and step, an operation of the scheduler's process.
@@ -31,6 +31,15 @@ PROVOCATIONS = {
     ("redis", "send the script that drops old tombstones"): "collect",
     ("redis", "have the server begin an epoch where none is in force"): "reset",
 }
+
+
+_OF_GROUPS = ("joined", "left", "member confirmed")
+
+
+def _provocation(driver: str, layer: str, step: str) -> str:
+    if layer == "claims":
+        return "grouped" if step in _OF_GROUPS else ""
+    return PROVOCATIONS.get((driver, step), "")
 
 
 def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
@@ -51,7 +60,7 @@ def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
 
 def _strike(trial: fault.Trial, layer: str, step: str, action: steps.Action) -> None:
     victim = trial.world.schedulers[trial.number % len(trial.world.schedulers)]
-    provocation = PROVOCATIONS.get((trial.engine.driver, step), "") if layer == "driver" else ""
+    provocation = _provocation(trial.engine.driver, layer, step)
     victim.ask("arm", layer, step, action.value, provocation)
     if not victim.reached(_REACH_SECONDS):
         raise world.Broken(f"no scheduler came by the step {step!r}")
