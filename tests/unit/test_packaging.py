@@ -18,7 +18,15 @@ PACKAGE = ROOT / "nova_nodb_scheduler"
 # The adapter's modules import Nova, which the unit tests do without.
 NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
 # Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
-TEST_DIRECTORIES = {"unit", "functional", "nova_suite", "faults", "differential"}
+TEST_DIRECTORIES = {
+    "capacity",
+    "differential",
+    "engine_faults",
+    "faults",
+    "functional",
+    "nova_suite",
+    "unit",
+}
 
 
 def entry_points() -> dict[str, dict[str, str]]:
@@ -143,7 +151,7 @@ class TreeTest(testtools.TestCase):
         script = (ROOT / "tools" / "test.sh").read_text()
         for name in ("unit", "functional", "differential"):
             self.assertIn(f"run_tests {name}", script)
-        for name in ("faults.sh", "nova_functional.sh"):
+        for name in ("faults.sh", "capacity.sh", "nova_functional.sh", "engine_faults"):
             self.assertIn(name, script)
 
     def test_sqlalchemy_stays_below_2_1_which_nova_34_does_not_work_with(self) -> None:
