@@ -219,10 +219,10 @@ class _Child:
         else:
             self._phoenix()
 
-    def _place(self, grouped: float = 0.4) -> None:
+    def _place(self, grouped: float = 0.4, count: int = 0) -> None:
         servers = [
             f"{self._options.identity}/{next(self._numbers)}"
-            for _ in range(self._rng.choice((1, 1, 1, 2)))
+            for _ in range(count or self._rng.choice((1, 1, 1, 2)))
         ]
         group = self._group(servers) if self._rng.random() < grouped else None
         vcpus = self._rng.choice((1, 1, 2))
@@ -284,6 +284,11 @@ class _Child:
         if len(self._owned) > self._options.most_owned // 2:
             self._delete()
         self._place(grouped=1.0)
+
+    def _crowded(self) -> None:
+        """Ask for more servers at once than there is room for: what was claimed goes back."""
+        self._delete()
+        self._place(grouped=0.0, count=8)
 
     def _novelty(self) -> None:
         """Create a record that never was, and delete it."""

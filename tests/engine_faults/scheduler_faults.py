@@ -38,7 +38,7 @@ _OF_GROUPS = ("joined", "left", "member confirmed")
 
 def _provocation(driver: str, layer: str, step: str) -> str:
     if layer == "claims":
-        return "grouped" if step in _OF_GROUPS else ""
+        return "grouped" if step in _OF_GROUPS else "crowded" if step == "released" else ""
     return PROVOCATIONS.get((driver, step), "")
 
 
