@@ -12,7 +12,7 @@ import attrs
 from rich import console as rich_console
 from rich import table as rich_table
 
-from tests.capacity import races
+from tests.capacity import races, report
 from tools.stack import __main__ as command_line
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
@@ -21,6 +21,7 @@ _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _WIDTH = 110
 """Columns of the table where no terminal says how many it has."""
 
+_SNIPPET = _CHECKOUT / "doc" / "source" / "reference" / "races.rst.inc"
 _FAILING = {"nova-compute-1": {"DEFAULT": {"compute_driver": "fake.FakeRescheduleDriver"}}}
 
 
@@ -52,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
                 _file(options, runs)
     finally:
         stack.down()
+    if options.file:
+        _SNIPPET.write_text(report.to_rst(_results()))
     by_name = {race.name: race for race in chosen}
     kept = [by_name[run.race].kept(run) for run in runs]
     if options.json:
@@ -79,14 +82,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--failing-builds", action="store_true", help="host1 fails to build, alternates are used"
     )
+    parser.add_argument(
+        "--file", action="store_true", help="write the table that the documents include, too"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, progress on stderr")
     command_line.add_size_options(parser)
     return parser
 
 
+def _results() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("NODB_RESULTS_DIR", _CHECKOUT / "results"))
+
+
 def _file(options: argparse.Namespace, runs: list[races.Run]) -> None:
     """File what is known so far: a long series may be ended early."""
-    results = pathlib.Path(os.environ.get("NODB_RESULTS_DIR", _CHECKOUT / "results"))
+    results = _results()
     results.mkdir(parents=True, exist_ok=True)
     kind = "stock" if options.stock else "plugin"
     kind += "-failing" if options.failing_builds else ""
