@@ -7,17 +7,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent import futures
+from typing import Any
 from unittest import mock
 
 import attrs
+import pymysql
 import sqlalchemy as sa
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import statements
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    counter_statements,
+    deadline,
+    row_writes,
+    statements,
+)
 from nova_nodb_scheduler.testing import servers
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import sql_databases
@@ -31,13 +38,16 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
     steps: tuple[str, ...] = driver.SQLAlchemySynchronizer.STEPS
     #: Behind which of them a write stands.
     committed_at = "reply"
+    #: A connection that is cut before one of these is replaced, as nothing was sent on it.
+    replaced_at: tuple[str, ...] = ("lock",)
     #: Per write, of a batch of any size, without its BEGINs.
-    write_statements = 4
+    write_statements = 3
     write_transactions = 1
 
     @property
     def before_commit(self) -> tuple[str, ...]:
-        return self.steps[: self.steps.index("commit")]
+        before = self.steps[: self.steps.index("commit")]
+        return tuple(step for step in before if step not in self.replaced_at)
 
     def is_committed(self, step: str) -> bool:
         return self.steps.index(step) >= self.steps.index(self.committed_at)
@@ -155,12 +165,20 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
     def test_a_driver_that_numbers_before_the_commit_would_fail_that_test(self) -> None:
         """Numbers as an auto-increment gives them out: the slow writer is lost."""
 
-        def number_at_once(connection: sa.Connection) -> statements.SequenceRow | None:
+        def number_at_once(
+            connection: sa.Connection, keys: Collection[records.RecordKey]
+        ) -> counter_statements.Found:
             row = real_peek(connection)
             assert row is not None
             with numbers_lock:
                 numbers.append(numbers[-1] + 1000)
-                return statements.SequenceRow(row.epoch, numbers[-1], row.floor)
+                sequence = statements.SequenceRow(row.epoch, numbers[-1], row.floor)
+            return counter_statements.Found(sequence, statements.standing(connection, keys))
+
+        def put_alone(
+            connection: sa.Connection, _version: int, rows: Sequence[records.Record]
+        ) -> None:
+            row_writes.upsert(connection, rows)
 
         def newest_as_head(connection: sa.Connection) -> statements.SequenceRow | None:
             row = real_peek(connection)
@@ -176,9 +194,9 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             self.skipTest("a test of its own shows it for the sequencer")
         self.client().head()
         with (
-            mock.patch.object(statements, "lock", number_at_once),
+            mock.patch.object(counter_statements, "lock", number_at_once),
             mock.patch.object(statements, "peek", newest_as_head),
-            mock.patch.object(statements, "advance", lambda _connection, _version: True),
+            mock.patch.object(counter_statements, "put", put_alone),
         ):
             self.assertEqual({OTHER}, self._read_beside_a_slow_commit())
 
@@ -387,6 +405,36 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
 class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
     fixture = servers.MariaDB
+    write_statements = 2
+    #: What the server is asked for a write of any size, the COMMIT included.
+    write_questions = 3
+
+    def test_a_write_is_as_few_exchanges_as_it_says(self) -> None:
+        if not self.write_questions:
+            self.skipTest("a sequenced write waits for its number")
+        client = self.client()
+        self.put(client, b"connected")
+        for count in (1, 50):
+            keys = [records.RecordKey("suite", f"{count}-{number}") for number in range(count)]
+            asked = self.exchanges_of(
+                client, lambda keys=keys: client.write([records.Write(key, 0) for key in keys])
+            )
+            self.assertEqual(self.write_questions, len(asked), asked)
+
+    def exchanges_of(
+        self, client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[bytes]:
+        """Return what is sent on the client's connections, pings and rollbacks included."""
+        sent: list[bytes] = []
+        real = pymysql.connections.Connection._execute_command
+
+        def execute(connection: object, command: int, text: str | bytes) -> None:
+            sent.append(text.encode() if isinstance(text, str) else text)
+            real(connection, command, text)
+
+        with mock.patch.object(pymysql.connections.Connection, "_execute_command", execute):
+            action()
+        return sent
 
     def test_a_connection_cut_before_the_commit_means_nothing_was_written(self) -> None:
         for step in self.before_commit:
@@ -399,6 +447,16 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
                     client.write([records.Write(KEY, revision, b"new")])
                 self.assertEqual(b"old", self.payload(client))
                 self.put(client, b"next")
+
+    def test_a_connection_cut_before_the_first_statement_is_replaced(self) -> None:
+        for step in self.replaced_at:
+            with self.subTest(step=step):
+                client = self.client()
+                old = self.put(client, b"old")
+                self.at_step(client, step, self.kill_connections)
+                [result] = client.write([records.Write(KEY, old.revision, b"new")])
+                self.assertIs(records.Verdict.WON, result.verdict)
+                self.assertEqual(b"new", self.payload(client))
 
     def test_a_connection_cut_at_the_commit_is_unknown(self) -> None:
         client = self.client()
@@ -434,7 +492,7 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
 
         def on_step(step: str) -> None:
             seen.append(step)
-            if seen.count("lock") == 2 and step == "lock":
+            if seen.count("commit") == 1 and step == "upsert":
                 self.kill_connections()
 
         client.on_step = on_step
@@ -487,6 +545,24 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
 
 class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
     fixture = servers.PostgreSQL
+    write_statements = 3
+    #: To psycopg the first and its BEGIN are one.
+    write_questions = 4
+
+    def exchanges_of(
+        self, _client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        real = deadline.DeadlineConnection.wait
+
+        def wait(connection: Any, generator: Any, *rest: Any, **named: Any) -> Any:
+            sent.append(str(generator).encode())
+            return real(connection, generator, *rest, **named)
+
+        with mock.patch.object(deadline.DeadlineConnection, "wait", wait):
+            action()
+        return sent
+
     kill_connections = sql_databases.PostgreSQLCase.kill_connections
     freeze = sql_databases.PostgreSQLCase.freeze
     thaw = sql_databases.PostgreSQLCase.thaw

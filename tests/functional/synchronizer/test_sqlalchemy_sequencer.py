@@ -55,7 +55,9 @@ class _SequencerFaults:
     ordering = "sequencer"
     steps = driver.SQLAlchemySynchronizer.SEQUENCER_STEPS
     committed_at = "number"
+    replaced_at = ()
     write_statements = 8
+    write_questions = 0
     write_transactions = 2
 
 

@@ -53,7 +53,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
-    STEPS = ("lock", "read", "sequence", "upsert", "commit", "reply")
+    STEPS = ("lock", "upsert", "commit", "reply")
     #: What an instance in sequencer mode has as STEPS.
     SEQUENCER_STEPS = (
         *("epoch", "lock", "upsert", "commit"),

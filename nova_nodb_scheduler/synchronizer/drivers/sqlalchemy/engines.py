@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -34,6 +36,29 @@ _WRITER = "nodb_writer"
 _ENGINE_DEFAULTS: dict[str, Any] = {"mysql_sql_mode": "TRADITIONAL"}
 #: Migrations copy tables; a server that is down is still noticed at connect.
 MIGRATION_TIMEOUT_SECONDS = 3600.0
+
+
+class Trust(threading.local):
+    """Whether this thread vouches for the connections that it takes and returns.
+
+    The pool asks every connection that it lends whether it lives, and rolls
+    back every one that returns: two exchanges, as many as a small write needs
+    without them. Both stay the rule; who vouches deals with a dead connection
+    at its first statement, and returns it behind a commit.
+    """
+
+    given = False
+
+    @contextlib.contextmanager
+    def granted(self) -> Iterator[None]:
+        self.given = True
+        try:
+            yield
+        finally:
+            self.given = False
+
+
+trust = Trust()
 
 
 def parse(connection: str) -> sa.URL:
@@ -85,6 +110,7 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
     engine: sa.Engine = oslo_engines.create_engine(
         url, max_retries=0, **_ENGINE_DEFAULTS | dict(options.engine)
     )
+    _heed_trust(engine.dialect)
     # Half for each exchange: a call that finds its pooled connection dead and
     # makes a new one still ends within timeout_seconds.
     io_timeout_seconds = options.timeout_seconds / 2
@@ -94,6 +120,21 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
     else:
         _prepare_postgresql(engine, io_timeout_seconds, options.timeout_seconds)
     return engine
+
+
+def _heed_trust(dialect: sa.Dialect) -> None:
+    ping, rollback = dialect.do_ping, dialect.do_rollback
+
+    def do_ping(connection: Any) -> bool:
+        return trust.given or ping(connection)
+
+    def do_rollback(connection: Any) -> None:
+        if not trust.given:
+            rollback(connection)
+
+    # Both are the dialect's published hooks; the pool has no others per call.
+    setattr(dialect, "do_ping", do_ping)  # noqa: B010, mypy knows methods only
+    setattr(dialect, "do_rollback", do_rollback)  # noqa: B010
 
 
 def create_for_migration(options: sql_options.SQLOptions) -> sa.Engine:

@@ -23,31 +23,40 @@ def upsert(
 
     :param revisions: write the revisions, too (sequencer mode)
     """
-    _insert(connection, rows, revisions=revisions, replace=True)
+    text, parameters = upsert_text(connection, rows, revisions=revisions)
+    connection.exec_driver_sql(text, parameters)
 
 
 def insert(connection: sa.Connection, rows: Collection[records.Record]) -> None:
     """Write records that are not there yet, with their revisions; a duplicate is an error."""
-    _insert(connection, rows, revisions=True, replace=False)
+    text, parameters = _insert_text(connection, rows, revisions=True, replace=False)
+    connection.exec_driver_sql(text, parameters)
 
 
-def _insert(
+def upsert_text(
+    connection: sa.Connection, rows: Collection[records.Record], *, revisions: bool = False
+) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement of :func:`upsert`, and its parameters."""
+    return _insert_text(connection, rows, revisions=revisions, replace=True)
+
+
+def _insert_text(
     connection: sa.Connection,
     rows: Collection[records.Record],
     *,
     revisions: bool,
     replace: bool,
-) -> None:
+) -> tuple[str, tuple[Any, ...]]:
     dialect = connection.dialect.name
     columns = ["namespace", "record_key", "version", "payload", "deleted_at"]
     if revisions:
         columns.insert(2, "revision")
-    marks = ",".join([_mark(connection)] * (len(columns) - 1))
+    marks = ",".join([mark(connection)] * (len(columns) - 1))
     live = f"({marks},NULL)"
     tombstone = f"({marks},{statements.CLOCKS[dialect]})"
     parameters: list[Any] = []
     for row in rows:
-        parameters += _names(connection, row.key)
+        parameters += names(connection, row.key)
         if revisions:
             parameters.append(row.revision)
         parameters += (row.version, row.payload)
@@ -61,24 +70,24 @@ def _insert(
     elif replace:
         text += " ON CONFLICT (namespace, record_key) DO UPDATE SET "
         text += ",".join(f"{column}=excluded.{column}" for column in columns[2:])
-    connection.exec_driver_sql(text, tuple(parameters))
+    return text, tuple(parameters)
 
 
 def number(connection: sa.Connection, versions: Mapping[records.RecordKey, int]) -> None:
     """Give records that the transaction has locked their versions, by one statement."""
-    mark = _mark(connection)
+    value = mark(connection)
     parameters: list[Any] = []
     for key, version in versions.items():
-        parameters += (*_names(connection, key), version)
+        parameters += (*names(connection, key), version)
     if connection.dialect.name == "mysql":
-        first = f"SELECT {mark} AS space, {mark} AS name, {mark} AS number"
-        others = f" UNION ALL SELECT {mark},{mark},{mark}" * (len(versions) - 1)
+        first = f"SELECT {value} AS space, {value} AS name, {value} AS number"
+        others = f" UNION ALL SELECT {value},{value},{value}" * (len(versions) - 1)
         text = (
             f"UPDATE nodb_record JOIN ({first}{others}) AS given "  # noqa: S608, no value in it
             "ON namespace = given.space AND record_key = given.name SET version = given.number"
         )
     else:
-        values = ",".join([f"({mark},{mark},{mark})"] * len(versions))
+        values = ",".join([f"({value},{value},{value})"] * len(versions))
         text = (
             "UPDATE nodb_record SET version = given.column3 "  # noqa: S608, no value in it
             f"FROM (VALUES {values}) AS given "
@@ -93,11 +102,13 @@ def mark_head(connection: sa.Connection, version: int) -> None:
     upsert(connection, [records.Record(key, version, version, b"")])
 
 
-def _mark(connection: sa.Connection) -> str:
+def mark(connection: sa.Connection) -> str:
+    """Return the placeholder of the connection's client."""
     return "?" if connection.dialect.name == "sqlite" else "%s"
 
 
-def _names(connection: sa.Connection, key: records.RecordKey) -> tuple[Any, Any]:
+def names(connection: sa.Connection, key: records.RecordKey) -> tuple[Any, Any]:
+    """Return a key's namespace and name as the columns hold them."""
     if connection.dialect.name == "mysql":
         return key.namespace.encode(), key.key.encode()
     return key.namespace, key.key

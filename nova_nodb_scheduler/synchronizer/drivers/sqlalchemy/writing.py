@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing in counter mode: many compare-and-sets in one transaction of five statements.
+"""Writing in counter mode: many compare-and-sets in one transaction.
 
-1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE).
-2. *read* revisions of the batch's keys and decide every compare-and-set.
-3. *sequence*: add the number of winners.
-4. *upsert* the winners, each with a version of its own, by one statement.
-5. *commit*, then *reply*.
+1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE), and behind the lock read
+   the revisions of the batch's keys; decide every compare-and-set.
+2. *upsert*: add the number of winners to the sequence, and write the winners,
+   each with a version of its own, by one statement.
+3. *commit*, then *reply*.
+
+That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
+around them (:meth:`.database.Database.hot_writer`).
 
 Versions are thereby given out in commit order, which the feed stands on: who
 sees version v sees all before it. The naive way, an auto-increment, gives
@@ -18,6 +21,7 @@ of the sequence begin one statement later; its length is ruled by the commit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
@@ -25,8 +29,8 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    counter_statements,
     database,
-    engines,
     epochs,
     failures,
     row_writes,
@@ -133,14 +137,13 @@ class Writer:
     def _transaction(
         self, writes: Sequence[records.Write], *, atomic: bool
     ) -> list[records.WriteResult]:
-        with self._database.engine.connect() as connection:
-            self._step("lock")
-            transaction = engines.as_writer(connection).begin()
-            row = statements.lock(connection)
+        self._step("lock")
+        with self._database.hot_writer(
+            functools.partial(counter_statements.lock, keys=[write.key for write in writes])
+        ) as (connection, found):
+            row, standing = found.sequence, found.standing
             if row is None or not self._epochs.is_sound(row):
                 raise epochs.EpochBroken
-            self._step("read")
-            standing = statements.standing(connection, [write.key for write in writes])
             accepted = [write for write in writes if wins(write, standing.get(write.key))]
             if atomic and len(accepted) < len(writes):
                 accepted = []
@@ -156,15 +159,14 @@ class Writer:
             if not written:
                 return results_of(writes, {}, standing)
             head = row.version + len(written)
-            self._step("sequence")
-            if not statements.advance(connection, head):
-                raise epochs.EpochBroken
             self._step("upsert")
-            for rows_of_statement in self.statements_of(list(written.values())):
+            first, *others = self.statements_of(list(written.values()))
+            counter_statements.put(connection, head, first)
+            for rows_of_statement in others:
                 row_writes.upsert(connection, rows_of_statement)
             self._step("commit")
             try:
-                transaction.commit()
+                self._database.commit(connection)
             except failures.DATABASE_ERRORS as error:
                 if failures.is_contention(error):
                     raise
