@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
+from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 from nova.scheduler import utils as scheduler_utils
 
@@ -343,7 +344,12 @@ def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
 
 def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
     def take_back() -> None:
-        if not client.remove_provider_tree_from_instance_allocation(context, consumer, host):
+        try:
+            taken = client.remove_provider_tree_from_instance_allocation(context, consumer, host)
+        except (nova_exception.NovaException, keystone.ClientException) as error:
+            LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
+            taken = False
+        if not taken:
             LOG.error(
                 "The allocation of server %(server)s could not be removed; "
                 "'nova-manage placement audit' finds it.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
@@ -141,6 +142,22 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         back = outside_claims.taking_back(self.context, self.admin, consumer, self.one)
         self.assertFalse(self.outside.claimed(move, allocate, back))
         self.assertEqual({}, self.consumers(self.one))
+
+    def test_a_placement_that_takes_nothing_back_ends_no_move(self) -> None:
+        class Silent:
+            def remove_provider_tree_from_instance_allocation(self, *_: Any) -> bool:
+                raise keystone.ConnectTimeout
+
+        back = outside_claims.taking_back(self.context, Silent(), "c", self.one)
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.Move("c", self.one, {"VCPU": 1}, model.NodeShare(), request)
+
+        def allocate() -> bool:
+            self._publish(namespaces.CLAIM_RECORDS, self.one, {"claims": {}})
+            return True
+
+        # The conductor goes on to the next alternate.
+        self.assertFalse(self.outside.claimed(move, allocate, back))
 
     def test_a_groups_policy_rules_an_alternate_out(self) -> None:
         member, other = str(uuid.uuid4()), str(uuid.uuid4())
