@@ -233,7 +233,7 @@ class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         claim = model.Claim(str(uuid.uuid4()), node, {"VCPU": 4})
         answer = ledger.claim(claim, lambda record: True, synchronizer.head())
         self.assertIsInstance(answer, model.Granted)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while ledger.read(node).claims and time.monotonic() < deadline:
             self.beat()
             time.sleep(0.1)
