@@ -421,6 +421,31 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
             )
             self.assertEqual(self.write_questions, len(asked), asked)
 
+    open_transactions = (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist "
+        "ON id = trx_mysql_thread_id WHERE db = DATABASE()"
+    )
+
+    def test_no_transaction_stays_open_behind_a_write(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        engine = sa.create_engine(self.url)
+        self.addCleanup(engine.dispose)
+        writes = {
+            "won": records.Write(KEY, old.revision, b"new"),
+            "lost": records.Write(KEY, old.revision, b"late"),
+        }
+        for name, write in writes.items():
+            with self.subTest(write=name), engine.connect() as connection:
+                client.write([write])
+                time.sleep(0.2)  # InnoDB shows a picture that is up to 0.1 s old.
+                query = sa.text(self.open_transactions)
+                self.assertEqual(0, connection.execute(query).scalar_one())
+        with engine.connect() as connection, client.engine.connect() as held:
+            held.execute(sa.text("SELECT * FROM nodb_sequence FOR UPDATE"))
+            time.sleep(0.2)
+            self.assertEqual(1, connection.execute(query).scalar_one())
+
     def exchanges_of(
         self, client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
     ) -> list[bytes]:
@@ -548,6 +573,11 @@ class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
     write_statements = 3
     #: To psycopg the first and its BEGIN are one.
     write_questions = 4
+
+    open_transactions = (
+        "SELECT COUNT(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+    )
 
     def exchanges_of(
         self, _client: driver.SQLAlchemySynchronizer, action: Callable[[], object]

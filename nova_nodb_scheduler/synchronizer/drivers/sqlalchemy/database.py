@@ -109,6 +109,12 @@ class Database:
         :raises BackendUnavailable: it did not come through
         """
         with failures.translated(self.name):
+            try:
+                return transaction()
+            except failures.DATABASE_ERRORS as error:
+                if not failures.is_contention(error):
+                    raise
+            # Only now, as tenacity alone takes a tenth of a small write's time.
             return self._retrying(transaction)
 
     def unavailable(self, reason: str) -> errors.BackendUnavailable:
