@@ -77,7 +77,10 @@ class TestSensitivity(unittest.TestCase):
         claims = [key for key in held if key[0] == "claims"]
         self.assertNotEqual([], claims)
         state = {"claims": {"nobody's": {"state": "confirmed"}}}
-        left = {**held, claims[0]: codec.encode(state, namespaces.CLAIM_RECORDS.schema, record="left")}
+        left = {
+            **held,
+            claims[0]: codec.encode(state, namespaces.CLAIM_RECORDS.schema, record="left"),
+        }
         self.assertIn("claims are left on", made.difference_to(left))
 
     def test_schedulers_that_do_not_decide_have_not_recovered(self) -> None:

@@ -150,12 +150,8 @@ class StackTest(PluginTestCase):
         self.stack()
         for number, path in self.cells.items():
             values = read_ini(path)
-            self.assertEqual(
-                ["nodb_scheduler"], values["oslo_messaging_notifications", "driver"]
-            )
-            self.assertEqual(
-                [CELL_UUIDS[f"cell{number}"]], values["nodb_scheduler", "cell_uuid"]
-            )
+            self.assertEqual(["nodb_scheduler"], values["oslo_messaging_notifications", "driver"])
+            self.assertEqual([CELL_UUIDS[f"cell{number}"]], values["nodb_scheduler", "cell_uuid"])
             self.assertNotIn(("DEFAULT", "scheduler_driver"), values)
 
     def test_nova_conf_has_no_cell_because_its_readers_have_the_api_database(self) -> None:
@@ -206,9 +202,7 @@ class StackTest(PluginTestCase):
     def test_a_node_with_nova_compute_only_is_not_touched(self) -> None:
         self.stack(ENABLED_SERVICES="n-cpu,q-agt")
         self.assertEqual(["define_plugin nova_nodb_scheduler"], self.calls())
-        self.assertEqual(
-            self.original, {path: path.read_text() for path in self.etc.iterdir()}
-        )
+        self.assertEqual(self.original, {path: path.read_text() for path in self.etc.iterdir()})
 
     def test_a_second_controller_leaves_the_database_alone(self) -> None:
         self.stack(ENABLED_SERVICES="n-cond,n-sch")
@@ -307,9 +301,7 @@ class WayBackTest(PluginTestCase):
 
 class OptionsTest(PluginTestCase):
     def test_the_plugin_knows_every_option_that_is_written(self) -> None:
-        known = {
-            (group, option.dest) for group, options in opts.list_opts() for option in options
-        }
+        known = {(group, option.dest) for group, options in opts.list_opts() for option in options}
         for variables in ({}, {"NODB_SYNCHRONIZER": "memcached"}):
             self.stack(**variables)
             for path, text in self.original.items():
