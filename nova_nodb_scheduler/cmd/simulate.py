@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     arguments = simulate_arguments.parser().parse_args(argv)
     # What goes wrong on purpose is told of in the report.
-    logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
+    own = logging.getLogger("nova_nodb_scheduler")
+    level = own.level
+    own.setLevel(logging.CRITICAL)
     try:
         return _simulate(arguments)
     except errors.NodbError as error:
@@ -54,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted; nothing is reported", file=sys.stderr)
         return 130
+    finally:
+        own.setLevel(level)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
