@@ -68,6 +68,9 @@ class SchedulerProcess:
         self._starts += 1
         ours, theirs = self._context.Pipe()
         answers, questions = self._context.Pipe()
+        for end in (ours, theirs, answers, questions):
+            # A socket made where another library has patched sockets does not block.
+            os.set_blocking(end.fileno(), True)
         options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self._starts}")
         self._process = self._context.Process(
             target=worker.run,

@@ -70,6 +70,7 @@ class SettingsTest(cloud.CloudCase):
         for name, value in changed.items():
             self.override(name, value, "filter_scheduler")
         self.override("max_attempts", 9, "scheduler")
+        self.override("host_objects", "lazy", "nodb_scheduler")
         self.override("service_down_time", 77, None)
         for name, value in {
             "weight_multiplier": 0.5,
