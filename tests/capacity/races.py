@@ -65,11 +65,18 @@ class Race:
 
     def kept(self, run: Run) -> bool:
         """Say whether a run went as promised."""
-        sound = not (run.other or run.late_checks_failed or run.crowded or run.over_allocated)
-        sound = sound and run.reschedules <= run.failed_builds and not run.faults
+        if run.late_checks_failed or run.crowded or run.over_allocated or not run.samples:
+            return False
+        if run.reschedules > run.failed_builds:
+            return False
         if self.failing:
-            return sound and run.active <= self.slots and run.active + run.refused == self.requests
-        return sound and (run.active, run.refused) == (self.slots, self.requests - self.slots)
+            # Who failed there and found all alternates full ends in another error.
+            return run.active <= self.slots and run.other <= run.failed_builds
+        return (run.active, run.refused, run.other) == (
+            self.slots,
+            self.requests - self.slots,
+            0,
+        )
 
 
 def races(hosts: int, vcpus_per_host: int, *, failing: bool) -> tuple[Race, ...]:
