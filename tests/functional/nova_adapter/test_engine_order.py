@@ -150,7 +150,8 @@ class EngineOrderTest(testtools.TestCase):
         self.with_alternates = 0
         self.compare()
         self.assertLess(EXAMPLES // 4, self.compared.total(), self.compared)
-        self.assertTrue(all(self.compared[placed] for placed in range(4)), self.compared)
+        several = sum(self.compared[placed] for placed in (2, 3, 4))
+        self.assertTrue(self.compared[0] and self.compared[1] and several, self.compared)
         self.assertLess(EXAMPLES // 10, self.with_alternates)
 
     @hypothesis.settings(
