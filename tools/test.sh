@@ -41,6 +41,7 @@ fast|lint|600|ruff, hacking, layers, types, shell, documentation sources
 fast|unit|900|tests/unit: unit and property tests, no server
 ci|conformance|1200|tests/functional/synchronizer: every driver against its real server
 ci|functional|1200|the rest of tests/functional: Nova in process, real back ends
+ci|simulator|900|tests/functional/simulator: whole simulations, in processes of their own
 ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
 ci|engine_faults|900|tests/engine_faults: a short selection of faults of engines and schedulers
@@ -403,8 +404,10 @@ GALERA='\.(test_galera_faults\.|test_galera\.TestConformance)'
 stage_conformance() { run_tests functional/synchronizer --exclude-regex "$GALERA"; }
 stage_galera() { run_tests functional/synchronizer "$GALERA"; }
 stage_functional() {
-    run_tests functional --exclude-regex '^tests\.functional\.synchronizer\.'
+    run_tests functional --exclude-regex '^tests\.functional\.(synchronizer|simulator)\.'
 }
+# Apart from tests that have Nova patch sockets and threads in their process.
+stage_simulator() { run_tests functional/simulator; }
 stage_differential() { run_tests differential; }
 stage_nova() { run_nova "${NOVA_VERSION%%.*}" ci --venv "$VENV"; }
 stage_nova_all() { run_nova "${NOVA_VERSION%%.*}" issue --venv "$VENV"; }
