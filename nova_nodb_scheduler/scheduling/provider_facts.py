@@ -8,6 +8,7 @@ facts that say so: its host is known, and its candidates are Placement's to tell
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,8 @@ SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 
 _CLASS = re.compile(r"[A-Z0-9_]+")
 _NONE: frozenset[str] = frozenset()
+#: Columns hold 64 bits; half of them leave room to add a request's amounts.
+_GREATEST = 2**62
 
 
 def digest(key: str, state: Mapping[str, Any]) -> host_facts.ProviderFacts:
@@ -86,8 +89,11 @@ def _used(whole: fields.Fields) -> Mapping[str, int]:
         for resources in allocations.values():
             for name, amount in resources.items():
                 used[name] = used.get(name, 0) + amount
+        beyond = [name for name, amount in used.items() if abs(amount) > _GREATEST]
     except (AttributeError, TypeError) as error:
         raise whole.wrong("allocations", f"{type(error).__name__}: {error}") from error
+    if beyond:
+        raise whole.wrong("allocations", f"the sum of {beyond[0]} is beyond 2^62")
     return amounts.kept(used)
 
 
@@ -127,5 +133,9 @@ def _interned_inventories(
         inventory = host_facts.Inventory(*numbers)
         if inventory.total < 0 or inventory.reserved < 0 or inventory.step_size < 1:
             raise ValueError(f"a number of {name} is negative")
+        if not math.isfinite(inventory.allocation_ratio):
+            raise ValueError(f"the allocation ratio of {name} is no number")
+        if max(map(abs, (*numbers[:-1], inventory.capacity))) > _GREATEST:
+            raise ValueError(f"a number of {name} is beyond 2^62")
         made[name] = inventory
     return made

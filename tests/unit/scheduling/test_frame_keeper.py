@@ -207,7 +207,13 @@ class FrameKeeperTest(testtools.TestCase):
             {"inventories": {"VCPU": hosts.inventory(-1)}},
             {"inventories": {"vcpu?": hosts.inventory(1)}},
             {"children": {"x": {"parent": "y", "inventories": {}}}},
+            # Found by a history: 2^63 as the product of floats.
+            {"inventories": {"VCPU": hosts.inventory(2**63 - 512)}},
+            {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio=1e30)}},
+            {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio="inf")}},
+            {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio="nan")}},
             {"allocations": None},
+            {"allocations": {"a": {"VCPU": 2**62}, "b": {"VCPU": 2**62}}},
             {"broken": "why"},
         ):
             self.hosts.put(PROVIDERS, "n1", hosts.provider(**broken))
