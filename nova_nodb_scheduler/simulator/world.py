@@ -134,6 +134,8 @@ class World:
         self._numbers = itertools.count()
         self._next_arrival = 0
         self._queue: collections.deque[int] = collections.deque()
+        #: Requests that were tried in vain and come into the queue again.
+        self._put_off = 0
         self._turns = collections.deque(self.schedulers)
         self._asked_at: dict[int, float] = {}
         self._written: dict[int, set[tuple[str, str]]] = {}
@@ -300,9 +302,14 @@ class World:
     def _is_deciding(self) -> bool:
         return any(each.asked is not None for each in self.schedulers)
 
+    def _ask_again(self, number: int) -> None:
+        self._put_off -= 1
+        self._queue.append(number)
+
     def _watch(self) -> None:
         at = time.monotonic()
-        self.measures.demand(at - self._began, is_there=bool(self._queue) or self._is_deciding)
+        waits = bool(self._queue or self._put_off)
+        self.measures.demand(at - self._began, is_there=waits or self._is_deciding)
         if at - self._told_at > 0.2:
             self._told_at = at
             measures = self.measures
@@ -466,7 +473,8 @@ class World:
         waited = now - self._asked_at[number]
         if decision.outcome == scheduler.UNCLAIMABLE and waited < self.options.patience_seconds:
             self.measures.tried_in_vain(decision)
-            self.after(_AGAIN_SECONDS, lambda: self._queue.append(number))
+            self._put_off += 1
+            self.after(_AGAIN_SECONDS, lambda: self._ask_again(number))
             return
         at = time.monotonic()
         self.measures.decided(at - self._began, now, decision)
