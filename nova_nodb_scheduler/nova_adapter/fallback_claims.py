@@ -13,10 +13,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-import attrs
-
 from nova_nodb_scheduler.nova_adapter import deciding, outside_claims
-from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
 
 LOG = logging.getLogger(__name__)
 
@@ -75,11 +73,7 @@ class FallbackClaims:
         if chosen is None:
             return None
         places = self._parts.places(move.consumer)
-        share = attrs.evolve(
-            move.node,
-            instances=0 if (chosen.cell, chosen.host) in places else 1,
-            fitted=move.request.fitted,
-        )
+        share = claim_facts.share_of(move.request, stays=(chosen.cell, chosen.host) in places)
         wanted = claimer.Wanted(move.consumer, chosen, move.resources, share, moves=bool(places))
         answer = self._answer(move, wanted)
         if _is_full(answer) and not self._is_proved:

@@ -27,7 +27,7 @@ from nova.scheduler import utils as scheduler_utils
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, requests
 from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
-from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 
@@ -254,7 +254,7 @@ def _claiming(function: Any) -> Any:
             return allocate()
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
-        share = attrs.evolve(share_of(asked.flavor), fitted=asked.fitted)
+        share = claim_facts.share_of(asked)
         move = Move(consumer, host, resources, share, asked)
         return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
@@ -274,19 +274,21 @@ def _claiming_on_destination(function: Any) -> Any:
         shown = kwargs.get("source_allocations")
         if shown is None:
             shown = client.get_allocs_for_consumer(context, instance.uuid)["allocations"]
-        flavor = requests.Flavor(
-            vcpus=instance.flavor.vcpus,
-            memory_mb=instance.flavor.memory_mb,
-            root_gb=instance.flavor.root_gb,
-            ephemeral_gb=instance.flavor.ephemeral_gb,
-        )
         # Forced: no filter, so no group's policy either, rules the host out.
+        forced = requests.Request(
+            requests.Flavor(
+                vcpus=instance.flavor.vcpus,
+                memory_mb=instance.flavor.memory_mb,
+                root_gb=instance.flavor.root_gb,
+                ephemeral_gb=instance.flavor.ephemeral_gb,
+            )
+        )
         move = Move(
             instance.uuid,
             destination.uuid,
             dict(shown.get(source.uuid, {}).get("resources", {})),
-            share_of(flavor),
-            requests.Request(flavor),
+            claim_facts.share_of(forced),
+            forced,
         )
 
         def allocate() -> bool:
@@ -302,17 +304,6 @@ def _claiming_on_destination(function: Any) -> Any:
 
     claim_resources_on_destination._nodb = True  # type: ignore[attr-defined]
     return claim_resources_on_destination
-
-
-def share_of(flavor: requests.Flavor) -> claims.NodeShare:
-    """Return what a server that comes to a node takes of the node's own report."""
-    return claims.NodeShare(
-        vcpus=flavor.vcpus,
-        memory_mb=flavor.memory_mb,
-        disk_gb=flavor.root_gb + flavor.ephemeral_gb,
-        instances=1,
-        io_operations=1,
-    )
 
 
 def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> requests.Request:

@@ -14,6 +14,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import requests
 
 Resources = Mapping[str, int]
 
@@ -97,6 +98,25 @@ def beyond(claimed: Resources, node: model.NodeShare, shown: Resources) -> dict[
         if amount > shown.get(name, 0)
     }
     return dict(claimed) if more and stays(node) else more
+
+
+def share_of(request: requests.Request, *, stays: bool = False) -> model.NodeShare:
+    """Return what a server of a request takes of its node's own report.
+
+    As Nova's HostState.consume_from_request: whoever comes builds or moves.
+
+    :param stays: it is on the node already: resized there, it is one of the
+        node's instances before and after
+    """
+    flavor = request.flavor
+    return model.NodeShare(
+        vcpus=flavor.vcpus,
+        memory_mb=flavor.memory_mb,
+        disk_gb=flavor.root_gb + flavor.ephemeral_gb,
+        instances=0 if stays else 1,
+        io_operations=1,
+        fitted=request.fitted,
+    )
 
 
 def stays(node: model.NodeShare) -> bool:

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import attrs
 
-from nova_nodb_scheduler.model import claims, requests
-from nova_nodb_scheduler.scheduling import choice, claimer, planning, room, spreading
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer, planning, room, spreading
 
 #: Plans made for one request, beyond which a host that would need another one
 #: is passed over like any that is full.
@@ -344,22 +344,12 @@ class Placing:
             self._parts.room.give_back(consumer, held)
 
     def _wanted(self, consumer: str, chosen: choice.Choice) -> claimer.Wanted:
-        flavor = self._request.flavor
         places = self._places(consumer)
         return claimer.Wanted(
             consumer,
             chosen,
             room.resources_of(chosen),
-            # As Nova's HostState.consume_from_request: whoever comes builds or moves.
-            claims.NodeShare(
-                vcpus=flavor.vcpus,
-                memory_mb=flavor.memory_mb,
-                disk_gb=flavor.root_gb + flavor.ephemeral_gb,
-                # Resized on its host, it is one of the host's instances before and after.
-                instances=0 if (chosen.cell, chosen.host) in places else 1,
-                io_operations=1,
-                fitted=self._request.fitted,
-            ),
+            claim_facts.share_of(self._request, stays=(chosen.cell, chosen.host) in places),
             moves=bool(places),
         )
 
