@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import beats as beats_module
 from nova_nodb_scheduler.synchronizer import contract
 
 LOG = logging.getLogger(__name__)
@@ -46,12 +47,11 @@ class Housekeeping:
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._next_at = 0.0
-        #: Revision of each beat, and when it was first seen.
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._seen = beats_module.Beats(store, beats.name)
 
     def restart(self) -> None:
         """Begin to count anew: revisions of another epoch say nothing."""
-        self._seen.clear()
+        self._seen.forget()
         self._next_at = self._clock() + self._interval_seconds
 
     def step(self, cursor: records.Cursor) -> None:
@@ -71,18 +71,9 @@ class Housekeeping:
     def _silent_keys(self) -> dict[str, int]:
         """Return the revisions of the beats that fell silent, by key."""
         now = self._clock()
-        view = self._store.snapshot().namespace(self._beats.name)
-        seen: dict[str, tuple[int, float]] = {}
-        for key in view.row_keys():
-            stored = view.get(key)
-            if stored is not None:
-                known = self._seen.get(key)
-                changed = known is None or known[0] != stored.revision
-                seen[key] = (stored.revision, now) if changed or known is None else known
-        self._seen = seen
         return {
             key: revision
-            for key, (revision, since) in seen.items()
+            for key, (revision, since) in self._seen.seen(now).items()
             if now - since >= self._silent_seconds
         }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import beats
 
 #: How often beats are looked at.
 _LOOK_SECONDS = 0.5
@@ -33,14 +34,12 @@ class LivingSchedulers:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._beats = beats.Beats(store, namespaces.SCHEDULERS.name)
         self._own = own
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._looked_at = -_LOOK_SECONDS
-        #: Revision of each beat, and when it was first seen.
-        self._seen: dict[str, tuple[int, float]] = {}
         self._names: tuple[str, ...] = (own,)
 
     def __call__(self) -> tuple[str, ...]:
@@ -54,14 +53,7 @@ class LivingSchedulers:
         return self._names
 
     def _look(self, now: float) -> None:
-        view = self._store.snapshot().namespace(namespaces.SCHEDULERS.name)
-        seen = {}
-        for key in view.row_keys():
-            stored = view.get(key)
-            if stored is not None:
-                known = self._seen.get(key)
-                is_new = known is None or known[0] != stored.revision
-                seen[key] = (stored.revision, now) if is_new or known is None else known
-        self._seen, self._looked_at = seen, now
+        self._looked_at = now
+        seen = self._beats.seen(now)
         living = {name for name, (_, at) in seen.items() if now - at < self._silent_seconds}
         self._names = tuple(sorted(living | {self._own}))
