@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps([attrs.asdict(run) for run in runs], indent=1))
     terminal.print(_table(options, runs, kept))
     for run in runs:
-        for fault in run.faults:
+        for fault in (*run.unseen, *run.faults):
             terminal.print(f"{run.race} {run.number}: {fault}", markup=False)
     terminal.print(f"{sum(kept)} passed, {len(kept) - sum(kept)} failed, 0 skipped")
     if kept and all(kept):

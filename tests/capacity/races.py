@@ -28,6 +28,8 @@ class Run:
     :param late_checks_failed: times a compute found the group's policy broken
     :param crowded: servers beyond what their host has room for, or their group allows there
     :param over_allocated: most VCPU given away beyond what a host offers, at any moment
+    :param faults: what became of the servers that ended in another way
+    :param unseen: why Placement's tables could not be looked at, of each time
     """
 
     race: str
@@ -43,6 +45,7 @@ class Run:
     samples: int
     seconds: float
     faults: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -65,7 +68,9 @@ class Race:
 
     def kept(self, run: Run) -> bool:
         """Say whether a run went as promised."""
-        if run.late_checks_failed or run.crowded or run.over_allocated or not run.samples:
+        if run.late_checks_failed or run.crowded or run.over_allocated:
+            return False
+        if run.unseen or not run.samples:
             return False
         if run.reschedules > run.failed_builds:
             return False
@@ -141,7 +146,8 @@ def _found(
         over_allocated=ledger.over_allocated,
         samples=ledger.samples,
         seconds=seconds,
-        faults=(*ledger.failures, *_other_faults(servers)),
+        faults=_other_faults(servers),
+        unseen=tuple(ledger.failures),
     )
 
 
