@@ -2,11 +2,14 @@
 """A real Redis server and the fixture that gives tests one of their own.
 
 It listens on 127.0.0.1 alone, in a temporary directory, and keeps nothing over
-a restart unless its options say so. It starts in milliseconds.
+a restart unless its options say so. It starts in milliseconds. The environment
+variable NODB_REDIS_SERVER names another program than the one that is
+installed, such as a Valkey's or another release's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,13 @@ import fixtures
 from nova_nodb_scheduler.testing import server_processes
 
 PROGRAMS = ("redis-server", "/usr/bin/valkey-server")
+CHOSEN = "NODB_REDIS_SERVER"
+
+
+def find_program() -> str:
+    """Return the path of the server's program, as :func:`server_processes.find_program`."""
+    chosen = os.environ.get(CHOSEN)
+    return server_processes.find_program(*((chosen,) if chosen else PROGRAMS))
 
 
 class RedisServer(server_processes.Server):
@@ -41,7 +51,7 @@ class RedisServer(server_processes.Server):
             ports += ["--tls-ca-cert-file", f"{tls}/ca.pem", "--tls-auth-clients", "optional"]
         where = ("--bind", "127.0.0.1", *ports, "--dir", str(self.directory))
         quiet = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
-        return (server_processes.find_program(*PROGRAMS), *where, *quiet, *self._options)
+        return (find_program(), *where, *quiet, *self._options)
 
     def answers(self) -> bool:
         import redis
@@ -87,7 +97,7 @@ class Redis(fixtures.Fixture):  # type: ignore[misc]  # untyped library
 
     def setUp(self) -> None:
         # Before super(): a skip inside of a fixture's _setUp counts as an error.
-        server_processes.find_program(*PROGRAMS)
+        find_program()
         super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
