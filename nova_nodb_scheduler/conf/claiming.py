@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of claims, and of the allocations that they precede."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+CLAIM_OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "claim_deadline_seconds",
+        default=30.0,
+        min=1,
+        help="""
+How long a request goes on trying to allocate in Placement when others write to
+the same providers, or Placement does not answer.
+""",
+    ),
+    cfg.StrOpt(
+        "claims",
+        default="on",
+        choices=[
+            ("on", "schedulers claim hosts of one another before they allocate"),
+            ("off", "each scheduler trusts Placement alone, as stock Nova does"),
+        ],
+        help="""
+Whether a scheduler claims a host by compare-and-set on the synchronizer before
+it allocates there. With ``on`` any number of schedulers may run: capacity,
+bounds on instances and I/O, and server group policies hold among them, for two
+small writes a server on the back end. Placement by itself over-commits when
+allocations race. Turn it off only where a single scheduler worker runs. All
+schedulers must have the same value.
+
+Claims are made for requests decided from memory (``candidates = memory``).
+""",
+    ),
+    cfg.FloatOpt(
+        "claim_lease_seconds",
+        default=60.0,
+        min=2,
+        help="""
+How long a claim holds its place before the allocation is written, by the back
+end's clock. A scheduler that sleeps for longer finds its claim gone, takes its
+allocation back and goes to the next host. What a scheduler that died had
+claimed is free again after this time. Longer than ``claim_deadline_seconds``.
+""",
+    ),
+    cfg.StrOpt(
+        "claim_spread",
+        default="auto",
+        choices=[
+            ("auto", "schedulers prefer different hosts of those that weigh nearly the same"),
+            ("off", "every scheduler takes the best host, as Nova orders them"),
+        ],
+        help="""
+How several schedulers keep out of one another's way. All of them find the same
+best host, and all but one lose the claim on it and go to the next. With
+``auto`` each host belongs to one of the living schedulers, which prefers its
+own among hosts whose weights differ by no more than 0.05 from the best. That
+deviates from Nova's order where hosts weigh nearly the same; a scheduler worker
+that is alone keeps it always. Without ``claims`` it has no effect.
+""",
+    ),
+    cfg.FloatOpt(
+        "allocation_batch_window_seconds",
+        default=0.0,
+        min=0,
+        max=1,
+        help="""
+How long the allocations of a request wait for those of others, to go to
+Placement in one call. With 0 nobody waits: only what queues up while as many
+calls as allowed are under way, or one to the same host, shares the next one.
+""",
+    ),
+    cfg.IntOpt(
+        "allocation_batch_servers",
+        default=16,
+        min=1,
+        max=1000,
+        help="""
+Most servers of different requests whose allocations share one call. A request
+for more still goes in one. Beyond some 8 a server hardly gets cheaper.
+""",
+    ),
+    cfg.IntOpt(
+        "allocation_calls",
+        default=2,
+        min=1,
+        max=16,
+        help="""
+How many calls that write allocations a scheduler worker has under way at
+Placement at once. No two of them write to the same host: Placement may grant too
+much where they race. Raise it where Placement has processors to spare while
+requests wait; more calls at once share less, and cost Placement more each.
+""",
+    ),
+]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of what is reported, and of how long reporters and the feed are trusted."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+REPORTER_OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "flush_interval_seconds",
+        default=0.05,
+        min=0.005,
+        max=5,
+        help="""
+How long a reporter gathers changed rows before it publishes them together.
+Lower it for fresher states, raise it for fewer statements on the back end.
+""",
+    ),
+    cfg.FloatOpt(
+        "heartbeat_flush_interval_seconds",
+        default=1.0,
+        min=0.05,
+        max=10,
+        help="""
+How long a reporter gathers heartbeats of compute services before it publishes
+them in one batch. It delays the moment at which a dead service that came back
+is seen alive; service_down_time should be at least ten times as long.
+""",
+    ),
+    cfg.IntOpt(
+        "max_dirty_records",
+        default=200_000,
+        min=100,
+        help="""
+How many changed records a reporter remembers while the back end is down. It
+keeps names only, about 200 bytes each. Beyond it the reporter forgets them
+all, has its cells swept when the back end is back, and the cells take Nova's
+own path until then.
+""",
+    ),
+    cfg.FloatOpt(
+        "beat_interval_seconds",
+        default=3.0,
+        min=0.2,
+        max=30,
+        help="""
+How often reporters and schedulers say that they are alive, on the back end:
+about four small statements each. Raise it, and the two bounds with it, where
+very many API workers report.
+
+Related options:
+
+* ``reporter_bound_seconds`` and ``feed_bound_seconds`` must be at least three
+  times as long.
+""",
+    ),
+    cfg.FloatOpt(
+        "exit_flush_seconds",
+        default=5.0,
+        min=0,
+        max=60,
+        help="""
+How long a process that ends (nova-manage above all) waits for its last changes
+to be published. What could not be published is found by the next sweep.
+""",
+    ),
+    cfg.FloatOpt(
+        "sweep_interval_seconds",
+        default=600.0,
+        min=1,
+        help="""
+How often one conductor of each cell compares the cell's tables with the
+synchronizer and reports what was missed (rows written by a service without the
+plugin, or in raw SQL). A sweep runs at once when there is reason for it: a
+reporter died, or heartbeats arrived that nobody reported.
+""",
+    ),
+    cfg.IntOpt(
+        "sweep_page_rows",
+        default=500,
+        min=1,
+        max=10_000,
+        help="Rows that a sweep reads at a time.",
+    ),
+    cfg.FloatOpt(
+        "sweep_pause_seconds",
+        default=0.05,
+        min=0,
+        max=10,
+        help="Pause of a sweep between two pages, to spare the cell's database.",
+    ),
+]
+
+FRESHNESS_OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "feed_bound_seconds",
+        default=10.0,
+        min=0.5,
+        help="""
+How long a scheduler trusts its feed without proof. Each scheduler writes a
+canary and expects it back; when none came back for this long, every cell takes
+Nova's own path until the feed is proved again.
+""",
+    ),
+    cfg.FloatOpt(
+        "reporter_bound_seconds",
+        default=15.0,
+        min=1,
+        help="""
+How long a reporter may be silent before the states of its cells are no longer
+trusted. Several times beat_interval_seconds.
+""",
+    ),
+]
