@@ -7,6 +7,7 @@ where it is told to, asks glance.
 
 from __future__ import annotations
 
+import contextlib
 import uuid as uuid_module
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -92,10 +93,9 @@ def _finished(context: Any, spec: Any, host: str | None) -> Any:
 
 
 def _flavor(context: Any, name: str) -> Any:
-    try:
+    # What is nobody's id may be a name, which is looked for next.
+    with contextlib.suppress(exception.FlavorNotFound):
         return objects.Flavor.get_by_flavor_id(context, name)
-    except exception.FlavorNotFound:
-        pass
     try:
         return objects.Flavor.get_by_name(context, name)
     except exception.FlavorNotFoundByName:

@@ -100,6 +100,7 @@ class Crashes(cases.ClaimsCase):
             self.granted(victim.groups.confirm(granted))
             victim.groups.release(granted)
         except cases.Crashed:
+            # As ordered; what it left behind is judged below.
             pass
         else:
             # One write did both: these steps are not come by.
