@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import asking, deployment, explanation_tables
+from nova_nodb_scheduler.cmd import asking, backend_records, explanation_tables, worker_answers
 from nova_nodb_scheduler.wire import objects
 
 
@@ -103,7 +103,7 @@ class Explain(asking.AskingCommand):
         past = None
         if args.server is not None:
             past = gather(
-                deployment.read_backend(plugin.make_synchronizer()),
+                backend_records.read(plugin.make_synchronizer()),
                 lambda host: rpc.get_decisions(self.context(), args.server, server=host),
                 expected,
                 float(plugin.options.reporter_bound_seconds),
@@ -154,7 +154,7 @@ class Explain(asking.AskingCommand):
 
 
 def gather(
-    backend: deployment.Backend,
+    backend: backend_records.Backend,
     ask: Any,
     expected: tuple[type[Exception], ...],
     bound_seconds: float,
@@ -172,7 +172,7 @@ def gather(
     if backend.error is not None:
         # Nobody knows who lives: whoever is on the bus is asked.
         alive = {None: [0]}
-    answers = deployment.ask_schedulers(alive, ask, expected)
+    answers = worker_answers.ask_schedulers(alive, ask, expected)
     workers, decisions = [], []
     for each in answers.by_worker.values():
         found: dict[str, Any] = objects.plain(each)

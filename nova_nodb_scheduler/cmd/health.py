@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from nova_nodb_scheduler.cmd import asking, command, deployment
+from nova_nodb_scheduler.cmd import asking, backend_records, command, deployment
 
 
 class Status(asking.AskingCommand):
@@ -25,7 +25,7 @@ class Status(asking.AskingCommand):
         plugin = self.plugin()
         rpc, expected = self.client(plugin, args)
         found = deployment.gather(
-            deployment.read_backend(plugin.make_synchronizer()),
+            backend_records.read(plugin.make_synchronizer()),
             lambda host: rpc.get_status(self.context(), server=host),
             expected,
             float(plugin.options.reporter_bound_seconds),

@@ -11,7 +11,7 @@ from typing import Any
 from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import deployment, upgrade_checks
+from nova_nodb_scheduler.cmd import backend_records, deployment, upgrade_checks
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -65,7 +65,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
         client = rpc_server.make_client(self.plugin, _TIMEOUT_SECONDS)
         return deployment.gather(
-            deployment.read_backend(self.plugin.make_synchronizer()),
+            backend_records.read(self.plugin.make_synchronizer()),
             lambda host: client.get_status(context.get_admin_context(), server=host),
             rpc_server.CALL_ERRORS,
             float(self.plugin.options.reporter_bound_seconds),

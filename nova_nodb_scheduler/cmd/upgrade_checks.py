@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 from oslo_upgradecheck import upgradecheck
 
-from nova_nodb_scheduler.cmd import deployment
+from nova_nodb_scheduler.cmd import deployment, problems
 
 Code = upgradecheck.Code
 
@@ -144,7 +144,7 @@ def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> li
         findings.append(Finding(Code.FAILURE, "No scheduler runs the plugin."))
     for each in alive:
         name = f"The scheduler on {each['host']} (process {each['pid']})"
-        if each["state"] != deployment.FOLLOWING:
+        if each["state"] != problems.FOLLOWING:
             findings.append(Finding(Code.FAILURE, f"{name}: its feed is {each['state']}."))
         if not each["answered"]:
             findings.append(

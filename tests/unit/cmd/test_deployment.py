@@ -7,7 +7,7 @@ import rich.console
 import testtools
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command, deployment, health
+from nova_nodb_scheduler.cmd import backend_records, command, deployment, health
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer.drivers import memory
@@ -37,7 +37,7 @@ class GatherTest(testtools.TestCase):
 
     def gather(self):
         return deployment.gather(
-            deployment.read_backend(self.cloud.client()), self.ask, (Unanswered,), 15.0
+            backend_records.read(self.cloud.client()), self.ask, (Unanswered,), 15.0
         )
 
     def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, **status):
@@ -225,14 +225,14 @@ class BackendTest(testtools.TestCase):
         hub = memory.MemoryHub()
         client = memory.MemorySynchronizer(shared_hub=hub)
 
-        backend = deployment.read_backend(client)
+        backend = backend_records.read(client)
 
         self.assertIsNone(backend.error)
         error = self.assertRaises(errors.BackendUnavailable, client.head)
         self.assertIn("open", str(error))
 
     def test_a_beat_of_the_future_is_of_age_zero(self):
-        backend = deployment.Backend("memory", now_seconds=10.0)
+        backend = backend_records.Backend("memory", now_seconds=10.0)
 
         self.assertEqual(0.0, backend.age_seconds({"beat_at": 11.0}))
         self.assertEqual(4.0, backend.age_seconds({"beat_at": 6.0}))
@@ -241,4 +241,4 @@ class BackendTest(testtools.TestCase):
         key = records.RecordKey("cells", "c")
         payload = codec.encode({"epoch": "e"}, namespaces.CELLS.schema)
 
-        self.assertEqual({"epoch": "e"}, deployment._state(records.Record(key, 1, 1, payload)))
+        self.assertEqual({"epoch": "e"}, backend_records._state(records.Record(key, 1, 1, payload)))

@@ -8,7 +8,7 @@ import rich.console
 import testtools
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import application, deployment, explain, explanation_tables
+from nova_nodb_scheduler.cmd import application, backend_records, explain, explanation_tables
 from nova_nodb_scheduler.wire import explanations
 from tests.unit.cmd import samples
 
@@ -50,7 +50,7 @@ class PastTest(testtools.TestCase):
         self.backend = self.useFixture(samples.BackendFixture())
 
     def gather(self, ask):
-        read = deployment.read_backend(self.backend.client())
+        read = backend_records.read(self.backend.client())
         return explain.gather(read, ask, EXPECTED, BOUND_SECONDS)
 
     def test_every_worker_that_lives_is_asked_and_decisions_come_by_time(self):
@@ -92,7 +92,7 @@ class PastTest(testtools.TestCase):
             return answer("sched1", 7, decision(1.0, "h1"))
 
         found = explain.gather(
-            deployment.Backend("memory", error="it is down"), ask, EXPECTED, BOUND_SECONDS
+            backend_records.Backend("memory", error="it is down"), ask, EXPECTED, BOUND_SECONDS
         )
 
         self.assertEqual([None], list(set(asked)))

@@ -7,7 +7,7 @@ import unittest
 
 import testtools
 
-from nova_nodb_scheduler.cmd import deployment
+from nova_nodb_scheduler.cmd import backend_records, deployment
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import publisher
@@ -113,7 +113,7 @@ class SchedulerRpcTest(testtools.TestCase):
         self.assertTrue(self.proved(runtime))
 
         found = deployment.gather(
-            deployment.read_backend(self.plugin.make_synchronizer()),
+            backend_records.read(self.plugin.make_synchronizer()),
             lambda host: self.client.get_status(self.context(), server=host),
             self.rpc_server.CALL_ERRORS,
             15.0,

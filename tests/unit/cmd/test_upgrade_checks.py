@@ -4,7 +4,7 @@
 import testtools
 from oslo_upgradecheck import upgradecheck
 
-from nova_nodb_scheduler.cmd import deployment, upgrade_checks
+from nova_nodb_scheduler.cmd import backend_records, deployment, upgrade_checks
 from tests.unit.cmd import samples
 
 Code = upgradecheck.Code
@@ -22,7 +22,7 @@ class ChecksTest(testtools.TestCase):
 
     def found(self):
         return deployment.gather(
-            deployment.read_backend(self.cloud.client()), lambda host: self.status, (), 15.0
+            backend_records.read(self.cloud.client()), lambda host: self.status, (), 15.0
         )
 
     def services(self, *services, expects_schedulers=True):

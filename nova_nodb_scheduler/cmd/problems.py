@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what is not as it should be in a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nova_nodb_scheduler.cmd import backend_records
+
+#: A feed in any other state serves nothing that is proved.
+FOLLOWING = "following"
+
+
+def find(
+    backend: backend_records.Backend,
+    schedulers: Collection[Mapping[str, Any]],
+    reporters: Collection[Mapping[str, Any]],
+    cells: Collection[Mapping[str, Any]],
+) -> list[str]:
+    """Say in sentences what is not as it should be."""
+    found = []
+    if backend.error is not None:
+        found.append(f"The back end cannot be read: {backend.error}")
+    found += [f"Record {name} cannot be read." for name in backend.unreadable]
+    if not any(each["alive"] for each in schedulers):
+        found.append("No scheduler with the plugin runs.")
+    found += [problem for each in schedulers for problem in _of_scheduler(each)]
+    for each in reporters:
+        if not each["alive"]:
+            found.append(f"Reporter {each['id']} is silent for {each['age_seconds']:.0f} s.")
+    for each in cells:
+        for worker, reason in each["reasons"].items():
+            found.append(f"Cell {each['cell']} is not proved for {worker}: {reason}.")
+    return found
+
+
+def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
+    """Say what is not as it should be with one scheduler."""
+    name = f"Scheduler {each['host']} (process {each['pid']})"
+    if not each["alive"]:
+        return [f"{name} is silent for {each['age_seconds']:.0f} s."]
+    found = []
+    if not each["answered"]:
+        found.append(f"{name} does not answer: {each['error']}")
+    if each["state"] != FOLLOWING:
+        found.append(f"{name}: its feed is {each['state']}.")
+    if each["quarantined"]:
+        found.append(f"{name} cannot read {each['quarantined']} records.")
+    if each["left_out"]:
+        found.append(
+            f"{name} leaves {each['left_out']} hosts out whose records it does not understand."
+        )
+    return found
