@@ -220,6 +220,7 @@ class Plugin:
             f"conductor:{self.conf.host}:{uuid.uuid4()}",
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
+            self.conf.filter_scheduler.enabled_filters,
         )
 
     def sweep_duty(self) -> sweep_duty_module.SweepDuty:

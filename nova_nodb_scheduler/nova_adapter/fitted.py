@@ -9,7 +9,7 @@ whether there is room for one more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -25,6 +25,8 @@ from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 _NUMA = "numa_topology"
 _PCI = "pci_requests"
+
+_NUMA_FILTER = "NUMATopologyFilter"
 
 #: Providers by group of resources, as Placement's allocation requests name them.
 MAPPING = "provider_mapping"
@@ -116,7 +118,7 @@ def supports(host: Host, claimed: Mapping[str, Any], filters: Collection[str]) -
     :param filters: names of the enabled filters
     """
     wanted = _Wanted.of(claimed)
-    if wanted.topology is not None and "NUMATopologyFilter" in filters:
+    if wanted.topology is not None and _NUMA_FILTER in filters:
         if not host.numa_topology or _fit(host, wanted) is None:
             return False
     if wanted.requests and "PciPassthroughFilter" in filters:
@@ -126,14 +128,36 @@ def supports(host: Host, claimed: Mapping[str, Any], filters: Collection[str]) -
     return True
 
 
-def _fit(host: Host, wanted: _Wanted) -> Any:
+def would_be_taken(host: Host, claimed: Mapping[str, Any], filters: Collection[str]) -> bool:
+    """Say whether nova-compute would take a claim on a host that filters passed before.
+
+    It refuses devices and pinned CPUs that are not there whichever filters are
+    enabled; how far cells are shared it looks at where the filter told it to.
+
+    :param filters: names of the enabled filters, as far as they are known
+    """
+    wanted = _Wanted.of(claimed)
+    if wanted.topology is not None and host.numa_topology:
+        if _fit(host, wanted, shared=_NUMA_FILTER not in filters) is None:
+            return False
+    if not wanted.requests:
+        return True
+    return bool(host.pci_stats.support_requests(wanted.requests, wanted.mapping))
+
+
+def _fit(host: Host, wanted: _Wanted, *, shared: bool = False) -> Any:
+    """Return a topology as Nova fits it in; None where it does not.
+
+    :param shared: cells are, by however many
+    """
+    limits = objects.NUMATopologyLimits(
+        cpu_allocation_ratio=host.cpu_allocation_ratio,
+        ram_allocation_ratio=host.ram_allocation_ratio,
+    )
     return hardware.numa_fit_instance_to_host(
         host.numa_topology,
         wanted.topology,
-        limits=objects.NUMATopologyLimits(
-            cpu_allocation_ratio=host.cpu_allocation_ratio,
-            ram_allocation_ratio=host.ram_allocation_ratio,
-        ),
+        limits=None if shared else limits,
         pci_requests=wanted.requests or None,
         pci_stats=host.pci_stats,
         provider_mapping=wanted.mapping,
@@ -144,14 +168,21 @@ class Fitting:
     """Says whether claims fit as one snapshot has the nodes; any thread, no I/O.
 
     Fulfils :data:`nova_nodb_scheduler.scheduling.claimed.Fitted`.
+
+    :param judge: :func:`supports`, or :func:`would_be_taken`
     """
 
     def __init__(
-        self, snapshot: snapshot_module.Snapshot, filters: Collection[str], context: Any
+        self,
+        snapshot: snapshot_module.Snapshot,
+        filters: Collection[str],
+        context: Any,
+        judge: Callable[[Host, Mapping[str, Any], Collection[str]], bool] = supports,
     ) -> None:
         self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
         self._filters = filters
         self._context = context
+        self._judge = judge
 
     def fits(
         self, uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
@@ -176,4 +207,4 @@ class Fitting:
         )
         for _consumer, claimed in sorted(others.items()):
             consume(state, claimed)
-        return supports(state, wanted, self._filters)
+        return self._judge(state, wanted, self._filters)

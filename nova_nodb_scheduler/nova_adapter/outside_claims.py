@@ -16,18 +16,20 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
 from keystoneauth1 import exceptions as keystone
+from nova import context as nova_context
 from nova import exception as nova_exception
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, requests
 from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
-from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
+from nova_nodb_scheduler.scheduling import choice, claim_facts, claimed, claimer
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 
@@ -59,6 +61,7 @@ class OutsideClaims:
     :param writer: this process's name in the claims it takes
     :param lease_seconds: how long a claim that is not confirmed stands
     :param deadline_seconds: how long a claim is tried
+    :param filters: names of the enabled filters, as far as this process knows them
     """
 
     def __init__(
@@ -67,10 +70,12 @@ class OutsideClaims:
         writer: str,
         lease_seconds: float,
         deadline_seconds: float,
+        filters: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
+        self._make_fitted = functools.partial(_make_fitted, frozenset(filters))
         self._clock = clock
         self._batches = claim_batches.ClaimBatches(
             synchronizer,
@@ -93,7 +98,7 @@ class OutsideClaims:
         :param allocate: Nova's own claim, in Placement
         :param take_back: undoes that, on this host only
         """
-        views = direct_views.DirectViews(self._synchronizer, move.host)
+        views = direct_views.DirectViews(self._synchronizer, move.host, self._make_fitted)
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
             answer = self._taken(own, views, move)
@@ -117,6 +122,11 @@ class OutsideClaims:
             return _unanswered(move, "the node is not known in the back end's present epoch")
         deadline = self._clock() + self._deadline_seconds
         return own.take(move.request, [_wanted(move, place)], deadline)[0]
+
+
+def _make_fitted(filters: Collection[str], snapshot: snapshot_module.Snapshot) -> claimed.Fitted:
+    context = nova_context.get_admin_context()
+    return fitted.Fitting(snapshot, filters, context, fitted.would_be_taken).fits
 
 
 def carried_out(

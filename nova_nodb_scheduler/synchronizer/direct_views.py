@@ -8,13 +8,14 @@ claims' records are read, of a server group where its members stand.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed, group_members, namespaces
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
 from nova_nodb_scheduler.wire import codec
 
@@ -31,14 +32,24 @@ class DirectViews:
     """Views of one host, for one claim: :class:`.claimer.Views` without a store.
 
     Blocks for the back end. Only capacity is looked at, as Nova looks at an
-    alternate or a forced host: no filter is run again.
+    alternate or a forced host: no filter is run again. What other claims have
+    fitted counts until they are settled, though the node may count it already:
+    a server too many would be sent away by nova-compute.
 
     :param host: the node's uuid
+    :param make_fitted: of a snapshot that holds the host, what tells whether
+        NUMA cells and PCI devices are left there
     """
 
-    def __init__(self, synchronizer: contract.Synchronizer, host: str) -> None:
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        host: str,
+        make_fitted: Callable[[snapshot_module.Snapshot], claimed.Fitted],
+    ) -> None:
         self._synchronizer = synchronizer
         self._host = host
+        self._make_fitted = make_fitted
         self._store = host_state_store.HostStateStore(_DECLARED, codec.decode_state)
 
     def view(self, request: requests.Request) -> claim_batches.View | None:
@@ -49,7 +60,9 @@ class DirectViews:
             self._read(records.RecordKey(namespace.name, self._host) for namespace in _OF_A_HOST)
         except errors.BackendUnavailable:
             return None
-        fits = claimed.make_fits(self._store.snapshot(), claimed.Bounds())
+        snapshot = self._store.snapshot()
+        fitted = self._make_fitted(snapshot)
+        fits = claimed.make_fits(snapshot, claimed.Bounds(), fitted=fitted)
         return claim_batches.View(cursor, fits)
 
     def members(self, group: requests.Group) -> group_rules.Known:

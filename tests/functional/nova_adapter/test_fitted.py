@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import types
 import unittest
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
+from nova.compute import claims as nova_claims
 from nova.objects import fields
 from nova.scheduler import host_manager as nova_host_manager
 from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
@@ -268,6 +271,64 @@ class FittedTest(unittest.TestCase):
         device = spec(devices=1)
         self.assertTrue(self.fits(self.cloud(pinned, **row), device, BOTH))
         self.assertFalse(self.fits(self.cloud([device], **row), device, BOTH))
+
+    @hypothesis.settings(
+        max_examples=100,
+        deadline=None,
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
+    )
+    @hypothesis.given(
+        requests=st.lists(SPECS, max_size=4),
+        wanted=SPECS,
+        cells=st.integers(0, 2),
+        counts=st.lists(st.integers(0, 3), max_size=2),
+        told=st.booleans(),
+    )
+    def test_a_conductor_judges_as_nova_compute_will(
+        self, requests: list[Any], wanted: Any, cells: int, counts: list[int], told: bool
+    ) -> None:
+        row = {
+            "numa_topology": topology(cells, 1024) if cells else None,
+            "pci_stats": pools(*counts),
+        }
+        state, placed = self.stock(self.cloud([], **row)), []
+        for request in requests:
+            mine = request.obj_clone()
+            if self.passes(state, mine):
+                placed.append(request)
+                state.consume_from_request(mine)
+        limits = objects.NUMATopologyLimits(
+            cpu_allocation_ratio=state.cpu_allocation_ratio,
+            ram_allocation_ratio=state.ram_allocation_ratio,
+        )
+        node = objects.ComputeNode(
+            numa_topology=state.numa_topology._to_json() if state.numa_topology else None
+        )
+        tracker = types.SimpleNamespace(pci_tracker=types.SimpleNamespace(stats=state.pci_stats))
+        mine = wanted.obj_clone()
+        instance = objects.Instance(
+            uuid=mine.instance_uuid, numa_topology=mine.numa_topology, system_metadata={}
+        )
+        taken = True
+        try:
+            nova_claims.Claim(
+                self.context,
+                instance,
+                "node",
+                tracker,
+                node,
+                mine.pci_requests,
+                limits={"numa_topology": limits} if told else None,
+            )
+        except nova_exception.ComputeResourcesUnavailable:
+            taken = False
+        snapshot = self.cloud(placed, **row).store.snapshot()
+        filters = BOTH if told else ()
+        fitting = fitted.Fitting(snapshot, filters, self.context, fitted.would_be_taken)
+        fits = claimed.make_fits(snapshot, claimed.Bounds(), fitted=fitting.fits)
+        record = snapshot.namespace(namespaces.CLAIM_RECORDS.name).digest(NODE)
+        claim = model.Claim("me", NODE, {}, node=share(wanted))
+        self.assertEqual(taken, fits(claim, record or model.ClaimRecord(NODE)))
 
     def test_a_request_for_neither_claims_neither(self) -> None:
         self.assertEqual({}, fitted.of_request(spec()))

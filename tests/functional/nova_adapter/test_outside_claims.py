@@ -20,11 +20,14 @@ from nova_nodb_scheduler.scheduling import claim_facts, namespaces
 from nova_nodb_scheduler.synchronizer import claims
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
-from tests.functional.nova_adapter import placement_cloud
+from tests.functional.nova_adapter import placement_cloud, test_fitted
 from tests.unit.scheduling import hosts as rows
 
 PLAIN = scheduler_utils.claim_resources
 ON_DESTINATION = scheduler_utils.claim_resources_on_destination
+
+#: What Nova's object of a node needs besides.
+_READABLE = {"mapped": 1, "service_id": None, "disk_allocation_ratio": 1.0}
 
 
 class OutsideClaimsTest(placement_cloud.PlacementCase):
@@ -49,10 +52,10 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         client = memory.MemorySynchronizer(None, self.hub)
         return outside_claims.OutsideClaims(client, name, 60.0, 1.0)
 
-    def _node(self, host: str) -> str:
-        node = self.provider(VCPU=1)
-        self._publish(namespaces.COMPUTE_NODES, node, rows.node(node, host))
-        state = rows.provider(inventories={"VCPU": rows.inventory(1)}, allocations={})
+    def _node(self, host: str, vcpus: int = 1, **row: Any) -> str:
+        node = self.provider(VCPU=vcpus)
+        self._publish(namespaces.COMPUTE_NODES, node, rows.node(node, host, **row))
+        state = rows.provider(inventories={"VCPU": rows.inventory(vcpus)}, allocations={})
         self._publish(namespaces.PROVIDERS, node, state)
         return node
 
@@ -220,11 +223,32 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
                 )
             ]
         )
+        node = self._node("h3", **_READABLE, pci_stats=test_fitted.pools(2))
         consumer = str(uuid.uuid4())
-        self.assertTrue(self._go(consumer, self.one, pci_requests=wanted))
-        held = self._held(self.one)[consumer].node.fitted
+        self.assertTrue(self._go(consumer, node, pci_requests=wanted))
+        held = self._held(node)[consumer].node.fitted
         self.assertEqual(2, held[claim_facts.DEVICES])
         self.assertIn("pci_requests", held)
+
+    def test_a_device_that_another_has_claimed_is_not_given_again(self) -> None:
+        # The node's report shows it free: the other's server is not built yet.
+        node = self._node("h3", 4, **_READABLE, pci_stats=test_fitted.pools(1))
+        wanted = test_fitted.spec(devices=1).pci_requests
+        first, second = str(uuid.uuid4()), str(uuid.uuid4())
+        self.assertTrue(self._go(first, node, pci_requests=wanted))
+        self.assertFalse(self._go(second, node, pci_requests=wanted))
+        self.assertEqual({first}, set(self._held(node)))
+        self.assertEqual({first}, set(self.consumers(node)))
+        self.assertTrue(self._go(second, node))
+
+    def test_pinned_cpus_that_others_have_claimed_are_not_given_again(self) -> None:
+        node = self._node("h3", 4, **_READABLE, numa_topology=test_fitted.topology(1, 1024))
+        wanted = test_fitted.spec(1, pinned=True).numa_topology
+        answers = [
+            self._go(str(uuid.uuid4()), node, numa_topology=wanted.obj_clone()) for _ in range(3)
+        ]
+        self.assertEqual([True, True, False], answers)
+        self.assertEqual(2, len(self.consumers(node)))
 
     def test_the_node_is_claimed_where_another_provider_gives_as_many_classes(self) -> None:
         port = str(uuid.uuid4())
