@@ -12,6 +12,7 @@ a cell and taken down at the end.
 | ``watch`` | asks every scheduler, all the time, what it can prove and where it left memory |
 | ``freezing_proxy`` | a TCP proxy that can stop passing bytes on |
 | ``scenarios`` | the list of the scenarios |
-| ``processes``, ``backends``, ``plugin_lines``, ``hosts`` | the scenarios |
+| ``processes``, ``backends``, ``plugin_lines``, ``hosts``, ``moves`` | the scenarios |
+| ``traffic`` | servers that are booted and deleted all the time |
 | ``report`` | tables for people, JSON and reStructuredText for files |
 """

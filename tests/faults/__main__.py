@@ -156,7 +156,8 @@ def _file(outcomes: list[trial_module.Outcome], results: pathlib.Path, with_snip
     merged = [kept[number] for number in sorted(kept)]
     path.write_text(report.to_json(merged) + "\n")
     if with_snippet:
-        _SNIPPET.write_text(report.to_rst(merged))
+        order = [scenario.fault for scenario in scenarios.ALL]
+        _SNIPPET.write_text(report.to_rst(merged, _SNIPPET.read_text(), order))
 
 
 def _earlier(path: pathlib.Path) -> Iterator[trial_module.Outcome]:

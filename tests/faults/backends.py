@@ -55,10 +55,10 @@ def memcached_restarted(trial: trial_module.Trial) -> None:
 def tables_emptied(trial: trial_module.Trial) -> None:
     """A new epoch: every cell is cold until it is swept, and read from its database meanwhile."""
     trial.boot("before")
-    tables = _tables(trial)
-    trial.fault(f"DELETE FROM {', '.join(tables)}")
-    for table in tables:
-        trial.stack.sql(f"DELETE FROM {configuration.STORE_DATABASE}.{table}")
+    names = tables(trial)
+    trial.fault(f"DELETE FROM {', '.join(names)}")
+    for name in names:
+        empty(trial, name)
     asked = trial.ask("during", 4)
     trial.wait_noticed(trial.stack.settings.cell_names[0], 30.0)
     trial.wait_served()
@@ -95,7 +95,7 @@ def one_back_end_stalls(trial: trial_module.Trial) -> None:
     trial.wait_served()
 
 
-def _tables(trial: trial_module.Trial) -> list[str]:
+def tables(trial: trial_module.Trial) -> list[str]:
     """The synchronizer's tables, without alembic's own."""
     rows = trial.stack.sql(
         "SELECT table_name FROM information_schema.tables"
@@ -103,6 +103,11 @@ def _tables(trial: trial_module.Trial) -> list[str]:
         configuration.STORE_DATABASE,
     )
     return sorted(str(name) for (name,) in rows)
+
+
+def empty(trial: trial_module.Trial, table: str) -> None:
+    """Delete every row of one of them."""
+    trial.stack.sql(f"DELETE FROM {configuration.STORE_DATABASE}.{table}")
 
 
 def _url(user: str, port: int) -> str:

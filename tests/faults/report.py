@@ -16,7 +16,10 @@ _HEADINGS = (
     "read from databases meanwhile",
     "in memory again after",
     "compare",
+    "run on",
 )
+_EARLIER = "earlier"
+"""Of a row that did not say when."""
 
 
 def table(outcomes: Iterable[trial_module.Outcome]) -> rich_table.Table:
@@ -42,20 +45,38 @@ def from_json(text: str) -> list[trial_module.Outcome]:
     ]
 
 
-def to_rst(outcomes: Iterable[trial_module.Outcome]) -> str:
-    """A list-table, to be included by a document."""
+def to_rst(outcomes: Iterable[trial_module.Outcome], former: str, order: Sequence[str]) -> str:
+    """A list-table, to be included by a document.
+
+    :param former: the table as it was; its rows of faults that did not run now stay
+    :param order: all faults, as they are listed
+    """
+    rows = _rows(former) | {outcome.fault: _cells(outcome) for outcome in outcomes}
     lines = [
         ".. Written by tools/faults.sh --file.",
         "",
         ".. list-table::",
         "   :header-rows: 1",
-        "   :widths: 30 10 10 26 12 12",
+        "   :widths: 28 10 10 24 10 8 10",
         "",
         *_row(_HEADINGS),
     ]
-    for outcome in outcomes:
-        lines += _row(_cells(outcome))
+    for fault in order:
+        if fault in rows:
+            lines += _row(rows[fault])
     return "\n".join([*lines, ""])
+
+
+def _rows(table: str) -> dict[str, tuple[str, ...]]:
+    """The rows of a table written by :func:`to_rst`, by their faults."""
+    found: list[list[str]] = []
+    for line in table.splitlines():
+        if line.startswith("   * - "):
+            found.append([])
+        if found:
+            found[-1].append(line[7:])
+    padding = [_EARLIER] * len(_HEADINGS)
+    return {row[0]: tuple([*row, *padding][: len(_HEADINGS)]) for row in found[1:]}
 
 
 def _row(cells: Sequence[str]) -> list[str]:
@@ -71,6 +92,7 @@ def _cells(outcome: trial_module.Outcome) -> tuple[str, ...]:
         _fallbacks(outcome.fallbacks),
         _seconds(outcome.recovery_seconds, "n/a"),
         "clean" if outcome.compare_clean else "differs",
+        outcome.run_on or _EARLIER,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import attrs
 
-from tests.faults import backends, hosts, plugin_lines, processes
+from tests.faults import backends, hosts, moves, plugin_lines, processes
 from tests.faults import trial as trial_module
 
 
@@ -45,4 +45,5 @@ ALL = (
     Scenario(12, "rolling switch-off and switch-on", plugin_lines.rolling_there_and_back),
     Scenario(13, "every conductor of a cell killed", processes.every_conductor_of_a_cell_killed),
     Scenario(14, "a dead host nobody forces down", hosts.dead_host_not_told),
+    Scenario(15, "moved to memcached, to Redis, and back", moves.there_and_back),
 )

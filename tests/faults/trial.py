@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one scenario does with the stack: boots servers, waits, compares, takes notes."""
 
+import datetime
 import json
 import subprocess
 import time
@@ -21,7 +22,7 @@ _ACTIVE_SECONDS = 300.0
 _ACCEPTED_SECONDS = 180.0
 _CLEAN_SECONDS = 120.0
 _SAME_SECONDS = 30.0
-_COMPARE_TIMEOUT_SECONDS = 180.0
+_COMMAND_TIMEOUT_SECONDS = 180.0
 
 
 Say = Callable[[str], None]
@@ -50,6 +51,7 @@ class Outcome:
     seconds: float
     notes: tuple[str, ...]
     failures: tuple[str, ...]
+    run_on: str = ""
 
     @property
     def passed(self) -> bool:
@@ -71,6 +73,7 @@ class Trial:
         self._number = number
         self._say = say
         self._asked: list[str] = []
+        self._gone = [0, 0]
         self._began = self._fault_at = self._healed_at = time.monotonic()
         self._noticed: float | None = None
         self._recovery: float | None = None
@@ -118,7 +121,7 @@ class Trial:
         """Ask for servers, again and again while the API cannot take requests."""
         ids = []
         for number in range(count):
-            name = f"fault{self._number}-{stage}-{number}"
+            name = self.name(f"{stage}-{number}")
             server = self._accepted(lambda name=name: self._boot(name, more))
             if server is not None:
                 ids.append(server)
@@ -149,6 +152,10 @@ class Trial:
         """Count these no longer: they were deleted, or may not run."""
         gone = {server["id"] for server in servers}
         self._asked = [server for server in self._asked if server not in gone]
+
+    def count(self, active: int, asked: int) -> None:
+        """Count servers that are gone by the end, too."""
+        self._gone = [self._gone[0] + active, self._gone[1] + asked]
 
     def boot(self, stage: str, count: int = 3, **more: Any) -> list[stack_cloud.Json]:
         """Ask for servers and wait until they are ACTIVE."""
@@ -221,8 +228,8 @@ class Trial:
         outcome = Outcome(
             number=self._number,
             fault=fault,
-            active=active,
-            asked=len(self._asked),
+            active=active + self._gone[0],
+            asked=len(self._asked) + self._gone[1],
             fallbacks=self.watch.fallbacks(),
             reasons=_reasons(noticed),
             noticed_seconds=self._noticed,
@@ -231,9 +238,10 @@ class Trial:
             seconds=time.monotonic() - self._began,
             notes=tuple(self._notes),
             failures=tuple(self._failures),
+            run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
         # A request that was sent anew may have been taken before, too.
-        mine = self._patient(lambda: self.cloud.servers(f"fault{self._number}-")) or []
+        mine = self._patient(lambda: self.cloud.servers(self.name(""))) or []
         self._patient(lambda: self.cloud.delete_servers([server["id"] for server in mine]))
         return outcome
 
@@ -243,20 +251,10 @@ class Trial:
 
     def compare(self) -> bool:
         """Compare the store with Nova's databases until they are equal, or too long."""
-        settings = self.stack.settings
-        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
-        program = settings.program("nova-nodb-manage")
-        command = [program, "--config-file", str(file), "compare", "--json"]
         begun = time.monotonic()
         told = ""
         while time.monotonic() < begun + _CLEAN_SECONDS:
-            answer = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_COMPARE_TIMEOUT_SECONDS,
-            )
+            answer = self.manage("compare", "--json")
             if answer.returncode == 0:
                 self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
                 return True
@@ -266,7 +264,24 @@ class Trial:
         self.expect(False, f"compare is clean: {told}")
         return False
 
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run nova-nodb-manage with the configuration of nova-manage."""
+        settings = self.stack.settings
+        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
+        program = settings.program("nova-nodb-manage")
+        return subprocess.run(
+            [program, "--config-file", str(file), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMMAND_TIMEOUT_SECONDS,
+        )
+
     # -- requests -------------------------------------------------------------------
+
+    def name(self, text: str) -> str:
+        """A server's name; those of this scenario are deleted at its end."""
+        return f"fault{self._number}-{text}"
 
     def _boot(self, name: str, more: Mapping[str, Any]) -> str:
         cloud = self.cloud

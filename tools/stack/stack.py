@@ -20,6 +20,7 @@ from tools.stack import settings as stack_settings
 Progress = Callable[[str], None]
 
 _READY_TIMEOUT_SECONDS = 120.0
+_GRACEFUL_SECONDS = 180.0
 # What may be removed: everything but the virtual environment and Tempest's results.
 _DATA = ("etc", "run", "log", "mysql", "rabbitmq", "nova", "neutron", "glance")
 
@@ -84,9 +85,12 @@ class Stack:
         """End one process and wait until it is gone."""
         self.processes.stop(name, services.service(self.settings, name).end_signal)
 
-    def restart(self, name: str) -> None:
-        """End, start, and wait until it serves."""
-        self.stop(name)
+    def restart(self, name: str, graceful: bool = False) -> None:
+        """End, start, and wait until it serves. ``graceful``: what is under way is ended first."""
+        if graceful:
+            self.processes.stop(name, signal.SIGTERM, _GRACEFUL_SECONDS)
+        else:
+            self.stop(name)
         self.start(name)
         self.wait_ready(name)
 
@@ -176,12 +180,17 @@ class Stack:
 
     def override(self, process: str, options: Mapping[str, Mapping[str, str]] | None) -> None:
         """Write options over one process's nova.conf (None: as rendered) and restart it."""
-        overrides = dict(self.settings.overrides)
-        overrides.pop(process, None)
-        if options is not None:
-            overrides[process] = options
-        self._change(overrides=overrides)
+        self.configure({process: options})
         self.restart(process)
+
+    def configure(self, changes: Mapping[str, Mapping[str, Mapping[str, str]] | None]) -> None:
+        """Write options over the nova.conf of processes (None: as rendered); restart none.
+
+        ``nova-manage`` is one of them: the files that its commands read.
+        """
+        overrides = {**self.settings.overrides, **changes}
+        kept = {name: options for name, options in overrides.items() if options is not None}
+        self._change(overrides=kept)
 
     def capacity(self, vcpus_per_host: int | None) -> None:
         """Let every host offer so many VCPU (None: the fake driver's); wait for Placement."""

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The back end is changed for another while servers are booted and deleted."""
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.testing import redis_server, servers
+from tests.capacity import ledger as ledger_module
+from tests.faults import backends
+from tests.faults import traffic as traffic_module
+from tests.faults import trial as trial_module
+
+_VCPUS = 4
+"""Room for so many servers on each host."""
+_SPARE = 6
+"""Slots that are free while servers come and go."""
+_BEYOND = 4
+"""Servers beyond the last slot."""
+_QUIET_SECONDS = 90.0
+_REFUSAL = "No valid host was found"
+_ALLOCATIONS = "SELECT DISTINCT consumer_id FROM placement.allocations"
+_INSTANCES = "SELECT uuid FROM nova_{cell}.instances WHERE deleted = 0"
+
+
+@attrs.frozen
+class BackEnd:
+    """A back end to move to.
+
+    :param options: its driver's own, in their group; empty: they stand in nova.conf already
+    """
+
+    driver: str
+    options: Mapping[str, Mapping[str, str]]
+
+
+SQL = BackEnd("sqlalchemy", {})
+
+
+def there_and_back(trial: trial_module.Trial) -> None:
+    """By the administrator's guide, step by step, and to the first back end again."""
+    settings = trial.stack.settings
+    with contextlib.ExitStack() as held:
+        memcached = held.enter_context(servers.Memcached("-m", "64", "-M"))
+        redis = held.enter_context(redis_server.Redis("--maxmemory-policy", "noeviction"))
+        trial.stack.capacity(_VCPUS)
+        held.callback(trial.stack.capacity, None)
+        trial.wait_served()
+        capacity = trial.cloud.vcpu_capacity()
+        ledger = held.enter_context(ledger_module.Ledger(trial.stack, capacity))
+        traffic = traffic_module.Traffic(
+            trial.cloud, trial.name("traffic-"), sum(capacity.values()) - _SPARE
+        )
+        move = _Moves(trial, traffic, sum(capacity.values()))
+        held.callback(move.restore)
+        with traffic:
+            time.sleep(10.0)
+            move.to(BackEnd("memcached", {"nodb_memcached": {"servers": memcached.address}}))
+            move.to(BackEnd("redis", {"nodb_redis": {"url": redis.url}}))
+            move.to(SQL)
+        trial.count(traffic.active(), traffic.asked())
+        trial.expect(not traffic.errors, f"servers come and go: {traffic.errors[:3]}")
+        trial.expect(not ledger.failures and ledger.samples > 0, f"all is seen: {ledger.failures}")
+        trial.expect(
+            ledger.over_allocated <= 0,
+            f"no host gives more than it has (it gave {ledger.over_allocated} more)",
+        )
+        trial.note(
+            f"{traffic.asked()} servers asked for on {settings.computes} hosts meanwhile, "
+            f"{traffic.active()} ACTIVE, the API away {traffic.refused} times; "
+            f"{ledger.samples} looks at Placement's tables"
+        )
+
+
+class _Moves:
+    """One move after the other.
+
+    :param slots: how many servers there is room for
+    """
+
+    def __init__(
+        self, trial: trial_module.Trial, traffic: traffic_module.Traffic, slots: int
+    ) -> None:
+        self._trial = trial
+        self._traffic = traffic
+        self._slots = slots
+        self._standing = SQL
+        self._closed = False
+        self._told_failures: set[str] = set()
+
+    def to(self, target: BackEnd) -> None:
+        """Move, change the configuration, restart one after the other, and look."""
+        trial, stack = self._trial, self._trial.stack
+        source = self._standing
+        before = self._fallbacks()
+        arguments = ["synchronizer", "move", "--to", target.driver, "--json"]
+        if target.options:
+            file = stack.settings.etc / f"to-{target.driver}.conf"
+            file.write_text(rendered(target.options))
+            arguments += ["--to-config", str(file)]
+        checked = trial.manage(*arguments, "--check")
+        trial.expect(
+            checked.returncode == 0,
+            f"the move to {target.driver} can be made: {checked.stdout}{checked.stderr[-500:]}",
+        )
+        trial.fault(f"move from {source.driver} to {target.driver}")
+        begun = time.monotonic()
+        self._closed = True
+        moved = trial.manage(*arguments)
+        if moved.returncode:
+            raise RuntimeError(f"the move failed: {moved.stdout}{moved.stderr[-2000:]}")
+        told = json.loads(moved.stdout)
+        trial.say(f"moved: {told}")
+        self._reconfigure(target)
+        self._standing, self._closed = target, False
+        trial.heal(f"every service uses {target.driver}")
+        served = trial.wait_served()
+        trial.note(
+            f"{source.driver} to {target.driver}: {told['records']} records and "
+            f"{told['claims']} of claims in {told['seconds']:.1f} s, fenced for "
+            f"{told['fenced_seconds']:.1f} s; all restarted after "
+            f"{time.monotonic() - begun - served:.0f} s, in memory {served:.0f} s later; "
+            f"read from databases: {self._fallbacks(before) or 'none'}"
+        )
+        time.sleep(10.0)
+        with self._traffic.paused() as unsettled:
+            trial.expect(not unsettled, f"every server settles: {unsettled}")
+            self._look(target)
+
+    def _reconfigure(self, target: BackEnd) -> None:
+        """The guide's last step: schedulers, then conductors, then the API."""
+        stack = self._trial.stack
+        names = stack.settings.control_plane_names
+        options = {"nodb_scheduler": {"synchronizer": target.driver}, **target.options}
+        changed = None if target == SQL else options
+        stack.configure(dict.fromkeys([*names, "nova-manage"], changed))
+        schedulers = stack.settings.scheduler_names
+        conductors = [name for name in names if "conductor" in name]
+        for name in (*schedulers, *conductors, "nova-api"):
+            began = time.monotonic()
+            stack.restart(name, graceful=True)
+            self._trial.say(f"{name} restarted in {time.monotonic() - began:.1f} s")
+
+    def _look(self, target: BackEnd) -> None:
+        """What holds behind a move, while nobody asks for anything."""
+        trial = self._trial
+        failed = dict(self._traffic.failed())
+        told = {name: fault for name, fault in failed.items() if name not in self._told_failures}
+        self._told_failures |= set(told)
+        for name, fault in told.items():
+            trial.expect(False, f"{name} becomes ACTIVE, with room for it ({fault})")
+        trial.expect(trial.compare(), f"compare is clean on {target.driver}")
+        trial.wait_for(
+            f"allocations are those of the servers on {target.driver}",
+            lambda: self._allocated() == self._instances(),
+            _QUIET_SECONDS,
+        )
+        trial.wait_for(
+            f"status says that all is healthy on {target.driver}",
+            lambda: self._healthy(target),
+            _QUIET_SECONDS,
+        )
+        self._fill(target)
+
+    def _fill(self, target: BackEnd) -> None:
+        """Ask for more than there is room for: exactly what fits becomes ACTIVE."""
+        trial = self._trial
+        free = self._slots - len(self._allocated())
+        asked = trial.ask(f"fill-{target.driver}", free + _BEYOND)
+        filled = trial.cloud.wait_settled(asked, _QUIET_SECONDS)
+        active = sum(1 for server in filled if server["status"] == "ACTIVE")
+        refused = [s for s in filled if _REFUSAL in s.get("fault", {}).get("message", "")]
+        trial.expect(
+            (active, len(refused)) == (free, _BEYOND),
+            f"{free} of {len(asked)} find the last slots on {target.driver}, and {_BEYOND} none "
+            f"(they are {active} and {len(refused)})",
+        )
+        trial.say(f"{active} of {len(asked)} found the last {free} slots")
+        trial.cloud.delete_servers(asked)
+        trial.forget([{"id": server} for server in asked])
+
+    def _healthy(self, target: BackEnd) -> bool:
+        answer = self._trial.manage("status", "--json")
+        try:
+            found: dict[str, Any] = json.loads(answer.stdout)
+        except json.JSONDecodeError:
+            self._trial.say(f"status: {answer.stderr[-300:]}")
+            return False
+        pending = found["claims"].get("pending", 0)
+        self._trial.say(f"status: claims {found['claims']}; problems {found['problems']}")
+        return bool(
+            found["healthy"] and found["backend"]["driver"] == target.driver and not pending
+        )
+
+    def _allocated(self) -> set[str]:
+        return {str(consumer) for (consumer,) in self._trial.stack.sql(_ALLOCATIONS)}
+
+    def _instances(self) -> set[str]:
+        stack = self._trial.stack
+        return {
+            str(uuid)
+            for cell in stack.settings.cell_names
+            for (uuid,) in stack.sql(_INSTANCES.format(cell=cell))
+        }
+
+    def _fallbacks(self, before: Mapping[str, int] | None = None) -> dict[str, int]:
+        now = self._trial.watch.fallbacks()
+        counts = {reason: count - (before or {}).get(reason, 0) for reason, count in now.items()}
+        return {reason: count for reason, count in counts.items() if count}
+
+    def restore(self) -> None:
+        """Leave the stack on its own back end, whatever happened."""
+        if self._standing == SQL and not self._closed:
+            return
+        self._trial.say("back to sqlalchemy, emptied")
+        for table in backends.tables(self._trial):
+            backends.empty(self._trial, table)
+        self._reconfigure(SQL)
+        self._standing, self._closed = SQL, False
+        self._trial.wait_served()
+
+
+def rendered(options: Mapping[str, Mapping[str, str]]) -> str:
+    """The file of a new driver's options, for the command."""
+    lines = []
+    for group, values in options.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items())]
+    return "\n".join([*lines, ""])
