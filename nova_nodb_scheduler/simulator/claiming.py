@@ -11,6 +11,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed
 from nova_nodb_scheduler.scheduling import engine as engine_module
+from nova_nodb_scheduler.simulator import backend_line, claim_times
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
@@ -67,14 +68,14 @@ class Claims:
     """The claimer and the settling of one scheduler.
 
     :param lease_seconds: how long a pending claim is held
-    :param ask: called in the thread that settles; may block
+    :param ask: called in a thread of its own, or by a turn; may block
     :param now_seconds: simulated time, by which claims are settled where runs
         are to be reproducible; None for the real clock
     """
 
     def __init__(
         self,
-        synchronizer: contract.Synchronizer,
+        synchronizer: backend_line.LinedSynchronizer,
         store: host_state_store.HostStateStore,
         follower: replicator.Replicator,
         engine: engine_module.Engine,
@@ -96,13 +97,15 @@ class Claims:
             views.claimable,
             now_seconds=clock.now_seconds,
         )
-        self.claimer = claimer.LedgerClaimer(batches, views)
+        self.claimer = claim_times.TimedClaimer(claimer.LedgerClaimer(batches, views))
+        # What it loses is no request's conflict.
+        self.settling = synchronizer.beside()
         settled_by = now_seconds or time.monotonic
         self._settler = settling.Settler(
-            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
+            self.settling, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
         )
         self._duty = settling_duty.SettlingDuty(
-            synchronizer, self._settler, identity, clock=settled_by
+            self.settling, self._settler, identity, clock=settled_by
         )
 
     def _fits(

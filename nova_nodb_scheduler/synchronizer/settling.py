@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -36,14 +36,12 @@ from nova_nodb_scheduler.synchronizer import (
     contract,
     settling_evidence,
     settling_lingering,
+    settling_questions,
     settling_rules,
 )
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
-
-#: A consumer's allocations now; None where their authority cannot be asked. May block.
-Ask = Callable[[str], settling_evidence.Allocations | None]
 
 _NODES = namespaces.COMPUTE_NODES.name
 _PROVIDERS = namespaces.PROVIDERS.name
@@ -62,7 +60,7 @@ class SettlingOptions:
     :param ask_after_seconds: how long a confirmed claim may be unshown before
         its allocations are asked for; doubled each time, up to the next
     :param hasten_seconds: the same after a change that hints at an end
-    :param asks: questions to the authority in one turn
+    :param asks: questions to the authority that wait for an answer at once
     :param linger_seconds: how long a place in a group stays once it is shown;
         longer than anybody waits for a scheduler that has not begun (Nova's
         rpc_response_timeout) and than it then takes
@@ -107,10 +105,21 @@ class _Waiting:
     ends_seconds: float
 
 
+@attrs.frozen
+class _Read:
+    """A record as the back end has it."""
+
+    key: records.RecordKey
+    state: Mapping[str, Any]
+    version: int
+
+
 class Settler:
     """Settles for all schedulers; one thread of one process at a time.
 
     :param cursor: how far the store has come; None while that is not proved
+    :param ask: called in a thread of its own once :attr:`questions` are started,
+        else by the turns
     :param now_seconds: the back end's clock, without I/O
     :param clock: monotonic seconds
     """
@@ -120,7 +129,7 @@ class Settler:
         synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
         cursor: Callable[[], records.Cursor | None],
-        ask: Ask,
+        ask: settling_questions.Ask,
         now_seconds: Callable[[], float],
         options: SettlingOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -128,7 +137,6 @@ class Settler:
         self._synchronizer = synchronizer
         self._store = store
         self._cursor = cursor
-        self._ask = ask
         self._now_seconds = now_seconds
         self._options = options or SettlingOptions()
         self._clock = clock
@@ -144,6 +152,9 @@ class Settler:
         #: By record, then by entry and id: of confirmed claims that are not shown.
         self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Watch]] = {}
         self._lingering = settling_lingering.Lingering(self._options.linger_seconds, clock)
+        self.questions = settling_questions.Questions(ask)
+        #: By record, then by entry.
+        self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
         self._begun = False
         self.status = SettlingStatus()
 
@@ -159,7 +170,7 @@ class Settler:
     def turn(self) -> bool:
         """Look at what changed and what is due; True if more is waiting.
 
-        Blocks for a read and a write, and for the questions.
+        Blocks for a read and a write.
 
         :raises BackendUnavailable: what was not written is looked at again
         """
@@ -167,9 +178,12 @@ class Settler:
         cursor = self._cursor()
         if cursor is None:
             return False
+        answers = self.questions.take()
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
         self._note(touched if self._begun else None, snapshot)
+        if self._begun:
+            self._note_answers(answers)
         self._begun = True
         now = self._clock()
         if now >= self._look_at:
@@ -183,7 +197,7 @@ class Settler:
         except BaseException:
             self._due.update(dict.fromkeys(wanted))
             raise
-        return bool(self._due)
+        return bool(self._due) or self.questions.answered
 
     # -- what to look at ------------------------------------------------------------
 
@@ -208,6 +222,8 @@ class Settler:
             self._by_consumer.clear()
             self._due.clear()
             self._watches.clear()
+            self._answers.clear()
+            self.questions.clear()
             self._lingering.clear()
             self._look_at = float("-inf")
             for name in self._ledgers:
@@ -238,7 +254,7 @@ class Settler:
             if stored is None:
                 continue
             try:
-                entries = ledger.entries(each, stored.state)
+                entries = ledger.entries(each, stored.state, stored.version)
             except (errors.NodbError, AttributeError, KeyError, TypeError, ValueError) as error:
                 LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
                 continue
@@ -262,6 +278,15 @@ class Settler:
             if not left:
                 del self._by_consumer[consumer]
 
+    def _note_answers(self, answers: Iterable[settling_questions.Answer]) -> None:
+        for answer in answers:
+            if answer.allocations is None:
+                self.status.unanswered += 1
+                continue
+            key = answer.question.key
+            self._answers.setdefault(key, {})[answer.question.entry] = answer
+            self._due[key] = None
+
     def _of_servers(
         self, touched: Mapping[str, Collection[str]], snapshot: snapshot_module.Snapshot
     ) -> set[records.RecordKey]:
@@ -284,18 +309,19 @@ class Settler:
     ) -> dict[records.RecordKey, frozenset[Any]]:
         """Return the records to change, with the entries to ask for, taken off what is due."""
         wanted: dict[records.RecordKey, frozenset[Any]] = {}
-        asks = self._options.asks
+        asks = self._options.asks - self.questions.count
         for key in list(self._due):
             if len(wanted) >= self._options.batch_records:
                 break
             del self._due[key]
             stored = snapshot.namespace(key.namespace).get(key.key)
             if stored is None or key not in self._waiting:
+                self._answers.pop(key, None)
                 continue
             verdict = self._judge(key, stored.state, stored.version, evidence)
             to_ask = self._to_ask(key, verdict.unshown, asks)
             asks -= len(to_ask)
-            if verdict.ended or to_ask:
+            if verdict.ended or to_ask or key in self._answers:
                 wanted[key] = to_ask
         return wanted
 
@@ -320,8 +346,9 @@ class Settler:
         if watches:
             self._watches[key] = watches
         asked: set[Any] = set()
+        under_way = self.questions.under_way(key, (entry for entry, _ in watches))
         for (entry, _), watch in watches.items():
-            if now >= watch.next_at and len(asked) < at_most:
+            if now >= watch.next_at and len(asked) < at_most and entry not in under_way:
                 watch.pause_seconds = min(2 * watch.pause_seconds, self._options.ask_most_seconds)
                 watch.next_at = now + watch.pause_seconds
                 asked.add(entry)
@@ -341,7 +368,9 @@ class Settler:
             self._begun = False
             return
         writes, counts = [], []
+        questions: list[settling_questions.Question] = []
         for key, to_ask in wanted.items():
+            answers = self._answers.pop(key, {})
             record = found.get(key)
             if record is None or record.deleted:
                 continue
@@ -351,17 +380,19 @@ class Settler:
             except errors.UndecodableRecord as error:
                 LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
                 continue
-            change = self._change(key, decoded.state, record.version, to_ask, evidence, cursor)
+            read = _Read(key, decoded.state, record.version)
+            verdict = self._judge(key, decoded.state, record.version, evidence)
+            questions += self._asked(read, to_ask & verdict.unshown.keys())
+            change = self._change(read, verdict, answers, cursor)
             if change is None:
                 continue
             state, *count = change
             payload = codec.encode(state, _SCHEMAS[key.namespace].schema, record=str(key))
             writes.append(records.Write(key, record.revision, payload))
             counts.append(count)
-        if not writes:
-            return
+        results = self._synchronizer.write(writes) if writes else ()
         for write, result, (settled, expired, reconciled) in zip(
-            writes, self._synchronizer.write(writes), counts, strict=True
+            writes, results, counts, strict=True
         ):
             if result.won:
                 self.status.settled += settled
@@ -369,23 +400,33 @@ class Settler:
                 self.status.reconciled += reconciled
             else:
                 self._due[write.key] = None
+        # Last: where no thread asks, nothing that is to be written waits for them.
+        self.status.asked += len(questions)
+        self.questions.put(questions)
+
+    def _asked(
+        self, read: _Read, entries: Collection[Any]
+    ) -> Iterator[settling_questions.Question]:
+        ledger = self._ledgers[read.key.namespace]
+        held = ledger.entries(read.key.key, read.state, read.version)
+        for entry in entries:
+            consumer = ledger.consumer(entry)
+            yield settling_questions.Question(read.key, entry, consumer, held[entry])
 
     def _change(
         self,
-        key: records.RecordKey,
-        state: Mapping[str, Any],
-        version: int,
-        to_ask: frozenset[Any],
-        evidence: settling_evidence.Evidence,
+        read: _Read,
+        verdict: settling_rules.Verdict,
+        answers: Mapping[Any, settling_questions.Answer],
         cursor: records.Cursor,
     ) -> tuple[Mapping[str, Any], int, int, int] | None:
         """Return the state to write, and how many were settled, expired, reconciled."""
+        key = read.key
         ledger = self._ledgers[key.namespace]
-        verdict = self._judge(key, state, version, evidence)
         absent = {
             entry
-            for entry in to_ask & verdict.unshown.keys()
-            if self._is_absent(ledger, key, entry, state)
+            for entry in answers.keys() & verdict.unshown.keys()
+            if self._is_absent(ledger, read, answers[entry])
         }
         if not verdict.ended and not absent:
             return None
@@ -394,7 +435,8 @@ class Settler:
         settled = None
         if verdict.settled or absent:
             settled = records.Cursor(cursor.epoch, min(shown_at, cursor.version))
-        left = ledger.without(key.key, state, version, verdict.ended | absent, settled)
+        ended = verdict.ended | absent
+        left = ledger.without(key.key, read.state, read.version, ended, settled)
         for entry in absent:
             LOG.info(
                 "A confirmed claim of %(consumer)s in %(key)s goes: nothing stands behind it.",
@@ -405,22 +447,22 @@ class Settler:
     def _is_absent(
         self,
         ledger: settling_rules.Ledger,
-        key: records.RecordKey,
-        entry: Any,
-        state: Mapping[str, Any],
+        read: _Read,
+        answer: settling_questions.Answer,
     ) -> bool:
-        self.status.asked += 1
-        allocations = self._ask(ledger.consumer(entry))
-        if allocations is None:
-            self.status.unanswered += 1
+        """Say whether nothing stands behind a confirmed claim that was asked for."""
+        question, allocations = answer.question, answer.allocations
+        key, entry = read.key.key, question.entry
+        held = ledger.entries(key, read.state, read.version)[entry]
+        if allocations is None or held != question.held:
+            # Taken once more since: what it has now may be newer than the answer.
             return False
         # After the answer: what the store shows by now was true then, or later.
         evidence = settling_evidence.Evidence(self._store.snapshot())
         if self._cursor() is None:
             # It may have been a store half built.
             return False
-        held = ledger.entries(key.key, state)[entry]
-        return not ledger.is_needed(key.key, entry, held, evidence, allocations)
+        return not ledger.is_needed(key, entry, held, evidence, allocations)
 
 
 def counts(

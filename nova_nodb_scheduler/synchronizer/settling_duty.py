@@ -60,11 +60,13 @@ class SettlingDuty:
         return self._settler.status
 
     def start(self) -> None:
-        """Start the thread; once, in the worker process."""
+        """Start the threads; once, in the worker process."""
+        self._settler.questions.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
-        """End the thread and let the lease go; idempotent."""
+        """End the threads and let the lease go; idempotent."""
+        self._settler.questions.stop()
         if self._thread.alive is None:
             return
         if self._thread.stop(timeout_seconds):

@@ -43,8 +43,11 @@ class Ledger(Protocol):
     #: Whether an entry stays for a while after records show it.
     lingers: bool
 
-    def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[Any, Any]:
-        """Return a record's claims, or members, by consumer or place."""
+    def entries(self, key: str, state: Mapping[str, Any], version: int) -> Mapping[Any, Any]:
+        """Return a record's claims, or members, by consumer or place.
+
+        :param version: of the record's last write
+        """
 
     def consumer(self, entry: Any) -> str:
         """Return whose an entry is."""
@@ -86,8 +89,10 @@ class Hosts:
     name = namespaces.CLAIM_RECORDS.name
     lingers = False
 
-    def entries(self, key: str, state: Mapping[str, Any]) -> Mapping[str, model.HeldClaim]:
-        return model.ClaimRecord.from_state(key, state, 0).claims
+    def entries(
+        self, key: str, state: Mapping[str, Any], version: int
+    ) -> Mapping[str, model.HeldClaim]:
+        return model.ClaimRecord.from_state(key, state, version).claims
 
     def consumer(self, entry: str) -> str:
         return entry
@@ -149,9 +154,9 @@ class Groups:
     lingers = True
 
     def entries(
-        self, key: str, state: Mapping[str, Any]
+        self, key: str, state: Mapping[str, Any], version: int
     ) -> Mapping[group_model.Place, group_model.Member]:
-        return group_model.GroupRecord.from_state(key, state, 0).members
+        return group_model.GroupRecord.from_state(key, state, version).members
 
     def consumer(self, entry: group_model.Place) -> str:
         return entry[0]

@@ -2,6 +2,7 @@
 """Claims end when they have served, and never before."""
 
 import logging
+import threading
 import time
 
 import attrs
@@ -142,6 +143,62 @@ class HostsTest(SettlingCase):
         self.assertEqual(self.status.asked, self.status.unanswered)
         self.assertGreater(self.status.unanswered, 0)
 
+    def test_what_has_served_does_not_wait_for_questions_of_its_turn(self):
+        world = self.world
+        world.place("x")
+        world.settle()
+        world.claim("y")
+        left = []
+
+        def ask(consumer):
+            left.append(world.left())
+            return world.ask(consumer)
+
+        world.settler.questions.ask = ask
+        world.settle(20.0)
+        self.assertEqual([{"x"}], left)
+
+    def test_an_authority_that_hangs_keeps_nobody_else_waiting(self):
+        world = self.world
+        hangs, asked = threading.Event(), []
+
+        def hang(consumer):
+            asked.append(consumer)
+            hangs.wait(60.0)
+
+        questions = world.settler.questions
+        questions.ask = hang
+        questions.start()
+        self.addCleanup(questions.stop)
+        self.addCleanup(hangs.set)
+        for name in ("x", "y"):
+            world.place(name)
+        world.settle()
+        world.settle(20.0)
+        world.claim("z")
+        world.settle(20.0)
+        self.assertEqual({"x", "y"}, world.left())
+        # Nor is anything asked twice meanwhile.
+        for _ in range(10):
+            world.settle(LATER)
+        self.assertEqual(2, self.status.asked)
+
+    def test_an_answer_that_came_in_a_thread_ends_the_claim(self):
+        world = self.world
+        world.settler.questions.start()
+        self.addCleanup(world.settler.questions.stop)
+        world.place("x")
+        world.place("y")
+        del world.allocations["x", "n1"]
+        world.settle()
+        world.settle(20.0)
+        for _ in range(400):
+            if len(world.left()) == 1:
+                break
+            time.sleep(0.005)
+            world.settle()
+        self.assertEqual({"y"}, world.left())
+
     def test_an_instance_without_an_allocation_keeps_its_claim_until_the_node_counts_it(self):
         world = self.world
         world.place("x")
@@ -189,7 +246,7 @@ class HostsTest(SettlingCase):
             world.settler._cursor = lambda: None
             return ask(consumer)
 
-        world.settler._ask = rebuilt
+        world.settler.questions.ask = rebuilt
         world.settle()
         world.settle(20.0)
         self.assertEqual(1, len(world.asked))
@@ -207,7 +264,7 @@ class HostsTest(SettlingCase):
             world.claim("x")
             return answer
 
-        world.settler._ask = renewed
+        world.settler.questions.ask = renewed
         world.settle()
         world.settle(20.0)
         self.assertEqual(1, len(world.asked))
