@@ -11,7 +11,6 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed
 from nova_nodb_scheduler.scheduling import engine as engine_module
-from nova_nodb_scheduler.simulator import backend_line, claim_times
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
@@ -75,7 +74,7 @@ class Claims:
 
     def __init__(
         self,
-        synchronizer: backend_line.LinedSynchronizer,
+        synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
         follower: replicator.Replicator,
         engine: engine_module.Engine,
@@ -97,15 +96,13 @@ class Claims:
             views.claimable,
             now_seconds=clock.now_seconds,
         )
-        self.claimer = claim_times.TimedClaimer(claimer.LedgerClaimer(batches, views))
-        # What it loses is no request's conflict.
-        self.settling = synchronizer.beside()
+        self.claimer = claimer.LedgerClaimer(batches, views)
         settled_by = now_seconds or time.monotonic
         self._settler = settling.Settler(
-            self.settling, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
+            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
         )
         self._duty = settling_duty.SettlingDuty(
-            self.settling, self._settler, identity, clock=settled_by
+            synchronizer, self._settler, identity, clock=settled_by
         )
 
     def _fits(
