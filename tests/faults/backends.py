@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the plugin stands on restarts, is emptied, or stalls."""
 
+import signal
 import time
 
-from tests.faults import freezing_proxy
+from tests.faults import freezing_proxy, leftovers
 from tests.faults import trial as trial_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
@@ -11,6 +12,7 @@ from tools.stack import settings as stack_settings
 _AWAY_SECONDS = 20.0
 """Longer than ``feed_bound_seconds`` and ``reporter_bound_seconds``."""
 _STALL_SECONDS = 30.0
+_NO_HOST = "No valid host was found"
 _FORGOTTEN_SECONDS = 20.0
 """After ``reporter_bound_seconds`` (15 s) its cell was swept without it."""
 
@@ -50,6 +52,39 @@ def memcached_restarted(trial: trial_module.Trial) -> None:
     trial.boot("during")
     trial.wait_served()
     trial.boot("after")
+
+
+def placement_restarted(trial: trial_module.Trial) -> None:
+    """Nobody can write an allocation: what is asked for finds no host, and leaves nothing."""
+    trial.boot("before")
+    trial.fault(f"Placement is stopped for {_AWAY_SECONDS:.0f} s")
+    trial.stack.stop("placement")
+    stopped = time.monotonic()
+    asked = trial.ask("during", 4)
+    time.sleep(max(0.0, stopped + _AWAY_SECONDS - time.monotonic()))
+    trial.stack.start("placement")
+    trial.stack.wait_ready("placement")
+    trial.heal("Placement answers")
+    trial.wait_served()
+    trial.settle(asked, excused=_NO_HOST)
+    trial.boot("after", 4)
+    leftovers.expect_none(trial)
+
+
+def placement_paused(trial: trial_module.Trial) -> None:
+    """Requests wait for it, as with stock Nova, and go on."""
+    trial.boot("before")
+    trial.fault(f"SIGSTOP placement for {_STALL_SECONDS:.0f} s")
+    trial.stack.kill("placement", signal.SIGSTOP)
+    stopped = time.monotonic()
+    asked = trial.ask("during", 4)
+    time.sleep(max(0.0, stopped + _STALL_SECONDS - time.monotonic()))
+    trial.stack.kill("placement", signal.SIGCONT)
+    trial.heal("Placement goes on")
+    trial.wait_served()
+    trial.settle(asked)
+    trial.boot("after", 4)
+    leftovers.expect_none(trial)
 
 
 def tables_emptied(trial: trial_module.Trial) -> None:

@@ -46,4 +46,6 @@ ALL = (
     Scenario(13, "every conductor of a cell killed", processes.every_conductor_of_a_cell_killed),
     Scenario(14, "a dead host nobody forces down", hosts.dead_host_not_told),
     Scenario(15, "moved to memcached, to Redis, and back", moves.there_and_back),
+    Scenario(16, "Placement restarted", backends.placement_restarted),
+    Scenario(17, "Placement paused for 30 s", backends.placement_paused),
 )
