@@ -14,7 +14,7 @@ from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import admission, contract, polling
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -69,6 +69,7 @@ class MemcachedSynchronizer(contract.Synchronizer):
             self._connection, self._clock, self._epochs, self._index, self._follower
         )
         self._observer = observer
+        self._poll = polling.Poll(settings.poll_intervals())
         self._is_open = False
         self._settled_at = 0.0
 
@@ -129,21 +130,12 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return self._follower.fetch(cursor, limit)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        deadline = time.monotonic() + timeout_seconds
-        # Where the next version is being waited for, there is something newer
-        # at once, but nothing to fetch: the caller must not spin.
-        pause = self._follower.is_stalled(cursor)
-        while True:
-            left_seconds = deadline - time.monotonic()
-            if pause:
-                if left_seconds <= 0:
-                    return False
-                time.sleep(min(left_seconds, self._settings.poll_interval_seconds))
-            if not self._is_open:
-                return False
-            if self.head() != cursor:
-                return True
-            pause = True
+        def has_news() -> bool:
+            # Where the next version is being waited for there is something
+            # newer, but nothing to fetch: looks keep their distance all the same.
+            return not self._is_open or self.head() != cursor
+
+        return self._poll.wait(has_news, timeout_seconds) and self._is_open
 
     def read(
         self, keys: Collection[records.RecordKey]

@@ -61,10 +61,6 @@ class Fencing:
         self.voids = 0
         self.fences = 0
 
-    def is_waited_for(self, epoch_name: str, version: int) -> bool:
-        with self._lock:
-            return (epoch_name, version) in self._pending
-
     def begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
         """Note since when versions are waited for: all at once.
 

@@ -107,10 +107,6 @@ class Follower:
         except fencing.RecordGone as error:
             return self._explain_loss(cursor, error)
 
-    def is_stalled(self, cursor: records.Cursor) -> bool:
-        """Return whether the version behind a cursor is being waited for."""
-        return self.fencing.is_waited_for(cursor.epoch, cursor.version + 1)
-
     def settle(self) -> records.Cursor:
         """Settle what can be settled at once; returns the cursor it comes to.
 

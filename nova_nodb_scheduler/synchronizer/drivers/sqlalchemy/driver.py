@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     engines,
@@ -63,6 +63,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
         self._url = engines.parse(sql_options.connection)
+        sql_options.poll_intervals()
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
         if sql_options.ordering == schema.SEQUENCER:
@@ -132,11 +133,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     def _make_parts(
         self, opened: database.Database, keeper: epochs.Epochs, limits: writing.Limits
     ) -> _Parts:
-        poll_seconds = self._options.poll_interval_seconds
+        poll = polling.Poll(self._options.poll_intervals())
         sequencer = None
         if self._options.ordering == schema.SEQUENCER:
             sequencer = sequencing.Sequencer(opened, keeper, self._report_step)
-        reader = reading.Reader(opened, keeper, poll_seconds, sequencer)
+        reader = reading.Reader(opened, keeper, poll, sequencer)
         if sequencer is None:
             writer = writing.Writer(opened, keeper, limits, self._report_step)
         else:

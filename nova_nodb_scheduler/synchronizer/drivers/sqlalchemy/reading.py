@@ -15,6 +15,7 @@ cursor on: it is read by the same statement, so nothing up to it is missing.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
@@ -50,12 +51,12 @@ class Reader:
         self,
         opened: database.Database,
         epoch_keeper: epochs.Epochs,
-        poll_interval_seconds: float,
+        poll: polling.Poll,
         sequencer: sequencing.Sequencer | None = None,
     ) -> None:
         self._database = opened
         self._epochs = epoch_keeper
-        self._poll_interval_seconds = poll_interval_seconds
+        self._poll = poll
         self._sequencer = sequencer
 
     def head(self) -> records.Cursor:
@@ -101,7 +102,7 @@ class Reader:
         return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        """See the contract; one statement per poll interval.
+        """See the contract; one statement for each look.
 
         The statements share a transaction for up to a second, which saves a
         BEGIN and a ROLLBACK each: at READ COMMITTED every statement sees the
@@ -110,20 +111,18 @@ class Reader:
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
+            hold_seconds = min(deadline - time.monotonic(), _MAX_HOLD_SECONDS)
             with self._database.reader() as connection:
-                release = time.monotonic() + _MAX_HOLD_SECONDS
-                while time.monotonic() < release:
-                    if self._has_news(connection, cursor):
-                        return True
-                    if self._database.is_sqlite:
-                        connection.rollback()
-                    left_seconds = deadline - time.monotonic()
-                    if left_seconds <= 0:
-                        return False
-                    time.sleep(min(self._poll_interval_seconds, left_seconds))
+                look = functools.partial(self._has_news, connection, cursor)
+                if self._poll.wait(look, hold_seconds):
+                    return True
+            if time.monotonic() >= deadline:
+                return False
 
     def _has_news(self, connection: sa.Connection, cursor: records.Cursor) -> bool:
         row = statements.peek(connection)
+        if self._database.is_sqlite:
+            connection.rollback()
         if self._sequencer is not None and row is not None and self._sequencer.relieve(row):
             return True
         return (
