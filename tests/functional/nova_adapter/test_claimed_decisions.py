@@ -14,7 +14,7 @@ from nova import exception, objects
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
-from nova_nodb_scheduler.scheduling import choice, claimer
+from nova_nodb_scheduler.scheduling import choice, claimer, namespaces
 from nova_nodb_scheduler.synchronizer import claim_batches, claims
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 from tests.functional.nova_adapter import test_memory_decisions
@@ -226,6 +226,47 @@ class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.override("claims", "off", "nodb_scheduler")
         super().use(fixture)
 
+    def written(self) -> list[str]:
+        """Return the keys of all records of claims that ever were."""
+        names = [namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name]
+        pages = self.runtime.synchronizer.snapshot(names).pages
+        return [str(record.key) for page in pages for record in page]
+
+    def test_servers_are_placed_and_nothing_is_claimed(self):
+        uuids, chosen = self.select(servers=2)
+        self.assertEqual({"post allocations": 1}, dict(self.calls))
+        for server, [selection, *_] in zip(uuids, chosen, strict=True):
+            node = self.nodes[selection.service_host].uuid
+            held = self.ask("get", f"/allocations/{server}")["allocations"]
+            self.assertEqual([node], list(held))
+        for _ in range(4):
+            self.select()
+        # Six servers in four and two VCPUs: what is placed takes room at once.
+        with self.assertRaises(exception.NoValidHost):
+            self.select()
+        self.assertEqual((4, 2), (self.used("h1")["VCPU"], self.used("h2")["VCPU"]))
+        self.assertEqual({"memory": 6}, self.runtime.candidates())
+        self.assertEqual([], self.written())
+
+    def test_members_of_a_group_are_placed_and_nothing_is_claimed(self):
+        group = objects.InstanceGroup(
+            uuid=GROUP, policy="anti-affinity", policies=["anti-affinity"], members=[], hosts=[]
+        )
+        group._rules = {}
+        _uuids, chosen = self.select(servers=2, instance_group=group)
+        self.assertEqual({"h1", "h2"}, {each[0].service_host for each in chosen})
+        self.assertEqual([], self.written())
+
+    def test_novas_own_choice_claims_nothing_either(self):
+        for node in self.nodes.values():
+            self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
+        self.select(extra_specs={"resources1:VGPU": "1"})
+        self.assertEqual({"more than one group": 1}, self.runtime.candidates())
+        self.assertEqual([], self.written())
+
+    def test_nor_do_conductors(self):
+        self.assertIsNone(self.plugin.outside_claims())
+
     def test_claims_of_before_end(self):
         node = self.nodes["h1"].uuid
         synchronizer = self.runtime.synchronizer
@@ -233,6 +274,7 @@ class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         claim = model.Claim(str(uuid.uuid4()), node, {"VCPU": 4})
         answer = ledger.claim(claim, lambda record: True, synchronizer.head())
         self.assertIsInstance(answer, model.Granted)
+        self.assertEqual([f"claims/{node}"], self.written())
         deadline = time.monotonic() + 60.0
         while ledger.read(node).claims and time.monotonic() < deadline:
             self.beat()
