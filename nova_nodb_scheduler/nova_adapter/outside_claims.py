@@ -26,7 +26,7 @@ from nova import exception as nova_exception
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import claims, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimed, claimer
 from nova_nodb_scheduler.store import snapshot as snapshot_module
@@ -50,7 +50,6 @@ class Move:
     consumer: str
     host: str
     resources: Mapping[str, int]
-    node: claims.NodeShare
     request: requests.Request
 
 
@@ -121,7 +120,8 @@ class OutsideClaims:
         if place is None:
             return _unanswered(move, "the node is not known in the back end's present epoch")
         deadline = self._clock() + self._deadline_seconds
-        return own.take(move.request, [_wanted(move, place)], deadline)[0]
+        wanted = _wanted(move, place, stays=views.has(move.consumer))
+        return own.take(move.request, [wanted], deadline)[0]
 
 
 def _make_fitted(filters: Collection[str], snapshot: snapshot_module.Snapshot) -> claimed.Fitted:
@@ -177,10 +177,11 @@ def _unanswered(move: Move, why: str) -> claimer.NotTaken:
     return claimer.NotTaken(_wanted(move), claimer.Failure.UNAVAILABLE, why)
 
 
-def _wanted(move: Move, host_name: str = "") -> claimer.Wanted:
+def _wanted(move: Move, host_name: str = "", *, stays: bool = False) -> claimer.Wanted:
     # What a plan would know of the host beside its name; deciding is over.
     chosen = choice.Choice(-1, move.host, "", host_name, "", 0.0, ())
-    return claimer.Wanted(move.consumer, chosen, move.resources, move.node, moves=True)
+    share = claim_facts.share_of(move.request, stays=stays)
+    return claimer.Wanted(move.consumer, chosen, move.resources, share, moves=True)
 
 
 # -- Nova's functions ------------------------------------------------------------
@@ -264,8 +265,7 @@ def _claiming(function: Any) -> Any:
             return allocate()
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
-        share = claim_facts.share_of(asked)
-        move = Move(consumer, host, resources, share, asked)
+        move = Move(consumer, host, resources, asked)
         return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
@@ -297,7 +297,6 @@ def _claiming_on_destination(function: Any) -> Any:
             instance.uuid,
             destination.uuid,
             dict(shown.get(source.uuid, {}).get("resources", {})),
-            claim_facts.share_of(forced),
             forced,
         )
 

@@ -89,6 +89,20 @@ class DirectViews:
             return None
         return group_members.place_of(snapshot, self._host)
 
+    def has(self, consumer: str) -> bool:
+        """Say whether a server is on the host already; after :meth:`place`.
+
+        :raises BackendUnavailable: it cannot be read
+        """
+        nodes = self._store.snapshot().namespace(namespaces.COMPUTE_NODES.name)
+        there = nodes.indexed(self._host, "cell_host")
+        if there is None:
+            return False
+        name = f"{consumer}@{there[0]}"
+        self._read([records.RecordKey(namespaces.INSTANCES.name, name)])
+        instances = self._store.snapshot().namespace(namespaces.INSTANCES.name)
+        return instances.indexed(name, "cell_host") == there
+
     def _cells(self) -> Sequence[str]:
         pages = self._synchronizer.snapshot([namespaces.CELLS.name]).pages
         return sorted(record.key.key for page in pages for record in page)

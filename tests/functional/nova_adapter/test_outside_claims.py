@@ -108,7 +108,7 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             return True
 
         request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
-        move = outside_claims.Move(first, self.one, {"VCPU": 1}, model.NodeShare(), request)
+        move = outside_claims.Move(first, self.one, {"VCPU": 1}, request)
         self.assertTrue(self._conductor("other").claimed(move, allocate, self.fail))
         self.assertEqual([False], seen)
         self.assertEqual({first}, set(self._held(self.one)))
@@ -125,7 +125,7 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             raise nova_exception.AllocationUpdateFailed(consumer_uuid="c", error="no")
 
         request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
-        move = outside_claims.Move("c", self.one, {"VCPU": 1}, model.NodeShare(), request)
+        move = outside_claims.Move("c", self.one, {"VCPU": 1}, request)
         self.assertRaises(
             nova_exception.AllocationUpdateFailed, self.outside.claimed, move, fail, self.fail
         )
@@ -141,7 +141,7 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
 
         request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
         asked = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
-        move = outside_claims.Move(consumer, self.one, {"VCPU": 1}, model.NodeShare(), asked)
+        move = outside_claims.Move(consumer, self.one, {"VCPU": 1}, asked)
         back = outside_claims.taking_back(self.context, self.admin, consumer, self.one)
         self.assertFalse(self.outside.claimed(move, allocate, back))
         self.assertEqual({}, self.consumers(self.one))
@@ -153,7 +153,7 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
 
         back = outside_claims.taking_back(self.context, Silent(), "c", self.one)
         request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
-        move = outside_claims.Move("c", self.one, {"VCPU": 1}, model.NodeShare(), request)
+        move = outside_claims.Move("c", self.one, {"VCPU": 1}, request)
 
         def allocate() -> bool:
             self._publish(namespaces.CLAIM_RECORDS, self.one, {"claims": {}})
@@ -229,6 +229,22 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         held = self._held(node)[consumer].node.fitted
         self.assertEqual(2, held[claim_facts.DEVICES])
         self.assertIn("pci_requests", held)
+
+    def test_a_server_that_is_resized_on_its_host_is_no_further_instance(self) -> None:
+        # The conductor sends it back to its own host, as another could not take it.
+        resized, other = str(uuid.uuid4()), str(uuid.uuid4())
+        for server, host in ((resized, "h1"), (other, "h2")):
+            self._publish(
+                namespaces.INSTANCES,
+                f"{server}@{rows.CELL}",
+                {"cell": rows.CELL, "row": {"uuid": server, "host": host, "node": host}},
+            )
+        self.assertTrue(self._go(resized, self.one))
+        self.assertEqual(0, self._held(self.one)[resized].node.instances)
+        self.assertTrue(claim_facts.stays(self._held(self.one)[resized].node))
+        node = self._node("h3")
+        self.assertTrue(self._go(other, node))
+        self.assertEqual(1, self._held(node)[other].node.instances)
 
     def test_a_device_that_another_has_claimed_is_not_given_again(self) -> None:
         # The node's report shows it free: the other's server is not built yet.
