@@ -48,16 +48,17 @@ claimed is free again after this time. Longer than ``claim_deadline_seconds``.
         "claim_spread",
         default="auto",
         choices=[
-            ("auto", "schedulers prefer different hosts of those that weigh nearly the same"),
+            ("auto", "schedulers prefer different hosts of those about as good as the best"),
             ("off", "every scheduler takes the best host, as Nova orders them"),
         ],
         help="""
 How several schedulers keep out of one another's way. All of them find the same
 best host, and all but one lose the claim on it and go to the next. With
 ``auto`` each host belongs to one of the living schedulers, which prefers its
-own among hosts whose weights differ by no more than 0.05 from the best. That
-deviates from Nova's order where hosts weigh nearly the same; a scheduler worker
-that is alone keeps it always. Without ``claims`` it has no effect.
+own among those about as good as the best: hosts whose weights differ from it by
+no more than 0.05, and the best hundredth of all that pass the filters. Among
+these it deviates from Nova's order, as host_subset_size does by chance; a
+scheduler worker that is alone keeps it always. Without ``claims`` it has no effect.
 """,
     ),
     cfg.FloatOpt(

@@ -236,7 +236,8 @@ class Placing:
         spread = self._parts.spread
         if spread is None or self._request.queries is None:
             return self.plan.best(1)
-        return spread.ordered(self.plan.best(spread.width()))
+        best = self.plan.best(spread.width())
+        return spread.ordered(best, self.plan.passed)
 
     # -- claiming and writing -------------------------------------------------------
 

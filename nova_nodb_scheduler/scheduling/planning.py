@@ -99,6 +99,11 @@ class Plan:
         self._look_for(limit)
         return self._open()[:limit]
 
+    @property
+    def passed(self) -> int:
+        """How many hosts pass all filters asked so far; 0 where none were asked."""
+        return self.counts[-1].after if self.counts else 0
+
     def take(self, chosen: choice.Choice, instance_uuid: str | None = None) -> None:
         """Say that a server goes to a host; the next one sees its share gone."""
         self._taken.append((chosen, instance_uuid))

@@ -3,16 +3,18 @@
 
 All of them find the same best host, and all but one lose the claim on it. Here
 each host belongs to one of the schedulers that live, by a rendezvous hash of
-both names: a scheduler prefers its own among hosts that weigh nearly the same.
-Who lives is known only roughly, and need not be agreed on: two that think
-differently meet now and then, and the claim decides.
+both names: a scheduler prefers its own among hosts that are about as good as
+the best. Who lives is known only roughly, and need not be agreed on: two that
+think differently meet now and then, and the claim decides.
 
 A deviation from Nova's order, chosen by ``claim_spread = auto``; a scheduler
-that is alone keeps Nova's order.
+that is alone keeps Nova's order. Clouds with several schedulers set Nova's
+``host_subset_size`` for the same end, which draws among the best by chance.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 
@@ -21,6 +23,10 @@ from nova_nodb_scheduler.scheduling import choice
 #: Scores that differ by no more count as the same: a twentieth of what one
 #: weigher with a multiplier of 1 can give.
 TOLERANCE = 0.05
+
+#: Of the hosts that pass all filters, the share that counts as the same however
+#: they weigh: in a cloud that fills unevenly few hosts weigh nearly the same.
+BEST_SHARE = 0.01
 
 #: Hosts looked at for each living scheduler. One of them is its own with a
 #: probability of 1 - (1 - 1/n) ** (8 n), more than 99.9%.
@@ -44,22 +50,25 @@ class Spreading:
         schedulers = len(self._living())
         return PER_SCHEDULER * schedulers if schedulers > 1 else 1
 
-    def ordered(self, best: Sequence[choice.Choice]) -> list[choice.Choice]:
+    def ordered(self, best: Sequence[choice.Choice], passed: int) -> list[choice.Choice]:
         """Return hosts in the order this scheduler tries them.
 
         :param best: best first, as Nova orders them
+        :param passed: how many hosts there are that pass all filters
         """
-        living = self._living()
+        living = tuple(self._living())
         if len(living) < 2 or len(best) < 2:
             return list(best)
         least = best[0].score - TOLERANCE
-        near = [each for each in best if each.score >= least]
+        alike = int(passed * BEST_SHARE)
+        near = [each for rank, each in enumerate(best) if rank < alike or each.score >= least]
         own = {each.uuid for each in near if owner(each.uuid, living) == self._own}
         first = [each for each in near if each.uuid in own]
         return first + [each for each in best if each.uuid not in own]
 
 
-def owner(host: str, schedulers: Sequence[str]) -> str:
+@functools.lru_cache(maxsize=16384)
+def owner(host: str, schedulers: tuple[str, ...]) -> str:
     """Return the scheduler a host belongs to: when one comes or goes, few hosts change hands."""
     return max(schedulers, key=lambda name: (_weight(name, host), name))
 
