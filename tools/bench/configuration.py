@@ -9,6 +9,7 @@ import configparser
 import getpass
 import os
 import pathlib
+from collections.abc import Mapping
 
 from tools.stack import settings as stack_settings
 
@@ -90,11 +91,18 @@ def write_placement(settings: stack_settings.Settings, hosts: int) -> pathlib.Pa
 
 
 def write_nova(
-    settings: stack_settings.Settings, process: str, hosts: int, *, plugin: bool, limit: int = 1000
+    settings: stack_settings.Settings,
+    process: str,
+    hosts: int,
+    *,
+    plugin: bool,
+    limit: int = 1000,
+    more: Mapping[str, str] | None = None,
 ) -> pathlib.Path:
     """Write a process's nova.conf for a size and return its path.
 
     :param process: SCHEDULER, CONDUCTOR or MANAGE, which is its MariaDB user as well
+    :param more: options of the plugin's own section
     """
     name = f"{process}-{hosts}-{'plugin' if plugin else 'stock'}"
     state = settings.state / "nova" / name
@@ -133,6 +141,7 @@ def write_nova(
     }
     if plugin:
         _switch_on(settings, sections, process, hosts)
+        sections["nodb_scheduler"].update(more or {})
     path = settings.etc / "nova" / name / "nova.conf"
     _write(path, sections)
     return path
