@@ -24,6 +24,7 @@ from nova_nodb_scheduler.synchronizer import (
     claim_rules,
     claims,
     contract,
+    group_claims,
     group_rules,
     record_editor,
 )
@@ -36,13 +37,14 @@ class View:
     """What a scheduler knows when it claims, all of one moment.
 
     :param cursor: how far the state behind the rest had come
-    :param record: a host's claim record as the scheduler's own store has it
+    :param record: a host's record of claims, or a group's, as the scheduler's own
+        store has it
     :param ended: see :data:`claim_rules.Ended`
     """
 
     cursor: records.Cursor
     fits: claim_rules.Fits
-    record: Callable[[str], records.Record | None] = lambda host: None
+    record: Callable[[records.RecordKey], records.Record | None] = lambda key: None
     ended: claim_rules.Ended = claim_rules.never_ended
 
 
@@ -128,9 +130,11 @@ class ClaimBatches:
             for claim in wanted
             if not self._claimable(claim.host)
         }
-        hosts = {claim.host for claim in wanted}
+        keys = {claims.key_of(claim.host) for claim in wanted}
+        if group is not None:
+            keys.add(group_claims.key_of(group.group.uuid))
         # First of all: of another epoch nothing may be remembered, of groups neither.
-        self._edits.see(view.cursor.epoch, filter(None, map(view.record, hosts)))
+        self._edits.see(view.cursor.epoch, filter(None, map(view.record, keys)))
         members: dict[str, str] = {}
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]

@@ -13,7 +13,6 @@ from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
     claim_batches,
     claim_rules,
-    claims,
     group_rules,
     replication,
     replicator,
@@ -69,11 +68,11 @@ class _Snapshot:
     def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
         self._snapshot = snapshot
 
-    def record(self, host: str) -> records.Record | None:
-        stored = self._snapshot.namespace(namespaces.CLAIM_RECORDS.name).get(host)
+    def record(self, key: records.RecordKey) -> records.Record | None:
+        stored = self._snapshot.namespace(key.namespace).get(key.key)
         if stored is None:
             return None
-        return records.Record(claims.key_of(host), stored.revision, stored.version, stored.payload)
+        return records.Record(key, stored.revision, stored.version, stored.payload)
 
     def ended(self, claim: model.Claim, held: model.HeldClaim) -> bool:
         """Tell whether a confirmed claim is of a move that is over, for another begins.

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import choice, claimer
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
@@ -39,6 +39,9 @@ class Views:
     :param shown: VCPUs by consumer, by host
     """
 
+    #: Records of claims that its store has.
+    stored: Mapping[records.RecordKey, records.Record] = {}
+
     def __init__(
         self,
         client: contract.Synchronizer,
@@ -58,7 +61,7 @@ class Views:
         cursor = self._client.head()
         if self.epoch is not None:
             cursor = type(cursor)(self.epoch, cursor.version)
-        return claim_batches.View(cursor, self.fits)
+        return claim_batches.View(cursor, self.fits, self.stored.get)
 
     def members(self, group: requests.Group) -> group_rules.Known:
         return self.known

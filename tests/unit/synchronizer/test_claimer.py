@@ -273,6 +273,17 @@ class CostTest(ClaimerCase):
         self.one.claimer.release(taken)
         self.assertEqual(["read", "write", "write", "write"], calls)
 
+    def test_records_that_the_store_has_are_not_read_a_groups_neither(self):
+        first = self.taken(*self.take(self.one, claiming.wanted("a", "h1"), request=APART))
+        self.assertEqual([True], self.one.claimer.confirm([first]))
+        keys = [claims.key_of("h2"), group_claims.key_of("g1"), claims.key_of("h1")]
+        self.taken(*self.take(self.one, claiming.wanted("c", "h2")))
+        self.other.views.stored = self.one.client.read(keys)
+        calls = self.count(self.other)
+        self.taken(*self.take(self.other, claiming.wanted("b", "h2"), request=APART))
+        self.assertEqual(["write", "write"], calls)
+        self.assertEqual(0, self.other.lost)
+
     def test_who_loses_needs_no_second_read(self):
         self.taken(*self.take(self.one, claiming.wanted("a", "h1")))
         self.taken(*self.take(self.other, claiming.wanted("b", "h1")))
