@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import layout
+from nova_nodb_scheduler.store import conversions
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 Mask = npt.NDArray[np.bool_]
@@ -148,7 +148,7 @@ def _to_text(value: Any) -> str:
 
 
 _CONVERT: dict[namespaces.Kind, Callable[[Any], Any]] = {
-    namespaces.Kind.INT: layout.to_int64,
+    namespaces.Kind.INT: conversions.to_int64,
     namespaces.Kind.FLOAT: _to_float,
     namespaces.Kind.BOOL: _to_bool,
     namespaces.Kind.CATEGORY: _to_text,

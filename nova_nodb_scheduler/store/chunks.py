@@ -9,7 +9,7 @@ would tell the same only as long as nobody else looks at a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,29 @@ class Chunk:
             return payload
         return payload, self.places.item(offset)
 
-    def keep(self, offset: int, kept: keeping.Kept) -> None:
-        """Set a row's payload."""
-        if isinstance(kept, bytes):
-            self.payloads[offset] = kept
-        else:
-            self.payloads[offset], self.places[offset] = kept
+    def enter(
+        self, offsets: Sequence[int], keys: Sequence[str], kept: Sequence[keeping.Kept]
+    ) -> None:
+        """Set rows' keys and payloads; a row that has a key keeps its text."""
+        own, payloads = self.keys, self.payloads
+        for offset, key, each in zip(offsets, keys, kept, strict=True):
+            if own[offset] is None:
+                own[offset] = key
+                self.live_count += 1
+            if type(each) is bytes:
+                payloads[offset] = each
+            else:
+                payloads[offset], self.places[offset] = each
+        self.live[offsets] = True
+
+    def clear(self, offset: int) -> None:
+        """Free a row; what its columns hold counts no more."""
+        self.live[offset] = False
+        self.live_count -= 1
+        self.keys[offset] = None
+        self.payloads[offset] = b""
+        if self.digests:
+            self.digests[offset] = None
 
     def write_bits(self, position: int, offset: int, bits: int, words: int) -> int:
         """Write a set of codes, given as one number, into a BITS column.

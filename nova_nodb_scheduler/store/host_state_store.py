@@ -18,7 +18,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import keeping, snapshot, subscription, table
+from nova_nodb_scheduler.store import contents, keeping, snapshot, subscription, table
 
 #: How many changes are applied before readers get a turn: some 5 ms.
 _CHANGES_PER_TURN = 256
@@ -49,7 +49,7 @@ class HostStateStore:
 
         decode_kept: table.Decoder = cached_decode  # type: ignore[assignment]
         self._tables: dict[str, table.Table] = {}
-        texts: table.Vocabularies = {}
+        texts: contents.Vocabularies = {}
         for namespace in namespaces:
             if namespace.name in self._tables:
                 raise errors.ConfigurationError(
@@ -226,7 +226,7 @@ class HostStateStore:
 
     def begin_epoch(self) -> None:
         """Drop everything, remembered tombstones included: revisions begin anew."""
-        texts: table.Vocabularies = {}
+        texts: contents.Vocabularies = {}
         with self._lock:
             for each in self._tables.values():
                 each.clear(texts)

@@ -7,17 +7,16 @@ first of its values is written anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-
-_INT64_LEAST = -(2**63)
-_INT64_GREATEST = 2**63 - 1
+from nova_nodb_scheduler.store import conversions
 
 #: Texts at the paths of an index, or None where one of them is absent.
 IndexValues = tuple[str, ...] | None
@@ -31,13 +30,15 @@ class Page:
     """Some records' values, column by column.
 
     :param cells: in the order of the declared columns: an array of shape (n,),
-        for CATEGORY a list of texts, for BITS a list of tuples of texts
-    :param absent: by position of a marked column, whether a record lacks it
+        for CATEGORY a list of texts (for the writer of a table an array of their
+        codes), for BITS a list of tuples of texts
+    :param absent: by position of a marked column, whether a record lacks it;
+        shape (n,)
     :param index_values: by record, in the order of :attr:`Layout.by_text`
     """
 
     cells: list[Any]
-    absent: dict[int, list[bool]]
+    absent: dict[int, npt.NDArray[np.bool_]]
     index_values: list[tuple[IndexValues, ...]]
 
 
@@ -118,11 +119,11 @@ class Layout:
         """
         parents = [_parents(states, path) for path in self._parents]
         cells: list[Any] = []
-        absent: dict[int, list[bool]] = {}
+        absent: dict[int, npt.NDArray[np.bool_]] = {}
         for position, ((parent, name, path), kind, default) in enumerate(self._columns):
             values = [each.get(name) for each in parents[parent]]
             if position in self.marked:
-                absent[position] = [value is None for value in values]
+                absent[position] = np.array([value is None for value in values])
             cells.append(self._cells(keys, values, kind, default, path))
         index_values: list[tuple[IndexValues, ...]] = []
         if self._texts:
@@ -140,23 +141,36 @@ class Layout:
         default: Any,
         path: namespaces.Path,
     ) -> Any:
-        dtype = _DTYPES.get(kind)
+        dtype = conversions.DTYPES.get(kind)
         found = set(map(type, values))
         if type(None) in found and kind is not namespaces.Kind.BITS:
             found.discard(type(None))
             values = [default if value is None else value for value in values]
-        if found <= _PLAIN[kind]:
-            try:
-                return values if dtype is None else np.array(values, dtype)
-            except OverflowError:
-                pass  # one of them, which is named below
-        convert = _CONVERTERS[kind]
+        if not found <= conversions.PLAIN[kind]:
+            return self._converted(keys, values, kind, default, path)
+        try:
+            return values if dtype is None else np.array(values, dtype)
+        except OverflowError:
+            # One of them is too large, which the array does not tell.
+            return self._converted(keys, values, kind, default, path)
+
+    def _converted(
+        self,
+        keys: Sequence[str],
+        values: list[Any],
+        kind: namespaces.Kind,
+        default: Any,
+        path: namespaces.Path,
+    ) -> Any:
+        """Convert values one by one, so that a refusal names its record."""
+        convert = conversions.CONVERTERS[kind]
         converted = []
         for key, value in zip(keys, values, strict=True):
             try:
                 converted.append(default if value is None else convert(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise self._refused(key, path, error) from error
+        dtype = conversions.DTYPES.get(kind)
         return converted if dtype is None else np.array(converted, dtype)
 
     def _index_values(
@@ -175,7 +189,7 @@ class Layout:
             if value is None:
                 continue  # the other values are looked at all the same
             try:
-                texts.append(to_text(value))
+                texts.append(conversions.to_text(value))
             except ValueError as error:
                 raise self._refused(key, path, error) from error
         return tuple(texts) if len(texts) == len(fields) else None
@@ -202,106 +216,12 @@ def _parent(state: Mapping[str, Any], path: namespaces.Path) -> Mapping[str, Any
     return found if isinstance(found, Mapping) else {}
 
 
-def to_text(value: object) -> str:
-    """Return text, numbers and truth values as text.
-
-    :raises ValueError: anything else
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (bool, int, float)):
-        return str(value)
-    raise ValueError(f"{_shown(value)} is no text")
-
-
-def to_int64(value: object) -> int:
-    """Return a whole number that fits 64 bits with a sign.
-
-    :raises ValueError: anything else
-    """
-    if type(value) is int:
-        if _INT64_LEAST <= value <= _INT64_GREATEST:
-            return value  # nearly always
-        number = value
-    elif isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError(f"{value!r} is no whole number")
-        number = int(value)
-    elif isinstance(value, (int, str)):
-        try:
-            number = int(value)
-        except ValueError as error:
-            raise ValueError(f"{_shown(value)} is no whole number") from error
-    else:
-        raise ValueError(f"{_shown(value)} is no whole number")
-    if not _INT64_LEAST <= number <= _INT64_GREATEST:
-        raise ValueError("the number does not fit 64 bits with a sign")
-    return number
-
-
-def _to_float(value: object) -> float:
-    if not isinstance(value, (int, float, str)):
-        raise ValueError(f"{_shown(value)} is no number")
-    try:
-        return float(value)
-    except ValueError as error:
-        raise ValueError(f"{_shown(value)} is no number") from error
-
-
-def _to_bool(value: object) -> bool:
-    # Text is refused: bool("False") is True.
-    if isinstance(value, (bool, int, float)) and value in (0, 1):
-        return bool(value)
-    raise ValueError(f"{_shown(value)} is neither true nor false")
-
-
-def _to_texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple, set, frozenset)):
-        raise ValueError(f"{_shown(value)} is no list of texts")
-    for text in value:
-        if not isinstance(text, str):
-            raise ValueError(f"{_shown(text)} in the list is no text")
-    return tuple(value)
-
-
-_CONVERTERS: dict[namespaces.Kind, Callable[[object], Any]] = {
-    namespaces.Kind.INT: to_int64,
-    namespaces.Kind.FLOAT: _to_float,
-    namespaces.Kind.BOOL: _to_bool,
-    namespaces.Kind.CATEGORY: to_text,
-    namespaces.Kind.BITS: _to_texts,
-}
-
-#: Types of values that need no conversion.
-_PLAIN: dict[namespaces.Kind, set[type[Any]]] = {
-    namespaces.Kind.INT: {int},
-    namespaces.Kind.FLOAT: {float, int},
-    namespaces.Kind.BOOL: {bool},
-    namespaces.Kind.CATEGORY: {str},
-    namespaces.Kind.BITS: set(),
-}
-
-_DTYPES: dict[namespaces.Kind, type[Any]] = {
-    namespaces.Kind.INT: np.int64,
-    namespaces.Kind.FLOAT: np.float64,
-    namespaces.Kind.BOOL: np.bool_,
-}
-
-_ZERO: dict[namespaces.Kind, Any] = {
-    namespaces.Kind.INT: 0,
-    namespaces.Kind.FLOAT: 0.0,
-    namespaces.Kind.BOOL: False,
-    namespaces.Kind.CATEGORY: "",
-    namespaces.Kind.BITS: (),
-}
-
-
 def _default(namespace: namespaces.Namespace, column: namespaces.Column) -> Any:
     # 0 is the declaration's own default: it stands for the kind's empty value.
     if type(column.default) is int and column.default == 0:
-        return _ZERO[column.kind]
+        return conversions.ZERO[column.kind]
     try:
-        return _CONVERTERS[column.kind](column.default)
+        return conversions.CONVERTERS[column.kind](column.default)
     except (ValueError, TypeError, OverflowError) as error:
         raise errors.ConfigurationError(
             f"namespace {namespace.name}, default of column {column.name}",
@@ -321,9 +241,3 @@ def _positions(namespace: namespaces.Namespace, what: str, names: Iterable[str])
             )
         positions[name] = position
     return positions
-
-
-def _shown(value: object) -> str:
-    """Show a value in a message, but never a page of it."""
-    text = repr(value) if not isinstance(value, int) else "the number"
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -18,7 +18,14 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import chunks, indexes, keeping, layout, vocabulary
+from nova_nodb_scheduler.store import (
+    chunks,
+    conversions,
+    indexes,
+    keeping,
+    layout,
+    vocabulary,
+)
 
 
 @attrs.frozen
@@ -138,7 +145,7 @@ class NamespaceView:
         needed = len(self.namespace.indexes[position].paths)
         if len(values) != needed:
             raise ValueError(f"index {index} takes {needed} values, not {len(values)}")
-        texts = tuple(map(layout.to_text, values))
+        texts = tuple(map(conversions.to_text, values))
         if self.namespace.indexes[position].few_values:
             return self._pass_over(position, texts)
         columns = self._layout.by_column.get(position)

@@ -87,7 +87,7 @@ class PagesTest(testtools.TestCase):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch("nova_nodb_scheduler.store.chunks.CHUNK_ROWS", 4))
         self.useFixture(
-            fixtures.MonkeyPatch("nova_nodb_scheduler.store.table._ENOUGH_TO_BUNDLE", 3)
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.payloads._ENOUGH_TO_BUNDLE", 3)
         )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
