@@ -9,26 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nova_nodb_scheduler.model import group_claims, requests
 from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 #: Stands for members that the request knows of and the store does not.
 UNKNOWN_MEMBER = ""
-
-
-def claimed_group(group: requests.Group | None) -> group_claims.Group | None:
-    """Return the group whose places must be claimed; None for a soft policy, and for none."""
-    if group is None or group.uuid is None:
-        return None
-    if group.policy == group_claims.Policy.ANTI_AFFINITY.value:
-        return group_claims.Group(
-            group.uuid, group_claims.Policy.ANTI_AFFINITY, group.max_server_per_host
-        )
-    if group_claims.Policy.AFFINITY.value in (group.policy, *group.policies):
-        return group_claims.Group(group.uuid, group_claims.Policy.AFFINITY)
-    return None
 
 
 def known(snapshot: snapshot_module.Snapshot, group: requests.Group) -> dict[str, set[str]]:

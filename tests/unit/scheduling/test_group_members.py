@@ -48,19 +48,6 @@ class GroupMembersTest(testtools.TestCase):
         self.stands("a")
         self.assertEqual({"a": {"h1"}}, self.known(named))
 
-    def test_only_strict_policies_claim_places(self):
-        self.assertIsNone(group_members.claimed_group(None))
-        self.assertIsNone(group_members.claimed_group(group("soft-affinity")))
-        self.assertIsNone(group_members.claimed_group(group("soft-anti-affinity")))
-        self.assertEqual(
-            group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY, 3),
-            group_members.claimed_group(group(most=3)),
-        )
-        self.assertEqual(
-            group_claims.Group("g", group_claims.Policy.AFFINITY),
-            group_members.claimed_group(group("affinity")),
-        )
-
     def test_all_nodes_of_a_host_are_one_place_as_for_nova(self):
         for uuid in ("n1", "n2"):
             self.hosts.put(namespaces.COMPUTE_NODES, uuid, hosts.node(uuid, "h1"))
@@ -72,7 +59,7 @@ class GroupMembersTest(testtools.TestCase):
         self.stands("a")
         claim = model.Claim("b", "n2", {}, place=place)
         joining = group_rules.Joining(
-            group_members.claimed_group(group(members="ab")),
+            group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY),
             {"b": "id"},
             "writer",
             self.known(group(members="ab")),
