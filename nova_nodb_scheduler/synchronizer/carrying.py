@@ -57,6 +57,7 @@ class Moved:
 
     :param records: live records in the target, without claims
     :param claims: records of claims
+    :param seconds: how long all of it took
     :param fenced_seconds: how long neither back end took writes
     """
 
@@ -73,7 +74,8 @@ class Mover:
     """One move between two open drivers; not behind :class:`moving.Guarded`.
 
     :param skipped: namespaces that are not carried
-    :param options: what the operator set the target's driver to, for messages
+    :param option: what named the target, for refusals
+    :param progress: told of each batch
     """
 
     def __init__(
