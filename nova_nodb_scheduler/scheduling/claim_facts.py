@@ -18,9 +18,9 @@ from nova_nodb_scheduler.model import requests
 
 Resources = Mapping[str, int]
 
-#: From a consumer and what it claims of a node's own report to what of that the
-#: node's record does not count yet.
-Uncounted = Callable[[str, model.NodeShare], model.NodeShare]
+#: From a consumer and its claim to what the claim takes of the node's own report
+#: and the node's record does not count yet.
+Uncounted = Callable[[str, model.HeldClaim], model.NodeShare]
 
 _NO_SHARE = model.NodeShare()
 
@@ -75,7 +75,7 @@ def unshown(
     for consumer, held in claims.items():
         for name, amount in beyond(held.resources, held.node, shown.get(consumer, {})).items():
             used[name] = used.get(name, 0) + amount
-        share = uncounted(consumer, held.node)
+        share = uncounted(consumer, held)
         left = together(left, share)
         if share.fitted:
             fitted[consumer] = share.fitted

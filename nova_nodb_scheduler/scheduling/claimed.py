@@ -78,12 +78,14 @@ def unshown(snapshot: snapshot_module.Snapshot, uuid: str) -> claim_facts.Unshow
 
     Costs a look-up where there are none.
     """
-    found = snapshot.namespace(namespaces.CLAIM_RECORDS.name).digest(uuid)
-    if not isinstance(found, model.ClaimRecord):
+    claims = snapshot.namespace(namespaces.CLAIM_RECORDS.name)
+    found, record = claims.digest(uuid), claims.get(uuid)
+    if record is None or not isinstance(found, model.ClaimRecord):
         return claim_facts.NOTHING
     provider = snapshot.namespace(namespaces.PROVIDERS.name).get(uuid)
     allocations = {} if provider is None else provider.state.get("allocations") or {}
-    return claim_facts.unshown(found.claims, allocations, shown.Shown(snapshot).uncounted(uuid))
+    uncounted = shown.Shown(snapshot).uncounted(uuid, record.version)
+    return claim_facts.unshown(found.claims, allocations, uncounted)
 
 
 def fits_anything(uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -125,7 +127,9 @@ class _Fitting:
     def fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
         others = {name: held for name, held in record.claims.items() if name != claim.consumer}
         allocations = self._allocations(claim.host)
-        unshown = claim_facts.unshown(others, allocations, self._shown.uncounted(claim.host))
+        # Read with their version: each claim that is confirmed says since when.
+        uncounted = self._shown.uncounted(claim.host, 0)
+        unshown = claim_facts.unshown(others, allocations, uncounted)
         return (
             self._has_capacity(claim, allocations, unshown)
             and self._is_within_bounds(claim, unshown.share)

@@ -188,7 +188,9 @@ class FactSource:
             return claim_facts.NOTHING
         record = self._providers.get(uuid)
         allocations = {} if record is None else record.state.get("allocations") or {}
-        return claim_facts.unshown(claims, allocations, self._shown.uncounted(uuid))
+        stored = self._claims.get(uuid)
+        uncounted = self._shown.uncounted(uuid, 0 if stored is None else stored.version)
+        return claim_facts.unshown(claims, allocations, uncounted)
 
     def counts(self, uuid: str, unshown: claim_facts.Unshown) -> Mapping[str, int]:
         """Return the facts of a node that claims change, by name."""

@@ -51,11 +51,17 @@ class Shown:
         self._instances = snapshot.namespace(namespaces.INSTANCES.name)
         self._migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
 
-    def uncounted(self, uuid: str) -> claim_facts.Uncounted:
-        """Return what tells how much of a share a node's record does not count."""
+    def uncounted(self, uuid: str, version: int) -> claim_facts.Uncounted:
+        """Return what tells how much of a claim's share a node's record does not count.
 
-        def left(consumer: str, share: model.NodeShare) -> model.NodeShare:
-            counted = self.counted(uuid, consumer, share)
+        :param version: of the record with the claims
+        """
+
+        def left(consumer: str, held: model.HeldClaim) -> model.NodeShare:
+            share = held.node
+            # Zero where whoever read the record did not know its version.
+            since = None if held.confirmed_by is None else held.confirmed_by or version
+            counted = self.counted(uuid, consumer, share, since)
             if counted in (Counted.LIKELY, Counted.WHOLE):
                 return _COUNTED
             if counted is Counted.COMING:
@@ -64,8 +70,13 @@ class Shown:
 
         return left
 
-    def counted(self, uuid: str, consumer: str, share: model.NodeShare) -> Counted:
-        """Tell how far a node's record counts a consumer that claims a share of it."""
+    def counted(
+        self, uuid: str, consumer: str, share: model.NodeShare, confirmed_by: int | None = None
+    ) -> Counted:
+        """Tell how far a node's record counts a consumer that claims a share of it.
+
+        :param confirmed_by: version by which it was claimed, where that is known
+        """
         facts = self._nodes.digest(uuid)
         record = self._nodes.get(uuid)
         if record is None or not isinstance(facts, host_facts.HostFacts):
@@ -76,7 +87,7 @@ class Shown:
             before, all_of_them = self._expected(at)
             if since < at.version and facts.num_instances >= before:
                 return Counted.WHOLE
-            if facts.num_instances >= all_of_them:
+            if facts.num_instances >= all_of_them and (confirmed_by or 0) < at.version:
                 return Counted.LIKELY
         if self._comes(at, consumer):
             return Counted.WHOLE if claim_facts.stays(share) else Counted.COMING

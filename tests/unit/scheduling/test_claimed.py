@@ -3,11 +3,12 @@
 
 import json
 
+import attrs
 import testtools
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import claimed, host_facts, namespaces, options
-from tests.unit.scheduling import hosts
+from tests.unit.scheduling import claims, hosts
 from tests.unit.scheduling.claims import SMALL, held, instance, migration
 
 NODES, PROVIDERS = namespaces.COMPUTE_NODES, namespaces.PROVIDERS
@@ -127,6 +128,31 @@ class FitsTest(testtools.TestCase):
         self.assertTrue(self.fits({"x": held()}, enabled=NUMBERS))
         self.stand("c")
         self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
+
+    def test_a_node_reported_before_the_claim_counts_whoever_just_went_in_its_place(self):
+        self.stand("a", "b", "went")
+        self.report(instances=3)
+        confirmed_by = self.hosts.version
+        self.hosts.put(INSTANCES, f"went@{hosts.CELL}", None)
+        self.stand("x")
+        share = model.NodeShare(instances=1, fitted={"pci": 1})
+        claim = attrs.evolve(held(share, model.ClaimState.CONFIRMED), confirmed_by=confirmed_by)
+        seen = []
+        fitted = lambda uuid, wanted, others: seen.append(dict(others)) or True  # noqa: E731
+        self.assertFalse(self.fits({"x": claim, "y": held()}, enabled=NUMBERS))
+        self.fits({"x": claim}, node=share, fitted=fitted)
+        # The same where the record of claims alone tells when it was confirmed.
+        confirmed = attrs.evolve(claim, confirmed_by=None)
+        record = claims.record("n1", {"x": confirmed})
+        self.hosts.put(namespaces.CLAIM_RECORDS, "n1", record)
+        seen.append(claimed.unshown(self.hosts.store.snapshot(), "n1").fitted)
+
+        # Reported since, it counts as many as there are.
+        self.report(instances=3)
+        self.stand("x")
+        self.fits({"x": claim}, node=share, fitted=fitted)
+        seen.append(claimed.unshown(self.hosts.store.snapshot(), "n1").fitted)
+        self.assertEqual([{"x": {"pci": 1}}, {"x": {"pci": 1}}, {}, {}], seen)
 
     def test_what_is_fitted_is_counted_as_the_server_is(self):
         seen = []
