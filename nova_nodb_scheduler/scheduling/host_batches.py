@@ -19,9 +19,10 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling import (
     fact_source,
     host_facts,
-    host_frame,
+    host_places,
     kept_nodes,
     node_facts,
+    plain_columns,
     service_facts,
 )
 from nova_nodb_scheduler.store import snapshot as snapshot_module
@@ -38,7 +39,7 @@ class HostBatch:
     :param aggregates: uuids of Nova's aggregates, in the order of their ids
     """
 
-    places: list[host_frame.Place]
+    places: list[host_places.Place]
     numbers: dict[str, npt.NDArray[Any]]
     aggregates: list[tuple[str, ...]]
     providers: list[host_facts.ProviderFacts | None]
@@ -68,13 +69,13 @@ def read(
         nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
     )
     kept: list[bytes] = []
-    places: list[host_frame.Place] = []
+    places: list[host_places.Place] = []
     services: list[service_facts.ServiceFacts] = []
     providers: list[host_facts.ProviderFacts | None] = []
     for key, digest, cell_code, host_code, name_code in found:
         if type(digest) is not bytes or key in known or source.is_claimed(key):
             continue
-        place = host_frame.Place(
+        place = host_places.Place(
             key, cells.text(cell_code), hosts.text(host_code), names.text(name_code)
         )
         service = running.get((place.cell, place.host), _NO_SERVICE)
@@ -94,7 +95,7 @@ def read(
 
 def _batch(
     kept: list[bytes],
-    places: list[host_frame.Place],
+    places: list[host_places.Place],
     services: list[service_facts.ServiceFacts],
     providers: list[host_facts.ProviderFacts | None],
     ratios: node_facts.DefaultRatios,
@@ -110,7 +111,7 @@ def _batch(
 
 _NO_SERVICE = service_facts.ServiceFacts()
 _SERVICE_COLUMNS = {
-    field.name: host_frame.PLAIN_COLUMNS[field.name]
+    field.name: plain_columns.PLAIN_COLUMNS[field.name]
     for field in attrs.fields(service_facts.ServiceFacts)
 }
 
@@ -119,11 +120,13 @@ def _numbers(
     rows: npt.NDArray[Any], ratios: node_facts.DefaultRatios
 ) -> dict[str, npt.NDArray[Any]]:
     numbers: dict[str, npt.NDArray[Any]] = {
-        name: rows[name].copy() for name in host_frame.PLAIN_COLUMNS if name not in _SERVICE_COLUMNS
+        name: rows[name].copy()
+        for name in plain_columns.PLAIN_COLUMNS
+        if name not in _SERVICE_COLUMNS
     }
     for name, default in (("cpu", ratios.cpu), ("ram", ratios.ram), ("disk", ratios.disk)):
         column = numbers[f"{name}_allocation_ratio"]
         column[column == 0] = default
-    for name in host_frame.REPORTED:
+    for name in plain_columns.REPORTED:
         numbers[name][~numbers["updated"]] = 0
     return numbers

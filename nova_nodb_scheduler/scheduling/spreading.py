@@ -45,6 +45,10 @@ class Spreading:
         self._own = own
         self._living = living
 
+    def is_own(self, host: str) -> bool:
+        """Say whether a host, by its uuid, belongs to this scheduler."""
+        return owner(host, tuple(self._living())) == self._own
+
     def width(self) -> int:
         """Return how many of the best hosts :meth:`ordered` wants to see."""
         schedulers = len(self._living())

@@ -13,6 +13,7 @@ from nova_nodb_scheduler.scheduling import (
     host_frame,
     namespaces,
     node_facts,
+    plain_columns,
 )
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
@@ -202,7 +203,7 @@ def described(frame):
             # Heartbeats go to the column alone.
             attrs.evolve(frame.facts(row), last_seen_seconds=0.0),
             bool(frame.up[row]),
-            {name: getattr(frame, name)[row].item() for name in host_frame.PLAIN_COLUMNS},
+            {name: getattr(frame, name)[row].item() for name in plain_columns.PLAIN_COLUMNS},
             {
                 name: int(frame.resource(name).used[row])
                 for name in ("VCPU", "MEMORY_MB", "DISK_GB")
