@@ -13,6 +13,7 @@ from nova_nodb_scheduler.nova_adapter.placement import reading, session
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import (
     contract,
+    latest_records,
     replication,
     replicator,
     settling,
@@ -24,10 +25,12 @@ LOG = logging.getLogger(__name__)
 
 
 class ClaimDuty:
-    """Started and stopped with its worker; one of all workers settles.
+    """Started and stopped with its worker, which settles its own; one of all settles the rest.
 
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
+    :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
+    :param latest: shared with who claims in this worker
     """
 
     def __init__(
@@ -39,6 +42,9 @@ class ClaimDuty:
         lease_seconds: float,
         host: str,
         get: reading.Get = session.get,
+        *,
+        is_own: Callable[[str], bool] | None = None,
+        latest: latest_records.LatestRecords | None = None,
     ) -> None:
         self._store = store
         self._follower = follower
@@ -46,7 +52,13 @@ class ClaimDuty:
         self._lease_seconds = lease_seconds
         self._reader = reading.Reader(get)
         self.settler = settling.Settler(
-            synchronizer, store, self._cursor, self._allocations, now_seconds
+            synchronizer,
+            store,
+            self._cursor,
+            self._allocations,
+            now_seconds,
+            is_own=is_own,
+            latest=latest,
         )
         self._duty = settling_duty.SettlingDuty(
             synchronizer, self.settler, f"{host}:{os.getpid()}:{uuid.uuid4()}"

@@ -20,6 +20,7 @@ from nova_nodb_scheduler.synchronizer import (
     claim_views,
     claimer,
     contract,
+    latest_records,
     replicator,
 )
 
@@ -38,10 +39,12 @@ def make_claimer(
     now_seconds: Callable[[], float],
     lease_seconds: float,
     meter: claim_metrics.ClaimMetrics,
+    latest: latest_records.LatestRecords,
 ) -> claimer.LedgerClaimer:
     """Return a worker's claimer.
 
     :param now_seconds: the back end's clock, without I/O
+    :param latest: shared with who settles in this worker
     """
     views = claim_views.StoreViews(store, follower, _Fits(engine).make)
     batches = claim_batches.ClaimBatches(
@@ -52,6 +55,7 @@ def make_claimer(
         views.claimable,
         now_seconds=now_seconds,
         count_lost=meter.lost,
+        latest=latest,
     )
     return claimer.LedgerClaimer(batches, views, strict=_strict(engine.settings), meter=meter)
 

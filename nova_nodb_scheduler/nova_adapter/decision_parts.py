@@ -37,7 +37,13 @@ from nova_nodb_scheduler.scheduling import (
 )
 from nova_nodb_scheduler.scheduling import room as room_module
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import contract, living, replication, replicator
+from nova_nodb_scheduler.synchronizer import (
+    contract,
+    latest_records,
+    living,
+    replication,
+    replicator,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -109,6 +115,8 @@ class DecisionParts:
             max_batch_consumers=options.max_batch_servers,
             max_calls=options.max_allocation_calls,
         )
+        self._spread = self._make_spread()
+        self._latest_claims = latest_records.LatestRecords()
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
         self.decider = deciding.Decider(
@@ -119,7 +127,7 @@ class DecisionParts:
                 ways=placing.Parts(
                     room_module.Room(self.engine, self.reservations),
                     self._make_claimer(),
-                    self._make_spread(),
+                    self._spread,
                 ),
                 placement=claiming.Placement(
                     around.placement_client, self._writer, self._mirror.hints.hint
@@ -166,6 +174,8 @@ class DecisionParts:
             around.now_seconds,
             self._options.claim_lease_seconds,
             around.plugin.conf.host,
+            is_own=None if self._spread is None else self._spread.is_own,
+            latest=self._latest_claims,
         )
 
     def _make_claimer(self) -> claimer.Claimer:
@@ -180,6 +190,7 @@ class DecisionParts:
             around.now_seconds,
             self._options.claim_lease_seconds,
             around.claim_meter,
+            self._latest_claims,
         )
 
     def _make_spread(self) -> spreading.Spreading | None:

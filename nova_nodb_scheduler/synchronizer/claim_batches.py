@@ -26,6 +26,7 @@ from nova_nodb_scheduler.synchronizer import (
     contract,
     group_claims,
     group_rules,
+    latest_records,
     record_editor,
 )
 
@@ -90,6 +91,7 @@ class ClaimBatches:
     Blocks for the back end. Parameters as those of :class:`claims.ClaimLedger`.
 
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param latest: shared with who settles here
     """
 
     #: Points between which a scheduler may die.
@@ -107,6 +109,7 @@ class ClaimBatches:
         after_step: Callable[[str], None] = claims.no_crash,
         pause: Callable[[int], None] = record_editor.pause_briefly,
         count_lost: Callable[[int], None] = lambda count: None,
+        latest: latest_records.LatestRecords | None = None,
     ) -> None:
         self._synchronizer = synchronizer
         self._writer = writer
@@ -115,7 +118,9 @@ class ClaimBatches:
         self._claimable = claimable
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
-        self._edits = claim_edits.ClaimEdits(synchronizer, pause, count_lost)
+        self._edits = claim_edits.ClaimEdits(
+            synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
+        )
 
     def take(
         self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None

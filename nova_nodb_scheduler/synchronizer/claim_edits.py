@@ -34,6 +34,7 @@ class ClaimEdits:
 
     :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param latest: what this process last saw or wrote of the records
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class ClaimEdits:
         synchronizer: contract.Synchronizer,
         pause: Callable[[int], None],
         count_lost: Callable[[int], None],
+        latest: latest_records.LatestRecords,
     ) -> None:
-        self._latest = latest_records.LatestRecords()
+        self._latest = latest
         self._editor = record_batches.BatchEditor(
             synchronizer,
             [namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS],

@@ -34,10 +34,12 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
     contract,
+    latest_records,
     settling_evidence,
     settling_lingering,
     settling_questions,
     settling_rules,
+    settling_turns,
 )
 from nova_nodb_scheduler.wire import codec
 
@@ -64,6 +66,8 @@ class SettlingOptions:
     :param linger_seconds: how long a place in a group stays once it is shown;
         longer than anybody waits for a scheduler that has not begun (Nova's
         rpc_response_timeout) and than it then takes
+    :param rest_seconds: how long a record is left alone after it was settled
+    :param others_seconds: how long what another process owns is left to it
     """
 
     batch_records: int = 128
@@ -73,6 +77,8 @@ class SettlingOptions:
     hasten_seconds: float = 2.0
     asks: int = 8
     linger_seconds: float = 90.0
+    rest_seconds: float = 2.0
+    others_seconds: float = 10.0
 
 
 @attrs.define
@@ -99,10 +105,13 @@ class _Waiting:
     """A record with claims.
 
     :param ends_seconds: when the first lease in it ends, by the back end's clock
+    :param since: monotonic seconds when one of its claims last ended
     """
 
     consumers: frozenset[str]
     ends_seconds: float
+    entries: frozenset[Any]
+    since: float
 
 
 @attrs.frozen
@@ -115,13 +124,17 @@ class _Read:
 
 
 class Settler:
-    """Settles for all schedulers; one thread of one process at a time.
+    """Settles for all schedulers, or for one of them; one thread.
+
+    Several may settle the same record: the compare-and-set decides.
 
     :param cursor: how far the store has come; None while that is not proved
     :param ask: called in a thread of its own once :attr:`questions` are started,
         else by the turns
     :param now_seconds: the back end's clock, without I/O
     :param clock: monotonic seconds
+    :param is_own: see :class:`settling_turns.Turns`
+    :param latest: where who claims here finds what was written
     """
 
     def __init__(
@@ -133,6 +146,9 @@ class Settler:
         now_seconds: Callable[[], float],
         options: SettlingOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_own: Callable[[str], bool] | None = None,
+        latest: latest_records.LatestRecords | None = None,
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
@@ -151,11 +167,16 @@ class Settler:
         self._look_at = float("-inf")
         #: By record, then by entry and id: of confirmed claims that are not shown.
         self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Watch]] = {}
+        self._turns = settling_turns.Turns(
+            is_own, self._options.rest_seconds, self._options.others_seconds, clock
+        )
+        self._latest = latest or latest_records.LatestRecords()
         self._lingering = settling_lingering.Lingering(self._options.linger_seconds, clock)
         self.questions = settling_questions.Questions(ask)
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
         self._begun = False
+        self._for_all = False
         self.status = SettlingStatus()
 
     @property
@@ -163,21 +184,22 @@ class Settler:
         """Whether the store is proved, and with it the back end reached."""
         return self._cursor() is not None
 
-    def pause(self) -> None:
-        """Another process settles: look at everything when it is this one's turn again."""
-        self._begun = False
-
-    def turn(self) -> bool:
+    def turn(self, *, for_all: bool = True) -> bool:
         """Look at what changed and what is due; True if more is waiting.
 
         Blocks for a read and a write.
 
+        :param for_all: also what is not this process's own
         :raises BackendUnavailable: what was not written is looked at again
         """
         # First the cursor: the snapshot holds all up to it, and perhaps more.
         cursor = self._cursor()
         if cursor is None:
             return False
+        if for_all and not self._for_all:
+            # What was left alone until now is to be looked at.
+            self._begun = False
+        self._for_all = for_all
         answers = self.questions.take()
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
@@ -185,6 +207,7 @@ class Settler:
         if self._begun:
             self._note_answers(answers)
         self._begun = True
+        self._due.update(dict.fromkeys(self._turns.begin(for_all=for_all)))
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + self._options.look_seconds
@@ -209,6 +232,7 @@ class Settler:
                 waiting.ends_seconds <= now_seconds
                 or any(watch.next_at <= now for watch in self._watches.get(key, {}).values())
                 or self._lingering.is_due(key)
+                or self._turns.takes_over(key, waiting.since)
             ):
                 self._due[key] = None
 
@@ -225,6 +249,7 @@ class Settler:
             self._answers.clear()
             self.questions.clear()
             self._lingering.clear()
+            self._turns.clear()
             self._look_at = float("-inf")
             for name in self._ledgers:
                 self._note_records(name, snapshot.namespace(name).keys(), snapshot)
@@ -249,7 +274,7 @@ class Settler:
         ledger = self._ledgers[name]
         for each in keys:
             key = records.RecordKey(name, each)
-            self._forget(key)
+            before = self._forget(key)
             stored = view.get(each)
             if stored is None:
                 continue
@@ -262,7 +287,10 @@ class Settler:
                 consumers = frozenset(map(ledger.consumer, entries))
                 leases = (held.deadline_seconds for held in entries.values())
                 ends = min((at for at in leases if at is not None), default=float("inf"))
-                self._waiting[key] = _Waiting(consumers, ends)
+                here = frozenset(entries)
+                goes_on = before is not None and before.entries <= here
+                since = before.since if before is not None and goes_on else self._clock()
+                self._waiting[key] = _Waiting(consumers, ends, here, since)
                 for consumer in consumers:
                     self._by_consumer.setdefault(consumer, set()).add(key)
                 self._due[key] = None
@@ -270,13 +298,14 @@ class Settler:
                 self._watches.pop(key, None)
                 self._lingering.forget(key)
 
-    def _forget(self, key: records.RecordKey) -> None:
+    def _forget(self, key: records.RecordKey) -> _Waiting | None:
         waiting = self._waiting.pop(key, None)
         for consumer in waiting.consumers if waiting is not None else ():
             left = self._by_consumer[consumer]
             left.discard(key)
             if not left:
                 del self._by_consumer[consumer]
+        return waiting
 
     def _note_answers(self, answers: Iterable[settling_questions.Answer]) -> None:
         for answer in answers:
@@ -315,8 +344,11 @@ class Settler:
                 break
             del self._due[key]
             stored = snapshot.namespace(key.namespace).get(key.key)
-            if stored is None or key not in self._waiting:
+            waiting = self._waiting.get(key)
+            if stored is None or waiting is None:
                 self._answers.pop(key, None)
+                continue
+            if not self._turns.allows(key, waiting.since):
                 continue
             verdict = self._judge(key, stored.state, stored.version, evidence)
             to_ask = self._to_ask(key, verdict.unshown, asks)
@@ -394,7 +426,10 @@ class Settler:
         for write, result, (settled, expired, reconciled) in zip(
             writes, results, counts, strict=True
         ):
+            if result.record is not None:
+                self._latest.see(cursor.epoch, [result.record])
             if result.won:
+                self._turns.wrote(write.key)
                 self.status.settled += settled
                 self.status.expired += expired
                 self.status.reconciled += reconciled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settles claims in one scheduler at a time, for all: a lease says which."""
+"""Settles claims: each scheduler its own, and one at a time for all; a lease says which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TURN_SECONDS = 0.25
 
 
 class SettlingDuty:
-    """One named thread per scheduler; one of them all does the work.
+    """One named thread per scheduler; one of them all does what no other does.
 
     :param holder: unique per process start
     :param clock: monotonic seconds
@@ -48,7 +48,7 @@ class SettlingDuty:
         self._thread = step_thread.StepThread(
             "nodb-settling", self._step, self._failed, lambda running: None
         )
-        #: Whether this process settles.
+        #: Whether this process settles for all.
         self.settles = False
         #: Turns that failed, and why the last one did.
         self.failures = 0
@@ -81,7 +81,7 @@ class SettlingDuty:
             LOG.debug("The lease for settling claims could not be released; it ends by itself.")
 
     def turn(self) -> bool:
-        """Do what is due, if it is this process's to do; True if more of it is waiting.
+        """Do what is due and this process's to do; True if more of it is waiting.
 
         :raises BackendUnavailable: it is tried again
         """
@@ -94,13 +94,11 @@ class SettlingDuty:
             self._renew_at = now + self._lease_seconds / 3
             if held != self.settles:
                 LOG.info(
-                    "This process %(what)s claims.",
+                    "This process %(what)s claims for all.",
                     {"what": "settles" if held else "no longer settles"},
                 )
-            if not held:
-                self._settler.pause()
             self.settles = held
-        more = self._settler.turn() if self.settles else False
+        more = self._settler.turn(for_all=self.settles)
         self._backoff.succeeded()
         self.last_error = ""
         return more

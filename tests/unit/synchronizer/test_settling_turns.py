@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler settles its own hosts at once, another's when it is left, and none twice in a row."""
+
+import testtools
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    claims,
+    latest_records,
+    settling,
+    settling_duty,
+)
+from tests.unit.synchronizer import settling_world
+
+
+class TurnsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.world = settling_world.World()
+        for uuid in ("n1", "n2"):
+            self.world.node(uuid=uuid, host=f"h{uuid[1]}")
+            self.world.mirror(uuid)
+
+    def settler(self, *own, latest=None):
+        world = self.world
+        return settling.Settler(
+            world.client,
+            world.store,
+            lambda: world.cursor,
+            world.ask,
+            lambda: world.clock[0],
+            settling.SettlingOptions(),
+            lambda: world.clock[0],
+            is_own=own.__contains__,
+            latest=latest,
+        )
+
+    def serve(self, name, uuid="n1", count=1):
+        """A server is built: its claim has served."""
+        host = f"h{uuid[1]}"
+        self.world.place(name, uuid)
+        self.world.mirror(uuid)
+        self.world.instance(name, host, f"node-{uuid}")
+        self.world.node(count=count, uuid=uuid, host=host)
+
+    def turn(self, settler, seconds=0.0, *, for_all=False):
+        self.world.clock[0] += seconds
+        while settler.turn(for_all=for_all):
+            pass
+        self.world.follow()
+
+    def test_its_own_are_settled_without_the_lease_and_others_are_left(self):
+        settler = self.settler("n1")
+        self.turn(settler)
+        self.serve("x", "n1")
+        self.serve("y", "n2")
+        self.turn(settler)
+        self.assertEqual((set(), {"y"}), (self.world.left("n1"), self.world.left("n2")))
+        self.turn(settler, 1000.0)
+        self.assertEqual({"y"}, self.world.left("n2"))
+
+    def test_who_settles_for_all_takes_what_its_owner_leaves(self):
+        settler = self.settler("n1")
+        self.turn(settler)
+        self.serve("y", "n2")
+        self.turn(settler, for_all=True)
+        self.turn(settler, 9.0, for_all=True)
+        self.assertEqual({"y"}, self.world.left("n2"))
+        self.turn(settler, 6.0, for_all=True)
+        self.assertEqual(set(), self.world.left("n2"))
+
+    def test_an_owner_at_work_is_not_overtaken(self):
+        settler, owner = self.settler(), self.settler("n2")
+        self.turn(owner)
+        self.turn(settler, for_all=True)
+        for number in range(8):
+            self.serve(f"y{number}", "n2", count=number + 1)
+            self.turn(settler, for_all=True)
+            self.turn(owner, 4.0)
+        self.assertEqual((0, 8), (settler.status.settled, owner.status.settled))
+
+    def test_a_record_rests_after_it_was_settled(self):
+        settler = self.settler("n1")
+        self.turn(settler)
+        self.serve("x")
+        self.turn(settler)
+        self.serve("y", count=2)
+        self.turn(settler, 1.5)
+        self.assertEqual({"y"}, self.world.left())
+        self.assertFalse(settler.turn(for_all=False))  # what rests is no reason to hurry
+        self.turn(settler, 0.6)
+        self.assertEqual(set(), self.world.left())
+
+    def test_where_nobody_owns_the_lease_alone_decides(self):
+        world = self.world
+        settler = world.make_settler()
+        duty = settling_duty.SettlingDuty(
+            world.client, settler, "one", clock=lambda: world.clock[0]
+        )
+        self.turn(settler)
+        self.serve("x")
+        self.turn(settler)
+        self.assertEqual({"x"}, world.left())
+        duty.turn()
+        self.assertEqual(set(), world.left())
+
+    def test_a_claim_after_a_settlement_of_the_same_process_loses_no_compare_and_set(self):
+        for latest, lost in ((latest_records.LatestRecords(), 0), (None, 1)):
+            self.world = world = settling_world.World()
+            world.node()
+            world.mirror()
+            losses = []
+            batches = claim_batches.ClaimBatches(
+                world.client,
+                "scheduler",
+                lambda: "id",
+                60.0,
+                lambda host: True,
+                now_seconds=lambda: world.clock[0],
+                count_lost=losses.append,
+                latest=latest,
+            )
+            settler = self.settler("n1", latest=latest)
+            settler.turn(for_all=False)
+            self.serve("x")
+            key = claims.key_of("n1")
+            before = world.client.read([key])[key]
+            view = claim_batches.View(world.cursor, lambda claim, record: True, lambda host: before)
+            settler.turn(for_all=False)
+            self.assertEqual(set(), world.left())
+            # The feed did not bring the settlement yet.
+            answer = batches.take([model.Claim("y", "n1", {"VCPU": 1})], view)["y"]
+            self.assertEqual(lost, sum(losses), answer)
