@@ -25,6 +25,7 @@ from nova_nodb_scheduler.scheduling import (
     memberships,
     namespaces,
     node_facts,
+    promises,
     provider_facts,
 )
 from nova_nodb_scheduler.store import host_state_store, subscription
@@ -84,7 +85,7 @@ class FrameKeeper:
         present: fact_source.Present,
         *,
         ratios: node_facts.DefaultRatios,
-        reservations: fact_source.Reservations | None = None,
+        reservations: promises.Reservations | None = None,
         most_keys: int = subscription.MOST_KEYS,
     ) -> None:
         self._store = store
@@ -92,8 +93,8 @@ class FrameKeeper:
         self._present = present
         self._ratios = ratios
         if reservations is None:
-            reservations = fact_source.NoReservations()
-        self._reservations: fact_source.Reservations = reservations
+            reservations = promises.NoReservations()
+        self._reservations: promises.Reservations = reservations
         self._subscription = store.subscribe(_WATCHED, most_keys)
         self._claimed_hosts = claimed_hosts.ClaimedHosts(store, most_keys)
         self._unreadable: dict[str, str] = {}
@@ -194,11 +195,14 @@ class FrameKeeper:
         places = {
             place
             for key in touched.get(_SERVICES, ())
-            for place in (former.host_of_service(key), source.host_of_service(key))
+            for place in (
+                former.services.host_of_service(key),
+                source.services.host_of_service(key),
+            )
             if place is not None
         }
         for key in touched.get(_LIVENESS, ()):
-            place = source.host_of_service(key)
+            place = source.services.host_of_service(key)
             if place is not None and place not in places and not self._heard(source, key, place):
                 places.add(place)
         served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
@@ -227,10 +231,10 @@ class FrameKeeper:
 
     def _heard(self, source: fact_source.FactSource, key: str, place: tuple[str, str]) -> bool:
         """Take over when a service was heard of; False if there is more to it."""
-        if not source.is_only_service(key, *place):
+        if not source.services.is_only_service(key, *place):
             return False
         try:
-            seen = source.last_seen_seconds(key)
+            seen = source.services.last_seen_seconds(key)
         except errors.InvalidRecord:
             return False
         frame = self._engine.frame
@@ -300,7 +304,7 @@ class FrameKeeper:
         }
         try:
             if with_service:
-                changes.update(attrs.asdict(source.service(facts.cell, facts.host)))
+                changes.update(attrs.asdict(source.services.of_host(facts.cell, facts.host)))
             if with_claims:
                 unshown = source.unshown(uuid)
                 changes.update(source.counts(uuid, unshown))

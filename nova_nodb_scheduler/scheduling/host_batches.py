@@ -64,7 +64,7 @@ def read(
         for name in ("cell", "host", "hypervisor_hostname")
     }
     (cells, cell_codes), (hosts, host_codes), (names, name_codes) = texts.values()
-    running = source.services()
+    running = source.services.of_all()
     found = zip(
         nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
     )
