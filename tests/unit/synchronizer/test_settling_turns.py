@@ -105,30 +105,34 @@ class TurnsTest(testtools.TestCase):
         duty.turn()
         self.assertEqual(set(), world.left())
 
-    def test_a_claim_after_a_settlement_of_the_same_process_loses_no_compare_and_set(self):
-        for latest, lost in ((latest_records.LatestRecords(), 0), (None, 1)):
-            self.world = world = settling_world.World()
-            world.node()
-            world.mirror()
-            losses = []
-            batches = claim_batches.ClaimBatches(
-                world.client,
-                "scheduler",
-                lambda: "id",
-                60.0,
-                lambda host: True,
-                now_seconds=lambda: world.clock[0],
-                count_lost=losses.append,
-                latest=latest,
-            )
-            settler = self.settler("n1", latest=latest)
-            settler.turn(for_all=False)
-            self.serve("x")
-            key = claims.key_of("n1")
-            before = world.client.read([key])[key]
-            view = claim_batches.View(world.cursor, lambda claim, record: True, lambda host: before)
-            settler.turn(for_all=False)
-            self.assertEqual(set(), world.left())
-            # The feed did not bring the settlement yet.
-            answer = batches.take([model.Claim("y", "n1", {"VCPU": 1})], view)["y"]
-            self.assertEqual(lost, sum(losses), answer)
+    def lost_after_a_settlement(self, latest):
+        """Return how often a claim is lost to a settlement that the feed did not bring yet."""
+        world = self.world
+        losses = []
+        batches = claim_batches.ClaimBatches(
+            world.client,
+            "scheduler",
+            lambda: "id",
+            60.0,
+            lambda host: True,
+            now_seconds=lambda: world.clock[0],
+            count_lost=losses.append,
+            latest=latest,
+        )
+        settler = self.settler("n1", latest=latest)
+        settler.turn(for_all=False)
+        self.serve("x")
+        key = claims.key_of("n1")
+        seen = world.client.read([key])[key]
+        view = claim_batches.View(world.cursor, lambda claim, record: True, lambda host: seen)
+        settler.turn(for_all=False)
+        self.assertEqual(set(), world.left())
+        answer = batches.take([model.Claim("y", "n1", {"VCPU": 1})], view)["y"]
+        self.assertIsInstance(answer, claim_batches.Held)
+        return sum(losses)
+
+    def test_a_claim_after_a_settlement_of_the_same_process_loses_nothing(self):
+        self.assertEqual(0, self.lost_after_a_settlement(latest_records.LatestRecords()))
+
+    def test_a_claim_after_a_settlement_of_another_process_loses_once(self):
+        self.assertEqual(1, self.lost_after_a_settlement(None))
