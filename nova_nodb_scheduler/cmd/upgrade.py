@@ -99,7 +99,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 "[DEFAULT] scheduler_driver is filter_scheduler: states are reported, and "
                 "Nova's own scheduler decides.",
             )
-        return upgradecheck.Result(Code.SUCCESS)
+        return upgradecheck.Result(Code.SUCCESS, "They name what there is.")
 
     @_stopped_by_errors
     def check_schema(self) -> upgradecheck.Result:
@@ -121,7 +121,8 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         finally:
             engine.dispose()
         return upgradecheck.Result(
-            Code.FAILURE if findings else Code.SUCCESS, " ".join(findings) or None
+            Code.FAILURE if findings else Code.SUCCESS,
+            " ".join(findings) or "It is this release's.",
         )
 
     @_stopped_by_errors

@@ -243,7 +243,13 @@ def judge_mirror(
     :param wanted: whether the configuration takes candidates from memory
     """
     if not wanted:
-        return [Finding(Code.SUCCESS, "Candidates are asked of Placement, as the options say.")]
+        return [
+            Finding(
+                Code.SUCCESS,
+                "Candidates are asked of Placement, as [DEFAULT] scheduler_driver or "
+                "[nodb_scheduler] candidates says.",
+            )
+        ]
     mirror = found.mirror
     if not mirror or mirror["age_seconds"] > bound_seconds:
         return [
