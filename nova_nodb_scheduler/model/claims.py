@@ -65,11 +65,15 @@ class NodeShare:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> NodeShare:
-        known = attrs.fields_dict(cls)
-        return cls(**{name: value for name, value in state.items() if name in known})
+        return cls(**{name: value for name, value in state.items() if name in _OF_A_SHARE})
 
     def to_state(self) -> dict[str, Any]:
-        return {name: value for name, value in attrs.asdict(self).items() if value}
+        # For every claim on a host whenever one of them changes: attrs.asdict is dear.
+        return {name: value for name in _OF_A_SHARE if (value := getattr(self, name))}
+
+
+#: Fields of a share, in the order in which they are written.
+_OF_A_SHARE = tuple(attrs.fields_dict(NodeShare))
 
 
 @attrs.frozen
@@ -133,7 +137,6 @@ class HeldClaim:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> HeldClaim:
-        known = {name for name in attrs.fields_dict(cls) if name != "extra"}
         return cls(
             resources=dict(state["resources"]),
             state=ClaimState(state["state"]),
@@ -142,7 +145,7 @@ class HeldClaim:
             deadline_seconds=state.get("deadline_seconds"),
             confirmed_by=state.get("confirmed_by"),
             node=NodeShare.from_state(state.get("node", {})),
-            extra={name: value for name, value in state.items() if name not in known},
+            extra={name: value for name, value in state.items() if name not in _OF_A_CLAIM},
         )
 
     def to_state(self) -> dict[str, Any]:
@@ -166,6 +169,10 @@ class HeldClaim:
         if self.state is ClaimState.CONFIRMED and self.confirmed_by is None:
             return attrs.evolve(self, confirmed_by=version)
         return self
+
+
+#: Fields of a claim that this release knows.
+_OF_A_CLAIM = frozenset(attrs.fields_dict(HeldClaim)) - {"extra"}
 
 
 @attrs.frozen
