@@ -30,12 +30,23 @@ _LOCK = f"SELECT id FROM nodb_sequence WHERE id = {schema.SEQUENCE_ID} FOR UPDAT
 #: The left joins keep the order: nobody waits for a record's lock without the
 #: sequence's. MySQL reads what it locks as it is after the wait.
 _READ = (
-    "SELECT s.epoch, s.version, s.floor, s.ordering, newest.version, "  # noqa: S608
-    "r.namespace, r.record_key, COALESCE(r.revision, r.version), r.version, r.deleted_at "
+    "SELECT {columns} "  # noqa: S608
     "FROM nodb_sequence AS s "
     "LEFT JOIN nodb_record AS newest ON newest.version = s.version "
     "LEFT JOIN nodb_record AS r {hint} ON ({keys}) "
     f"WHERE s.id = {schema.SEQUENCE_ID}"
+)
+_COLUMNS = (
+    "s.epoch, s.version, s.floor, s.ordering, newest.version, "
+    "r.namespace, r.record_key, COALESCE(r.revision, r.version), r.version, r.deleted_at"
+)
+#: MySQL's client is Python, and reads the description of a column in 30 calls: ten
+#: columns took half of all that a write takes. NULL where there is no record.
+_TWO_COLUMNS = (
+    "CONCAT(s.epoch, ' ', s.version, ' ', s.floor, ' ', COALESCE(newest.version, 0), ' ', "
+    "COALESCE(s.ordering, '')), "
+    "CONCAT(COALESCE(r.revision, r.version), ' ', r.version, ' ', r.deleted_at IS NOT NULL, ' ', "
+    "LENGTH(r.namespace), ' ', r.namespace, r.record_key)"
 )
 _ADVANCE = f"UPDATE nodb_sequence SET version = {{mark}} WHERE id = {schema.SEQUENCE_ID}"  # noqa: S608
 
@@ -71,11 +82,13 @@ def lock(connection: sa.Connection, keys: Collection[records.RecordKey]) -> Foun
         parameters += (namespace, *names)
     # A scan of a table that MariaDB believes to be small would lock all it passes.
     hint = "FORCE INDEX (PRIMARY)" if dialect == "mysql" else ""
-    text = _READ.format(hint=hint, keys=") OR (".join(conditions))
+    if dialect == "mysql":
+        text = _READ.format(columns=_TWO_COLUMNS, hint=hint, keys=") OR (".join(conditions))
+        rows = connection.exec_driver_sql(text + " FOR UPDATE", tuple(parameters)).all()
+        return _of_two_columns(rows)
     if dialect == "postgresql":
         connection.exec_driver_sql(_LOCK)
-    elif dialect == "mysql":
-        text += " FOR UPDATE"
+    text = _READ.format(columns=_COLUMNS, hint=hint, keys=") OR (".join(conditions))
     rows = connection.exec_driver_sql(text, tuple(parameters)).all()
     if not rows:
         return Found(None, {})
@@ -85,6 +98,28 @@ def lock(connection: sa.Connection, keys: Collection[records.RecordKey]) -> Foun
     )
     there = [(*row[5:], b"") for row in rows if row[5] is not None]
     return Found(sequence, {record.key: record for record in statements.to_records(there)})
+
+
+def _of_two_columns(rows: Sequence[Sequence[Any]]) -> Found:
+    if not rows:
+        return Found(None, {})
+    epoch, version, floor, newest, ordering = _text(rows[0][0]).split(" ", 4)
+    sequence = statements.SequenceRow(
+        epoch, int(version), int(floor), ordering or schema.COUNTER, int(newest)
+    )
+    standing = {}
+    for _, text in rows:
+        if text is not None:
+            revision, own_version, deleted, length, rest = bytes(text).split(b" ", 4)
+            key = records.RecordKey(rest[: int(length)].decode(), rest[int(length) :].decode())
+            standing[key] = records.Record(
+                key, int(revision), int(own_version), b"", deleted != b"0"
+            )
+    return Found(sequence, standing)
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
 
 
 def put(connection: sa.Connection, version: int, rows: Sequence[records.Record]) -> None:
