@@ -23,6 +23,7 @@ from nova_nodb_scheduler.simulator import (
     charts,
     cluster,
     generator,
+    progress,
     results,
     run_clock,
     run_options,
@@ -31,7 +32,6 @@ from nova_nodb_scheduler.simulator import (
     timeline,
     workload,
     workload_file,
-    world,
 )
 
 PROGRAM = simulate_arguments.PROGRAM
@@ -229,18 +229,18 @@ class _Progress:
     def __exit__(self, *_raised: object) -> None:
         self._bar.stop()
 
-    def told(self, progress: world.Progress) -> None:
+    def told(self, now: progress.Progress) -> None:
         more = ""
-        if progress.servers:
+        if now.servers:
             more = (
-                f"{progress.servers:,} servers, {progress.overcommitted:,} over-committed, "
-                f"{progress.waiting:,} records waiting"
+                f"{now.servers:,} servers, {now.overcommitted:,} over-committed, "
+                f"{now.waiting:,} records waiting"
             )
         self._bar.update(
             self._task,
-            description=progress.stage,
-            completed=progress.done,
-            total=progress.of or None,
+            description=now.stage,
+            completed=now.done,
+            total=now.of or None,
             more=more,
         )
 

@@ -7,6 +7,7 @@ can be cut off like a server. All processes of a run share the line's state.
 
 from __future__ import annotations
 
+import collections
 import enum
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TypeVar
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.simulator import conflicts as conflicts_module
 from nova_nodb_scheduler.synchronizer import contract
 
 T = TypeVar("T")
@@ -62,7 +64,8 @@ class LinedSynchronizer(contract.Synchronizer):
     """A driver at the end of a line.
 
     :param timeout_seconds: after which a call over a cut line ends
-    :ivar conflicts: compare-and-sets on claims that others won
+    :param witness: of the claims that pass by; its own unless given
+    :ivar conflicts: compare-and-sets on claims that others won, by what won
     :ivar failed_calls: calls that the line made fail
     """
 
@@ -73,14 +76,26 @@ class LinedSynchronizer(contract.Synchronizer):
         *,
         timeout_seconds: float = 1.0,
         sleep: Callable[[float], None] = time.sleep,
+        witness: conflicts_module.Witness | None = None,
     ) -> None:
         self._inner = inner
         self._line = line
         self._timeout_seconds = timeout_seconds
         self._sleep = sleep
         self.name = inner.name
-        self.conflicts = 0
+        self._witness = witness or conflicts_module.Witness()
+        self.conflicts: collections.Counter[str] = collections.Counter()
         self.failed_calls = 0
+
+    def beside(self) -> LinedSynchronizer:
+        """Return the same driver at the same line, with counts of its own."""
+        return LinedSynchronizer(
+            self._inner,
+            self._line,
+            timeout_seconds=self._timeout_seconds,
+            sleep=self._sleep,
+            witness=self._witness,
+        )
 
     @property
     def capabilities(self) -> contract.Capabilities:
@@ -107,13 +122,17 @@ class LinedSynchronizer(contract.Synchronizer):
     ) -> Iterator[Sequence[records.Record]]:
         for page in pages:
             self._pass()
+            self._witness.see(page)
             yield page
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
         self._pass()
-        return self._inner.fetch(cursor, limit)
+        found = self._inner.fetch(cursor, limit)
+        if isinstance(found, records.Changes):
+            self._witness.see(found.records)
+        return found
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
         self._pass()
@@ -123,7 +142,9 @@ class LinedSynchronizer(contract.Synchronizer):
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         self._pass()
-        return self._inner.read(keys)
+        found = self._inner.read(keys)
+        self._witness.see(found.values())
+        return found
 
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
@@ -138,7 +159,8 @@ class LinedSynchronizer(contract.Synchronizer):
                 result.verdict is records.Verdict.LOST
                 and write.key.namespace == namespaces.CLAIM_RECORDS.name
             ):
-                self.conflicts += 1
+                self.conflicts[self._witness.cause(write, result.record).value] += 1
+        self._witness.see(result.record for result in results)
         return results
 
     def now_seconds(self) -> float:

@@ -14,6 +14,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.simulator import (
     backends,
     packing,
+    progress,
     results,
     run_options,
     strategies,
@@ -55,7 +56,7 @@ class Campaign:
                 "each, or run one strategy.",
             )
 
-    def run(self, told: world.Told = world.not_told) -> list[results.Result]:
+    def run(self, told: progress.Told = progress.not_told) -> list[results.Result]:
         """Run all.
 
         :raises SimulationFailed: a scheduler failed by itself
@@ -64,7 +65,7 @@ class Campaign:
         self.check()
         return [self._run_one(strategy, told) for strategy in self.chosen]
 
-    def _run_one(self, strategy: strategies.Strategy, told: world.Told) -> results.Result:
+    def _run_one(self, strategy: strategies.Strategy, told: progress.Told) -> results.Result:
         with tempfile.TemporaryDirectory(prefix="nova-nodb-simulate-") as directory:
             backend = self.backend or backends.in_directory(pathlib.Path(directory))
             if self.reset and self.backend is not None:
@@ -74,7 +75,7 @@ class Campaign:
             made.run()
         return results.of(made)
 
-    def pack(self, trials: int, told: world.Told = world.not_told) -> Mapping[str, Any]:
+    def pack(self, trials: int, told: progress.Told = progress.not_told) -> Mapping[str, Any]:
         """Return how few hosts hold the workload, by strategy; those that pick alike share it."""
         by_pick: dict[bool, packing.Packed] = {}
         for strategy in self.chosen:
@@ -84,7 +85,7 @@ class Campaign:
                     self.arrivals,
                     strategy,
                     trials=trials,
-                    told=lambda text: told(world.Progress(f"packing, {text}", 0, 0)),
+                    told=lambda text: told(progress.Progress(f"packing, {text}", 0, 0)),
                 )
         return {each.name: attrs.asdict(by_pick[each.random]) for each in self.chosen}
 

@@ -42,6 +42,7 @@ def draw(directory: pathlib.Path, found: Sequence[results.Result]) -> list[pathl
         directory.mkdir(parents=True, exist_ok=True)
         return [
             _latency(directory / "simulation-latency.png", found),
+            _feed(directory / "simulation-feed.png", found),
             _throughput(directory / "simulation-throughput.png", found),
             _harm(directory / "simulation-harm.png", found),
         ]
@@ -67,6 +68,19 @@ def _latency(path: pathlib.Path, found: Sequence[results.Result]) -> pathlib.Pat
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds from request to answer")
     axes.set_ylabel("share of requests answered")
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _feed(path: pathlib.Path, found: Sequence[results.Result]) -> pathlib.Path:
+    figure, axes = _axes()
+    for each, color in zip(found, _COLORS, strict=False):
+        values = sorted(1000 * lag for lag in each.lags)
+        shares = [(place + 1) / len(values) for place in range(len(values))]
+        axes.plot(values, shares, color=color, label=each.strategy)
+    axes.set_xlabel("milliseconds from published to applied in the slowest scheduler")
+    axes.set_ylabel("share of batches")
     axes.legend()
     figure.savefig(path, dpi=_DOTS_PER_INCH)
     return path

@@ -11,6 +11,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed
 from nova_nodb_scheduler.scheduling import engine as engine_module
+from nova_nodb_scheduler.simulator import backend_line, claim_times
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
@@ -19,6 +20,7 @@ from nova_nodb_scheduler.synchronizer import (
     claim_views,
     claimer,
     contract,
+    latest_records,
     replication,
     replicator,
     settling,
@@ -70,11 +72,12 @@ class Claims:
     :param ask: called in a thread of its own, or by a turn; may block
     :param now_seconds: simulated time, by which claims are settled where runs
         are to be reproducible; None for the real clock
+    :param is_own: whether this scheduler prefers a host, by its uuid
     """
 
     def __init__(
         self,
-        synchronizer: contract.Synchronizer,
+        synchronizer: backend_line.LinedSynchronizer,
         store: host_state_store.HostStateStore,
         follower: replicator.Replicator,
         engine: engine_module.Engine,
@@ -84,8 +87,10 @@ class Claims:
         lease_seconds: float,
         ask: Ask,
         now_seconds: Callable[[], float] | None = None,
+        is_own: Callable[[str], bool] | None = None,
     ) -> None:
         self._follower = follower
+        latest = latest_records.LatestRecords()
         self._bounds = claimed.Bounds.of(engine.settings)
         views = claim_views.StoreViews(store, follower, self._fits)
         batches = claim_batches.ClaimBatches(
@@ -95,14 +100,25 @@ class Claims:
             lease_seconds,
             views.claimable,
             now_seconds=clock.now_seconds,
+            latest=latest,
         )
-        self.claimer = claimer.LedgerClaimer(batches, views)
+        self.claimer = claim_times.TimedClaimer(claimer.LedgerClaimer(batches, views))
+        # What it loses is no request's conflict.
+        self.settling = synchronizer.beside()
         settled_by = now_seconds or time.monotonic
         self._settler = settling.Settler(
-            synchronizer, store, self._cursor, ask, clock.now_seconds, _SETTLING, settled_by
+            self.settling,
+            store,
+            self._cursor,
+            ask,
+            clock.now_seconds,
+            _SETTLING,
+            settled_by,
+            is_own=is_own,
+            latest=latest,
         )
         self._duty = settling_duty.SettlingDuty(
-            synchronizer, self._settler, identity, clock=settled_by
+            self.settling, self._settler, identity, clock=settled_by
         )
 
     def _fits(

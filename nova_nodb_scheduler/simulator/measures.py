@@ -42,13 +42,17 @@ class Measures:
     :ivar lost_requests: given to a scheduler that was killed before it answered
     :ivar decisions: (real seconds from the beginning, simulated, real seconds
         it took, outcome) of each
+    :ivar conflicts: compare-and-sets lost on claims while deciding, by what won
+    :ivar settling_conflicts: those lost while settling
+    :ivar claims: seconds of each take that was granted, and of its confirm
     :ivar sequence: (server, host uuid) of all servers placed, in order
     """
 
     outcomes: collections.Counter[str] = attrs.field(factory=collections.Counter)
     reasons: collections.Counter[str] = attrs.field(factory=collections.Counter)
     servers_placed: int = 0
-    conflicts: int = 0
+    conflicts: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    settling_conflicts: int = 0
     requests_with_conflict: int = 0
     unproved: int = 0
     late_choices: int = 0
@@ -57,6 +61,7 @@ class Measures:
     unclaimable_tries: int = 0
     decisions: list[tuple[float, float, float, str]] = attrs.field(factory=list)
     stale_seconds: list[float] = attrs.field(factory=list)
+    claims: list[tuple[float, float]] = attrs.field(factory=list)
     sequence: list[tuple[str, str]] = attrs.field(factory=list)
     longest_gap_seconds: float = 0.0
     fill: list[tuple[float, float]] = attrs.field(factory=list)
@@ -85,14 +90,19 @@ class Measures:
         self.decisions.append((at, simulated, decision.seconds, decision.outcome))
         self.outcomes[decision.outcome] += 1
         self.reasons.update(decision.reasons)
-        self.conflicts += decision.conflicts
-        self.requests_with_conflict += decision.conflicts > 0
+        self._claimed(decision)
+        self.requests_with_conflict += bool(decision.conflicts)
         self.unproved += decision.unproved
 
     def tried_in_vain(self, decision: messages.Decided) -> None:
         """Note an answer that only says to ask again."""
         self.unclaimable_tries += 1
-        self.conflicts += decision.conflicts
+        self._claimed(decision)
+
+    def _claimed(self, decision: messages.Decided) -> None:
+        self.conflicts.update(decision.conflicts)
+        self.settling_conflicts += decision.settling_conflicts
+        self.claims += decision.claims
 
 
 def staleness_seconds(

@@ -27,6 +27,11 @@ class Settle:
 
 
 @attrs.frozen
+class Tell:
+    """Say what was noted and not told yet; a :class:`Told` is expected."""
+
+
+@attrs.frozen
 class Stop:
     """Say goodbye."""
 
@@ -93,8 +98,12 @@ class Decided:
     :param chosen_at_seconds: simulated time at which the hosts were chosen
     :param version: place in the feed up to which the view had come
     :param reasons: how often a host was passed over, by why
-    :param conflicts: compare-and-sets on claims that others won
+    :param conflicts: compare-and-sets on claims that others won, by what won
+        (:class:`.conflicts.Cause`)
+    :param settling_conflicts: those of the settling of claims since the last answer
     :param unproved: who reports the hosts' heartbeats was silent
+    :param claims: seconds of each take that was granted, and of its confirm
+    :param applied: see :class:`Told`
     """
 
     number: int
@@ -104,8 +113,22 @@ class Decided:
     chosen_at_seconds: float
     version: int
     reasons: Mapping[str, int]
-    conflicts: int
+    conflicts: Mapping[str, int]
     unproved: bool
+    settling_conflicts: int = 0
+    claims: tuple[tuple[float, float], ...] = ()
+    applied: tuple[tuple[float, int], ...] = ()
+
+
+@attrs.frozen
+class Told:
+    """The answer to :class:`Tell`.
+
+    :param applied: monotonic seconds, and up to which place in the feed all was
+        in the store by then; what was noted since the last answer
+    """
+
+    applied: tuple[tuple[float, int], ...]
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ class SchedulerProcess:
 
     :param options: but for the identity, which each start makes anew
     :ivar asked: the request it was given and has not answered
+    :ivar starts: how often it was started
     :ivar ready_seconds: real seconds from each start until it was ready
     :ivar peak_memory_mb: most that any of its processes had resident when it
         was ended; 0 where the system does not tell
@@ -40,7 +41,7 @@ class SchedulerProcess:
         self._line = line
         self._clock = clock
         self._options = options
-        self._starts = 0
+        self.starts = 0
         self._started_at = 0.0
         self._process: multiprocessing.process.BaseProcess | None = None
         self._paused = False
@@ -65,13 +66,13 @@ class SchedulerProcess:
         """Start a process, unless there is one; the world hears of it by the pipe."""
         if self._process is not None:
             return
-        self._starts += 1
+        self.starts += 1
         ours, theirs = self._context.Pipe()
         answers, questions = self._context.Pipe()
         for end in (ours, theirs, answers, questions):
             # A socket made where another library has patched sockets does not block.
             os.set_blocking(end.fileno(), True)
-        options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self._starts}")
+        options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self.starts}")
         self._process = self._context.Process(
             target=worker.run,
             args=(options, theirs, questions, self._line, self._clock),

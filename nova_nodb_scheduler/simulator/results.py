@@ -12,7 +12,7 @@ import attrs
 from nova_nodb_scheduler.simulator import measures, world
 
 #: Of the document; grows when a name changes its meaning.
-FORMAT = 1
+FORMAT = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -24,6 +24,7 @@ class Result:
         it took, outcome) of each
     :param sequence: (server, host uuid) in the order of the grants
     :param fill: (simulated seconds, granted share of the scarcest class)
+    :param lags: seconds of each batch into the slowest scheduler's store
     """
 
     strategy: str
@@ -31,24 +32,27 @@ class Result:
     decisions: Sequence[tuple[float, float, float, str]]
     sequence: Sequence[tuple[str, str]]
     fill: Sequence[tuple[float, float]]
+    lags: Sequence[float] = ()
 
 
 def of(run: world.World) -> Result:
     """Return what a finished run came to."""
     found = run.measures
     seconds = found.decisions[-1][0] if found.decisions else 0.0
+    lags = run.feed_lags.of(run.reporter.figures.published)
     return Result(
         strategy=run.options.strategy.name,
         figures={
             **_decided(found, seconds),
             **_harm(run),
-            **_feed(run),
+            **_feed(run, lags, seconds),
             "fill_share": run.ledger.used_share(),
             "choices_digest": digest(found.sequence),
         },
         decisions=found.decisions,
         sequence=found.sequence,
         fill=found.fill,
+        lags=lags,
     )
 
 
@@ -61,7 +65,12 @@ def _decided(found: measures.Measures, seconds: float) -> dict[str, Any]:
         "latency_seconds": measures.spread([each[2] for each in found.decisions]),
         "outcomes": dict(found.outcomes),
         "servers_placed": found.servers_placed,
-        "conflicts": found.conflicts,
+        "claim_seconds": measures.spread([take + confirm for take, confirm in found.claims]),
+        "take_seconds": measures.spread([take for take, _ in found.claims]),
+        "confirm_seconds": measures.spread([confirm for _, confirm in found.claims]),
+        "conflicts": found.conflicts.total(),
+        "conflicts_by_cause": dict(found.conflicts),
+        "settling_conflicts": found.settling_conflicts,
         "requests_with_conflict_share": found.requests_with_conflict / decided if decided else 0.0,
         "retries": sum(found.reasons.values()),
         "retries_by_reason": dict(found.reasons),
@@ -85,12 +94,15 @@ def _harm(run: world.World) -> dict[str, Any]:
     }
 
 
-def _feed(run: world.World) -> dict[str, Any]:
+def _feed(run: world.World, lags: Sequence[float], seconds: float) -> dict[str, Any]:
     reporter = run.reporter.figures
     first = [each.ready_seconds[0] for each in run.schedulers if each.ready_seconds]
     again = [seconds for each in run.schedulers for seconds in each.ready_seconds[1:]]
     return {
         "stale_seconds": measures.spread(run.measures.stale_seconds),
+        "feed_lag_seconds": measures.spread(lags),
+        "batches_followed": len(lags),
+        "updates_per_second": reporter.updates / seconds if seconds else None,
         "unproved_decisions": run.measures.unproved,
         "ready_seconds": measures.spread(first),
         "ready_again_seconds": measures.spread(again),

@@ -34,6 +34,7 @@ from nova_nodb_scheduler.scheduling import (
 from nova_nodb_scheduler.simulator import (
     backend_line,
     claiming,
+    feed_lag,
     host_records,
     messages,
     pipelines,
@@ -128,6 +129,9 @@ class Scheduler:
             ),
             beat=self._beat,
         )
+        self._feed_log = feed_lag.FeedLog(self.replicator)
+        if not scheduler_options.in_step:
+            self.replicator.subscribe(self._feed_log.listen)
         present = fact_source.Present()
         self.engine = pipelines.engine(
             pipelines.settings(
@@ -154,7 +158,9 @@ class Scheduler:
         self._version = 0
         self._chosen_at = 0.0
         self._claims: claiming.Claims | None = None
+        self._told_settling = 0
         claims: claimer.Claimer = claimer.NoClaims()
+        spread = self._spread()
         if scheduler_options.strategy.claims:
             self._claims = claiming.Claims(
                 synchronizer,
@@ -166,10 +172,11 @@ class Scheduler:
                 lease_seconds=scheduler_options.claim_lease_seconds,
                 ask=ask,
                 now_seconds=now_seconds if scheduler_options.in_step else None,
+                is_own=None if spread is None else spread.is_own,
             )
             claims = self._claims.claimer
         self._parts = placing.Parts(
-            room.Room(self.engine, self.reservations), claims, spread=self._spread()
+            room.Room(self.engine, self.reservations), claims, spread=spread
         )
 
     def _beat(self) -> Mapping[str, Any]:
@@ -260,7 +267,7 @@ class Scheduler:
         """Place a request's servers, or say why not."""
         began = time.perf_counter()
         deadline = time.monotonic() + self._options.deadline_seconds
-        conflicts = self._synchronizer.conflicts
+        before = self._synchronizer.conflicts.copy()
         trace = _Trace()
         if self._options.in_step:
             self.go_in_step()
@@ -276,9 +283,22 @@ class Scheduler:
             chosen_at_seconds=self._chosen_at,
             version=self._version,
             reasons=dict(trace.reasons),
-            conflicts=self._synchronizer.conflicts - conflicts,
+            conflicts=dict(self._synchronizer.conflicts - before),
             unproved=self._patient.silence_seconds > 0,
+            settling_conflicts=self._settling_conflicts(),
+            claims=() if self._claims is None else self._claims.claimer.reap(),
+            applied=self.applied(),
         )
+
+    def applied(self) -> tuple[feed_lag.Note, ...]:
+        """Return when the store came how far, as noted since the last call."""
+        return self._feed_log.take()
+
+    def _settling_conflicts(self) -> int:
+        if self._claims is None:
+            return 0
+        told, self._told_settling = self._told_settling, self._claims.settling.conflicts.total()
+        return self._told_settling - told
 
     def go_in_step(self) -> None:
         """Know everything, and settle what can be: neither changes what there is room for."""

@@ -37,6 +37,11 @@ def _excess(figures: Figures) -> str:
     return ", ".join(f"{amount:,} {name}" for name, amount in figures["worst_excess"].items())
 
 
+def _causes(figures: Figures) -> str:
+    found = sorted(figures["conflicts_by_cause"].items(), key=lambda each: -each[1])
+    return "\n".join(f"{count:,} {cause}" for cause, count in found)
+
+
 #: What a row is called, and what it shows.
 ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("decisions", _number("decisions")),
@@ -50,9 +55,13 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("hosts over-committed", _number("overcommitted_hosts")),
     ("worst excess on one host", _excess),
     ("refusals at hosts", _number("refusals_at_hosts")),
+    ("claim p50 / p90 / p99 / max, ms", _spread("claim_seconds", 1000, ",.1f")),
     ("compare-and-sets lost on claims", _number("conflicts")),
+    ("to what", _causes),
     ("requests with such a conflict", _number("requests_with_conflict_share", ".2%")),
+    ("lost by the settling of claims", _number("settling_conflicts")),
     ("hosts passed over after the choice", _number("retries")),
+    ("feed p50 / p90 / p99 / max, ms", _spread("feed_lag_seconds", 1000, ",.0f")),
     ("view behind p50 / p90 / p99 / max, ms", _spread("stale_seconds", 1000, ",.0f")),
     ("longest gap of throughput, s", _number("longest_gap_seconds", ".2f")),
     ("ready p50 / p90 / p99 / max, s", _spread("ready_seconds", 1, ".1f")),

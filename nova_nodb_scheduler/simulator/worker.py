@@ -18,6 +18,7 @@ from nova_nodb_scheduler.simulator import (
     backends,
     messages,
     run_clock,
+    run_options,
     scheduler,
 )
 
@@ -38,6 +39,27 @@ class WorkerOptions:
     scheduler: scheduler.SchedulerOptions
     authority_seconds: float = 0.0
     start_seconds: float = 600.0
+
+
+def of_run(options: run_options.RunOptions) -> WorkerOptions:
+    """Return what the options of a run make of each process's, its identity left out."""
+    return WorkerOptions(
+        identity="",
+        backend=options.backend,
+        authority_seconds=options.authority_seconds,
+        start_seconds=options.start_seconds,
+        scheduler=scheduler.SchedulerOptions(
+            strategy=options.strategy,
+            seed=options.seed,
+            in_step=options.pace is run_clock.Pace.VIRTUAL,
+            service_down_seconds=options.service_down_seconds,
+            cache_seconds=options.cache_seconds,
+            beat_seconds=options.beat_seconds,
+            deadline_seconds=options.deadline_seconds,
+            claim_lease_seconds=options.claim_lease_seconds,
+            claim_spread=options.claim_spread,
+        ),
+    )
 
 
 def run(
@@ -86,6 +108,9 @@ def _serve(
             if isinstance(asked, messages.Settle):
                 made.go_in_step()
                 pipe.send(messages.Settled())
+                continue
+            if isinstance(asked, messages.Tell):
+                pipe.send(messages.Told(made.applied()))
                 continue
             authority = PipeAuthority(pipe, asked.number, options.authority_seconds)
             pipe.send(made.decide(asked, authority))

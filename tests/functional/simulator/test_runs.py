@@ -91,6 +91,10 @@ class RunsTest(testtools.TestCase):
         self.assertEqual(20, figures["servers_placed"])
         self.assertEqual(8, figures["outcomes"]["no valid host"])
         self.assertEqual(0, figures["leaked_claims"])
+        # What the room is granted by takes time, and is followed by all schedulers.
+        self.assertGreater(figures["claim_seconds"]["p50"], 0)
+        self.assertGreater(figures["batches_followed"], 0)
+        self.assertGreater(figures["feed_lag_seconds"]["max"], 0)
 
     def test_a_stale_cache_grants_what_is_not_there(self):
         _, figures = self.tight(strategies.CACHED, authority_seconds=0.1)

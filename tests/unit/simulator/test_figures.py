@@ -15,7 +15,7 @@ from nova_nodb_scheduler.simulator import (
 )
 
 
-def decided(number=0, outcome="placed", conflicts=0):
+def decided(number=0, outcome="placed", conflicts=None):
     return messages.Decided(
         number=number,
         outcome=outcome,
@@ -24,7 +24,7 @@ def decided(number=0, outcome="placed", conflicts=0):
         chosen_at_seconds=0.0,
         version=1,
         reasons={"lost": 2},
-        conflicts=conflicts,
+        conflicts=conflicts or {},
         unproved=False,
     )
 
@@ -65,10 +65,11 @@ class MeasuresTest(testtools.TestCase):
 
     def test_requests_with_a_conflict_are_counted_beside_conflicts(self):
         found = measures.Measures()
-        for conflicts in (0, 3, 1):
+        for conflicts in ({}, {"taken": 2, "settled": 1}, {"taken": 1}):
             found.decided(1.0, 1.0, decided(conflicts=conflicts))
 
-        self.assertEqual((4, 2), (found.conflicts, found.requests_with_conflict))
+        self.assertEqual({"taken": 3, "settled": 1}, dict(found.conflicts))
+        self.assertEqual(2, found.requests_with_conflict)
         self.assertEqual({"lost": 6}, dict(found.reasons))
 
 
