@@ -87,6 +87,12 @@ class Write:
     payload: bytes = b""
     deleted: bool = False
 
+    def wins(self, standing: Record | None) -> bool:
+        """Decide the compare-and-set against what stands there, a tombstone or None included."""
+        if self.expected_revision == 0:
+            return standing is None or standing.deleted
+        return standing is not None and standing.revision == self.expected_revision
+
 
 class Verdict(enum.Enum):
     """How a compare-and-set ended."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from oslo_log import log
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, failures, layout, transactions
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
@@ -46,7 +45,9 @@ def check_files(settings: options_module.EtcdOptions) -> None:
     for option in ("tls_cafile", "tls_certfile", "tls_keyfile"):
         path = getattr(settings, option)
         if path is not None and not os.access(path, os.R_OK):
-            raise _refusal(option, path, "there is no such file, or it cannot be read.")
+            raise options_module.refusal(
+                option, path, "there is no such file, or it cannot be read."
+            )
 
 
 def check_server(
@@ -81,7 +82,7 @@ def _check_members(
             status = connection.ask(number, "/maintenance/status", {})
             clusters[str(status["header"]["cluster_id"])] = str(endpoint)
         except KeyError as error:
-            raise _refusal("endpoints", str(endpoint), "this is no etcd.") from error
+            raise options_module.refusal("endpoints", str(endpoint), "this is no etcd.") from error
         except failures.Failure as failure:
             if failure.kind not in (
                 failures.Kind.UNAUTHENTICATED,
@@ -97,7 +98,7 @@ def _check_members(
         assert last is not None
         raise last
     if len(clusters) > 1:
-        raise _refusal(
+        raise options_module.refusal(
             "endpoints",
             ",".join(settings.endpoints),
             f"{' and '.join(clusters.values())} belong to different clusters; name the members "
@@ -134,7 +135,7 @@ def _check_version(endpoint: options_module.Endpoint, version: str) -> None:
     except ValueError:
         return
     if found < OLDEST_VERSION:
-        raise _refusal(
+        raise options_module.refusal(
             "endpoints", str(endpoint), f"it is etcd {version}; upgrade it to 3.4 or later."
         )
 
@@ -155,7 +156,7 @@ def _check_prefix(
     foreign = [key for place in range(len(gaps)) for key in transactions.held(reply, place)]
     if foreign:
         name = layout.key_of(foreign[0]).decode(errors="backslashreplace")
-        raise _refusal(
+        raise options_module.refusal(
             "key_prefix",
             settings.key_prefix,
             f"something else keeps keys below it, such as {name!r}; choose another prefix.",
@@ -204,14 +205,12 @@ def _translate(
     if failure.kind in _CONFIGURED:
         option, remedy = _CONFIGURED[failure.kind]
         value = ",".join(settings.endpoints) if option == "endpoints" else settings.user
-        return _refusal(option, value, f"{remedy} ({failure}).")
+        return options_module.refusal(option, value, f"{remedy} ({failure}).")
     if "authentication failed" in failure.text:
-        return _refusal("user", settings.user, f"etcd refuses user and password ({failure}).")
+        return options_module.refusal(
+            "user", settings.user, f"etcd refuses user and password ({failure})."
+        )
     if failure.kind is failures.Kind.UNSURE:
         # etcd hangs up without a word where one side speaks TLS alone.
         return connection.unavailable(f"{failure} (is it http or https?)")
     return connection.translate(failure)
-
-
-def _refusal(option: str, value: object, remedy: str) -> errors.ConfigurationError:
-    return errors.ConfigurationError(f"[{options_module.GROUP}] {option}", value, remedy)

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import admission, contract, cursors
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     admittance,
     clock,
@@ -125,7 +125,9 @@ class EtcdSynchronizer(contract.Synchronizer):
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
         meta = self._epochs.read()
-        refused = _refuse(cursor, meta)
+        refused = cursors.refuse(
+            cursor, epoch=meta.epoch.cursor_name, head=meta.head, floor=meta.floor
+        )
         if refused is not None:
             return refused
         return self._feed.fetch(meta, cursor.version, limit)
@@ -172,17 +174,6 @@ class EtcdSynchronizer(contract.Synchronizer):
         """Have an answer, for its Date."""
         key = layout.encode(layout.Layout(self._settings.key_prefix).epoch_key)
         self._connection.call("/kv/range", {"key": key})
-
-
-def _refuse(cursor: records.Cursor, meta: epochs.Meta) -> records.ResyncNeeded | None:
-    reason = records.ResyncReason
-    if cursor.epoch != meta.epoch.cursor_name:
-        return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {meta.epoch.cursor_name}")
-    if cursor.version > meta.head:
-        return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {meta.head}")
-    if cursor.version < meta.floor:
-        return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {meta.floor}")
-    return None
 
 
 def _check_sum(writes: Sequence[records.Write]) -> None:

@@ -10,6 +10,7 @@ not gone on with: claims that were granted since are not in it.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class Epochs:
                     transactions.revision(reply),
                 )
             self._replace(epoch, cluster, _cause(epoch, cluster))
-        raise self._connection.unavailable("its epoch changes all the time")
+        raise self.restless()
 
     def current(self) -> layout.Epoch:
         """Return the epoch in force; without I/O where an answer proved it just now."""
@@ -124,7 +125,11 @@ class Epochs:
             epoch = self.read().epoch
             if self._replace(epoch, epoch.cluster, "an operator asked for it"):
                 return
-        raise self._connection.unavailable("its epoch changes all the time")
+        raise self.restless()
+
+    def restless(self) -> errors.BackendUnavailable:
+        """Return what to raise where epochs come and go."""
+        return self._connection.unavailable("its epoch changes all the time")
 
     def _replace(self, old: layout.Epoch | None, cluster: str, cause: str) -> bool:
         """Begin an epoch, unless somebody else has; False where it is not ours for certain."""
@@ -152,7 +157,7 @@ class Epochs:
         if not transactions.succeeded(reply):
             return False
         LOG.log(
-            30 if old else 20,
+            logging.WARNING if old else logging.INFO,
             "Began epoch %(new)s in %(label)s: %(cause)s",
             {"new": fresh.cursor_name, "label": self._connection.label, "cause": cause},
         )

@@ -20,8 +20,7 @@ import enum
 import http.client
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
 
 from oslo_log import log
 
@@ -30,7 +29,6 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, streaming
-from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
 
 LOG = log.getLogger(__name__)
 
@@ -60,14 +58,6 @@ class End(enum.Enum):
     COMPACTED = records.ResyncReason.HISTORY_TRUNCATED
 
 
-class Stream(Protocol):
-    endpoint: options_module.Endpoint
-
-    def messages(self, prefix: bytes, start_revision: int) -> Iterator[streaming.Message]: ...
-    def close(self) -> None: ...
-    def release(self) -> None: ...
-
-
 class Feed:
     """What changed in the epoch in force; any thread may call.
 
@@ -79,7 +69,7 @@ class Feed:
         self,
         keys: layout.Layout,
         connection: connection_module.Connection,
-        make_stream: Callable[[], Stream],
+        make_stream: Callable[[], streaming.Stream],
         timeout_seconds: float,
     ) -> None:
         self._keys = keys
@@ -89,7 +79,7 @@ class Feed:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._stream: Stream | None = None
+        self._stream: streaming.Stream | None = None
         self._endpoint = connection.preferred
         self._is_watching = False
         self._failures = 0

@@ -24,6 +24,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 
 #: Bits of a version for the place within a transaction.
 PLACE_BITS = 8
@@ -34,7 +35,6 @@ NO_REVISION = 1 << 62
 #: A record's value begins with one of these and the place.
 _TOMBSTONE, _LIVE = 0, 1
 _HEAD_BYTES = 2
-_SEPARATOR = "\x1f"
 
 #: A key or value as the gateway gives it.
 KeyValue = Mapping[str, Any]
@@ -139,14 +139,14 @@ class Layout:
         return self.graves + epoch.encode() + b"/"
 
     def record_key(self, epoch: str, key: records.RecordKey) -> bytes:
-        return self.records_of(epoch) + _name(key)
+        return self.records_of(epoch) + record_names.encode(key)
 
     def grave_key(self, epoch: str, key: records.RecordKey) -> bytes:
-        return self.graves_of(epoch) + _name(key)
+        return self.graves_of(epoch) + record_names.encode(key)
 
     def namespace_range(self, epoch: str, namespace: str) -> tuple[bytes, bytes]:
         """Return begin and end of the range of a namespace's records."""
-        begin = self.records_of(epoch) + namespace.encode() + _SEPARATOR.encode()
+        begin = self.records_of(epoch) + namespace.encode() + record_names.SEPARATOR
         return begin, past(begin)
 
     def decode_record(self, epoch: str, base: int, held: KeyValue) -> records.Record:
@@ -154,14 +154,13 @@ class Layout:
 
         :raises BackendUnavailable: somebody else wrote it
         """
-        name = key_of(held)[len(self.records_of(epoch)) :].decode(errors="backslashreplace")
-        namespace, separator, key = name.partition(_SEPARATOR)
+        key = record_names.decode(key_of(held)[len(self.records_of(epoch)) :])
         value = value_of(held)
-        if not (namespace and separator and key) or len(value) < _HEAD_BYTES:
+        if not (key.namespace and key.key) or len(value) < _HEAD_BYTES:
             raise _foreign(key_of(held))
         revision = mod_revision(held)
         return records.Record(
-            records.RecordKey(namespace, key),
+            key,
             base + revision,
             revision << PLACE_BITS | value[1],
             value[_HEAD_BYTES:],
@@ -175,7 +174,3 @@ def _foreign(key: bytes) -> errors.BackendUnavailable:
         f"key {key.decode(errors='backslashreplace')!r} was not written by this driver; delete it "
         "('etcdctl del'), and keep others from writing below the prefix",
     )
-
-
-def _name(key: records.RecordKey) -> bytes:
-    return f"{key.namespace}{_SEPARATOR}{key.key}".encode()

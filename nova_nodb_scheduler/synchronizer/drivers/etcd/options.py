@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
+import functools
 import urllib.parse
 
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import driver_options
 
 GROUP = "nodb_etcd"
 DEFAULT_ENDPOINT = "http://127.0.0.1:2379"
@@ -88,6 +88,9 @@ by gigabytes an hour until it refuses all writes.
     ),
 ]
 
+#: Of an option of this group; see :func:`.driver_options.refusal`.
+refusal = functools.partial(driver_options.refusal, GROUP)
+
 
 @attrs.frozen
 class Endpoint:
@@ -115,7 +118,7 @@ class Endpoint:
 class EtcdOptions:
     """Options of one client; see :data:`OPTS`."""
 
-    endpoints: tuple[str, ...] = (DEFAULT_ENDPOINT,)
+    endpoints: tuple[str, ...] = attrs.field(default=(DEFAULT_ENDPOINT,), converter=tuple)
     user: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
     tls_cafile: str | None = None
@@ -133,38 +136,21 @@ class EtcdOptions:
             half a pair of credentials
         """
         if not self.endpoints:
-            raise _refusal("endpoints", "", f"name at least one, such as {DEFAULT_ENDPOINT}.")
+            raise refusal("endpoints", "", f"name at least one, such as {DEFAULT_ENDPOINT}.")
         for endpoint in self.endpoints:
             _check_endpoint(endpoint)
-        if not re.fullmatch(r"[A-Za-z0-9_./-]{1,60}", self.key_prefix):
-            raise _refusal(
-                "key_prefix",
-                self.key_prefix,
-                "use 1 to 60 letters, digits, '-', '_', '.' and '/'.",
-            )
+        driver_options.check_key_prefix(GROUP, self.key_prefix, may_nest=True)
         if (self.user is None) != (self.password is None):
-            raise _refusal("user", self.user, "set both user and password, or neither.")
+            raise refusal("user", self.user, "set both user and password, or neither.")
         if (self.tls_certfile is None) != (self.tls_keyfile is None):
-            raise _refusal(
+            raise refusal(
                 "tls_certfile", self.tls_certfile, "set both tls_certfile and tls_keyfile."
             )
 
 
 def from_config(conf: cfg.ConfigOpts) -> EtcdOptions:
     """Read the group of this driver."""
-    group = conf[GROUP]
-    return EtcdOptions(
-        endpoints=tuple(group.endpoints),
-        user=group.user,
-        password=group.password,
-        tls_cafile=group.tls_cafile,
-        tls_certfile=group.tls_certfile,
-        tls_keyfile=group.tls_keyfile,
-        key_prefix=group.key_prefix,
-        cloud_name=group.cloud_name,
-        timeout_seconds=group.timeout_seconds,
-        compact=group.compact,
-    )
+    return driver_options.read(conf, GROUP, EtcdOptions)
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -173,15 +159,11 @@ def _check_endpoint(endpoint: str) -> None:
         url = urllib.parse.urlsplit(endpoint)
         port = url.port
     except ValueError as error:
-        raise _refusal("endpoints", endpoint, f"{remedy}: {error}.") from error
+        raise refusal("endpoints", endpoint, f"{remedy}: {error}.") from error
     if "@" in url.netloc:
         # Not repeated here: it may be a password.
-        raise _refusal("endpoints", "...@...", "give user and password by their own options.")
+        raise refusal("endpoints", "...@...", "give user and password by their own options.")
     if url.scheme not in ("http", "https") or not url.hostname or port is None:
-        raise _refusal("endpoints", endpoint, f"{remedy}.")
+        raise refusal("endpoints", endpoint, f"{remedy}.")
     if url.path.strip("/") or url.query or url.fragment:
-        raise _refusal("endpoints", endpoint, f"{remedy}.")
-
-
-def _refusal(option: str, value: object, remedy: str) -> errors.ConfigurationError:
-    return errors.ConfigurationError(f"[{GROUP}] {option}", value, remedy)
+        raise refusal("endpoints", endpoint, f"{remedy}.")

@@ -98,4 +98,4 @@ class Reader:
                 continue
             held = [transactions.first(reply, place) for place in range(len(wanted))]
             return [self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each]
-        raise self._connection.unavailable("its epoch changes all the time")
+        raise self._epochs.restless()

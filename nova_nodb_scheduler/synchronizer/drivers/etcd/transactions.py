@@ -10,10 +10,6 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import layout
 
 Operation = dict[str, Any]
 
-#: etcd's default --max-txn-ops is 128, and counts compares, operations and
-#: the depth of nested transactions together.
-MAX_OPERATIONS = 128
-
 
 def unchanged(key: bytes, revision: int) -> Operation:
     """Compare: the key's last change had this revision (0: there is no key)."""
@@ -26,10 +22,12 @@ def unchanged(key: bytes, revision: int) -> Operation:
 
 
 def put(key: bytes, value: bytes) -> Operation:
+    """Return the operation that sets a key."""
     return {"request_put": {"key": layout.encode(key), "value": layout.encode(value)}}
 
 
 def delete(key: bytes, end: bytes | None = None) -> Operation:
+    """Return the operation that deletes a key, or all from it up to an end."""
     request = {"key": layout.encode(key)}
     if end is not None:
         request["range_end"] = layout.encode(end)
@@ -37,6 +35,7 @@ def delete(key: bytes, end: bytes | None = None) -> Operation:
 
 
 def get(key: bytes) -> Operation:
+    """Return the operation that reads a key."""
     return {"request_range": {"key": layout.encode(key)}}
 
 
@@ -52,6 +51,7 @@ def transaction(
     success: Sequence[Operation],
     failure: Sequence[Operation] = (),
 ) -> Operation:
+    """Return a transaction: some operations where all comparisons hold, others where not."""
     return {"compare": list(compare), "success": list(success), "failure": list(failure)}
 
 
@@ -65,6 +65,7 @@ def nested(
 
 
 def succeeded(reply: Mapping[str, Any]) -> bool:
+    """Say whether all comparisons of a transaction held."""
     return bool(reply.get("succeeded", False))
 
 

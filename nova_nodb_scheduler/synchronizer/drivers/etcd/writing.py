@@ -13,7 +13,7 @@ answer shows its revision, and the creation is sent again to compare with that.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -27,7 +27,7 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, step
 
 LOG = log.getLogger(__name__)
 
-#: Of the 128 that etcd takes: the head, and what the nesting counts for.
+#: etcd takes 128 (--max-txn-ops) of comparisons, operations and levels of nesting together.
 WRITES_PER_TRANSACTION = 100
 #: A put and the removal of a grave for each key, the head, the comparisons.
 ATOMIC_KEYS = 60
@@ -71,7 +71,7 @@ class Writer:
         connection: connection_module.Connection,
         epochs: epochs_module.Epochs,
         timeout_seconds: float,
-        now_seconds: Any,
+        now_seconds: Callable[[], float],
         observer: steps.Observer,
     ) -> None:
         self._keys = keys
@@ -226,7 +226,7 @@ class Writer:
             number: self._keys.decode_record(epoch.name, epoch.base, held) if held else None
             for number, held in standing.items()
         }
-        if all(_fits(call.writes[number], record) for number, record in found.items()):
+        if all(call.writes[number].wins(record) for number, record in found.items()):
             for number, held in standing.items():
                 call.compared[number] = layout.mod_revision(held)
             return
@@ -262,9 +262,3 @@ def _revision_to_compare(epoch: layout.Epoch, write: records.Write) -> int:
         return 0
     revision = write.expected_revision - epoch.base
     return revision if 0 < revision < layout.NO_REVISION else layout.NO_REVISION
-
-
-def _fits(write: records.Write, standing: records.Record | None) -> bool:
-    if write.expected_revision == 0:
-        return standing is None or standing.deleted
-    return standing is not None and standing.revision == write.expected_revision

@@ -12,7 +12,7 @@ from typing import ClassVar
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, cursors
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
 
 #: Tombstones that one collection drops at most.
@@ -116,7 +116,9 @@ class MemoryHub:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         with self._changed:
-            refused = self._refuse(cursor)
+            refused = cursors.refuse(
+                cursor, epoch=self._epoch, head=self._version, floor=self._floor
+            )
             if refused:
                 return refused
             found: list[records.Record] = []
@@ -159,11 +161,11 @@ class MemoryHub:
     def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
         """Carry out writes in one step, each by itself or all or none."""
         with self._changed:
-            if atomic and not all(self._fits(write) for write in writes):
+            if atomic and not all(write.wins(self._held.get(write.key)) for write in writes):
                 return [self._lost(write) for write in writes]
             results = [
                 records.WriteResult(records.Verdict.WON, self._commit(write))
-                if self._fits(write)
+                if write.wins(self._held.get(write.key))
                 else self._lost(write)
                 for write in writes
             ]
@@ -260,27 +262,6 @@ class MemoryHub:
         self._held = {}
         self._deleted_at_seconds = {}
         self._log = []
-
-    def _refuse(self, cursor: records.Cursor) -> records.ResyncNeeded | None:
-        if cursor.epoch != self._epoch:
-            return records.ResyncNeeded(
-                records.ResyncReason.EPOCH_CHANGED, f"the epoch is {self._epoch}"
-            )
-        if cursor.version > self._version:
-            return records.ResyncNeeded(
-                records.ResyncReason.HEAD_BEHIND_CURSOR, f"the head is {self._version}"
-            )
-        if cursor.version < self._floor:
-            return records.ResyncNeeded(
-                records.ResyncReason.HISTORY_TRUNCATED, f"the floor is {self._floor}"
-            )
-        return None
-
-    def _fits(self, write: records.Write) -> bool:
-        standing = self._held.get(write.key)
-        if write.expected_revision == 0:
-            return standing is None or standing.deleted
-        return standing is not None and standing.revision == write.expected_revision
 
     def _lost(self, write: records.Write) -> records.WriteResult:
         return records.WriteResult(records.Verdict.LOST, self._held.get(write.key))

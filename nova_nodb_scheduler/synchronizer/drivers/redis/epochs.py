@@ -70,15 +70,15 @@ class Epochs:
             raise self._connection.unavailable(error) from error
         verdict, value = answer[0], answer[1].decode(errors="replace")
         if verdict == b"FORMAT":
-            raise errors.ConfigurationError(
-                f"[{options.GROUP}] key_prefix",
+            raise options.refusal(
+                "key_prefix",
                 self._settings.key_prefix,
                 f"its keys have format {value}, this release writes format {layout.FORMAT}: "
                 "run one release on all services, or choose another prefix.",
             )
         if verdict == b"CLOUD":
-            raise errors.ConfigurationError(
-                f"[{options.GROUP}] key_prefix",
+            raise options.refusal(
+                "key_prefix",
                 self._settings.key_prefix,
                 f"its keys belong to the cloud {value!r}, and [{options.GROUP}] cloud_name is "
                 f"{self._settings.cloud_name!r}: choose another prefix, or correct cloud_name.",

@@ -21,10 +21,10 @@ import re
 import attrs
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 
 #: Of the keys and their values; another one is refused, never read.
 FORMAT = "1"
-SEPARATOR = b"\x1f"
 MAX_NAME_BYTES = 4096
 
 _EPOCH = re.compile(r"(\d{1,16})-([0-9a-f]{16})")
@@ -67,7 +67,7 @@ class Epoch:
     def record(self, name: bytes, version: int, payload: bytes | None) -> records.Record:
         """Return a record; a payload of None is a tombstone."""
         return records.Record(
-            decode_name(name),
+            record_names.decode(name),
             self.revision_base + version,
             version,
             payload or b"",
@@ -104,15 +104,7 @@ def encode_name(key: records.RecordKey) -> bytes:
 
     :raises ValueError: it is too long, or holds control characters
     """
-    namespace, name = key.namespace.encode(), key.key.encode()
-    if len(namespace) + len(name) >= MAX_NAME_BYTES:
+    name = record_names.encode(key)
+    if len(name) > MAX_NAME_BYTES:
         raise ValueError(f"the name of record {key} is longer than {MAX_NAME_BYTES} bytes")
-    if any(byte < 0x20 for byte in namespace + name):
-        raise ValueError(f"the name {key!r} holds control characters")
-    return namespace + SEPARATOR + name
-
-
-def decode_name(name: bytes) -> records.RecordKey:
-    """Return the key that :func:`encode_name` was given."""
-    namespace, _, key = name.partition(SEPARATOR)
-    return records.RecordKey(namespace.decode(), key.decode())
+    return name

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
+import functools
 import urllib.parse
 
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import driver_options
 
 GROUP = "nodb_redis"
 
@@ -90,6 +90,9 @@ which a server that was emptied is noticed while nobody writes.
     ),
 ]
 
+#: Of an option of this group; see :func:`.driver_options.refusal`.
+refusal = functools.partial(driver_options.refusal, GROUP)
+
 
 @attrs.frozen
 class Address:
@@ -131,22 +134,22 @@ class RedisOptions:
         """
         parts = urllib.parse.urlsplit(self.url)
         if "@" in self.url:
-            raise _refused("url", "(hidden)", "put credentials into 'username' and 'password'.")
+            raise refusal("url", "(hidden)", "put credentials into 'username' and 'password'.")
         if parts.scheme not in SCHEMES:
-            raise _refused("url", self.url, f"begin it with one of: {', '.join(SCHEMES)}.")
+            raise refusal("url", self.url, f"begin it with one of: {', '.join(SCHEMES)}.")
         if parts.query or parts.fragment:
             # redis-py takes options here, its own retries among them.
-            raise _refused("url", self.url, "leave out everything behind the database.")
+            raise refusal("url", self.url, "leave out everything behind the database.")
         tcp = parts.scheme != "unix"
         try:
             port = parts.port or DEFAULT_PORT
             database = int(parts.path.strip("/") or 0) if tcp else 0
         except ValueError as error:
-            raise _refused(
+            raise refusal(
                 "url", self.url, "write it as redis://host:port/database-number."
             ) from error
         if bool(parts.hostname) != tcp or not (tcp or parts.path):
-            raise _refused("url", self.url, "name a host, or with unix:// a path.")
+            raise refusal("url", self.url, "name a host, or with unix:// a path.")
         return Address(
             parts.hostname or "",
             port,
@@ -161,29 +164,21 @@ class RedisOptions:
         :raises ConfigurationError: a bad URL, prefix or pair of files
         """
         address = self.address()
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", self.key_prefix):
-            raise _refused(
-                "key_prefix", self.key_prefix, "use 1 to 60 letters, digits, '-', '_' and '.'."
-            )
+        driver_options.check_key_prefix(GROUP, self.key_prefix)
         if not self.cloud_name:
-            raise _refused("cloud_name", self.cloud_name, "give this cloud a name.")
+            raise refusal("cloud_name", self.cloud_name, "give this cloud a name.")
         if self.username and self.password is None:
-            raise _refused("username", self.username, "set 'password', too.")
+            raise refusal("username", self.username, "set 'password', too.")
         for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
             value = getattr(self, name)
             if value and not address.tls:
-                raise _refused(name, value, "it needs a 'url' that begins with rediss://.")
+                raise refusal(name, value, "it needs a 'url' that begins with rediss://.")
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise _refused(
+            raise refusal(
                 "tls_cert_file", self.tls_cert_file, "set it together with 'tls_key_file'."
             )
 
 
 def from_config(conf: cfg.ConfigOpts) -> RedisOptions:
     """Read the group of this driver."""
-    group = conf[GROUP]
-    return RedisOptions(**{field.name: group[field.name] for field in attrs.fields(RedisOptions)})
-
-
-def _refused(name: str, value: object, remedy: str) -> errors.ConfigurationError:
-    return errors.ConfigurationError(f"[{GROUP}] {name}", value, remedy)
+    return driver_options.read(conf, GROUP, RedisOptions)

@@ -24,17 +24,17 @@ def check(settings: options.RedisOptions, housekeeper: housekeeping.Housekeeper)
     version = server.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < LEAST_VERSION:
         least = ".".join(str(part) for part in LEAST_VERSION)
-        raise _refused("url", settings.url, f"it is Redis {version}; use {least} or newer.")
+        raise options.refusal("url", settings.url, f"it is Redis {version}; use {least} or newer.")
     replication = housekeeper.information("replication")
     if replication.get("role") != "master":
         primary = f"{replication.get('master_host')}:{replication.get('master_port')}"
-        raise _refused(
+        raise options.refusal(
             "url", settings.url, f"it is a replica; name its primary, {primary}, instead."
         )
     memory = housekeeper.information("memory")
     policy = memory.get("maxmemory_policy", "noeviction")
     if int(memory.get("maxmemory", 0)) and policy != "noeviction":
-        raise _refused(
+        raise options.refusal(
             "url",
             settings.url,
             f"the server evicts keys when it is full (maxmemory-policy {policy}): set "
@@ -50,7 +50,7 @@ def explain(
     for cause in _causes(error):
         text = str(cause)
         if isinstance(cause, ssl.SSLError | FileNotFoundError) and settings.address().tls:
-            return _refused(
+            return options.refusal(
                 "url",
                 settings.url,
                 f"TLS failed ({text}): check tls_ca_file, tls_cert_file and tls_key_file, that "
@@ -59,7 +59,7 @@ def explain(
         if isinstance(cause, exceptions.NoPermissionError) or any(
             words in text for words in ("ACL failure", "can't run this command", "can't access")
         ):
-            return _refused(
+            return options.refusal(
                 "username",
                 settings.username or "default",
                 f"it may not do what the driver does ({text}): grant the commands and keys "
@@ -68,26 +68,28 @@ def explain(
         if isinstance(cause, redis.AuthenticationError) or text.startswith(
             ("NOAUTH", "WRONGPASS", "Authentication required")
         ):
-            return _refused(
+            return options.refusal(
                 "username",
                 settings.username or "default",
                 f"the server refuses it ({text}): correct 'username' and 'password'.",
             )
         if isinstance(cause, exceptions.ClusterDownError | exceptions.MovedError):
-            return _refused(
+            return options.refusal(
                 "url",
                 settings.url,
                 f"it is a node of a cluster and not the one of prefix {settings.key_prefix!r} "
                 f"({text}): use a server without cluster mode.",
             )
         if "WRONGTYPE" in text:
-            return _refused(
+            return options.refusal(
                 "key_prefix",
                 settings.key_prefix,
                 "keys of that prefix are somebody else's: choose another.",
             )
         if "SELECT" in text or "DB index" in text:
-            return _refused("url", settings.url, f"the server refuses the database ({text}).")
+            return options.refusal(
+                "url", settings.url, f"the server refuses the database ({text})."
+            )
     return None
 
 
@@ -98,7 +100,3 @@ def _causes(error: BaseException) -> list[BaseException]:
         causes.append(cause)
         cause = cause.__cause__ or cause.__context__
     return causes[1:]
-
-
-def _refused(name: str, value: object, remedy: str) -> errors.ConfigurationError:
-    return errors.ConfigurationError(f"[{options.GROUP}] {name}", value, remedy)
