@@ -8,7 +8,6 @@ its own; a test that hurts its server asks for a private one.
 
 from __future__ import annotations
 
-import atexit
 import base64
 import json
 import shutil
@@ -19,11 +18,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import fixtures
-
-from nova_nodb_scheduler.testing import server_processes
+from nova_nodb_scheduler.testing import server_fixtures, server_processes
 
 PROGRAM = "etcd"
+#: Of the history; without it the driver warns at each start.
+RETENTION = ("--auto-compaction-retention=1h",)
 
 
 class EtcdServer(server_processes.Server):
@@ -119,7 +118,7 @@ class EtcdServer(server_processes.Server):
         shutil.rmtree(self.directory / "data")
 
 
-class Etcd(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class Etcd(server_fixtures.ServerFixture):
     """A prefix in an etcd: ``url``, ``key_prefix``, ``server``.
 
     :param options: of the command line; these make the server a private one
@@ -131,33 +130,27 @@ class Etcd(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._private = private or bool(options) or bool(tls_directory)
         self._tls_directory = tls_directory
 
-    def setUp(self) -> None:
-        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+    def require_programs(self) -> None:
         server_processes.find_program(PROGRAM)
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
         self.key_prefix = f"nodb-{uuid.uuid4().hex[:12]}"
         if self._private:
-            options = self._options or ("--auto-compaction-retention=1h",)
-            self.server = EtcdServer(options, self._tls_directory)
-            self.addCleanup(self.server.destroy)
-            self.server.initialize()
-            self.server.start()
+            options = self._options or RETENTION
+            self.server = self.own(EtcdServer(options, self._tls_directory))
         else:
-            self.server = _shared_server()
+            self.server = server_fixtures.shared(EtcdServer, _begin)
         self.url = self.server.url
 
 
-class EtcdCluster(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class EtcdCluster(server_fixtures.ServerFixture):
     """Three members of one cluster: ``servers``, ``urls``."""
 
-    def setUp(self) -> None:
+    def require_programs(self) -> None:
         server_processes.find_program(PROGRAM)
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
-        self.servers = [EtcdServer(("--auto-compaction-retention=1h",)) for _ in range(3)]
+        self.servers = [EtcdServer(RETENTION) for _ in range(3)]
         members = {f"m{number}": server.peer_url for number, server in enumerate(self.servers)}
         for name, server in zip(members, self.servers, strict=True):
             self.addCleanup(server.destroy)
@@ -183,20 +176,8 @@ class EtcdCluster(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         raise server_processes.ServerFailed("no member of the etcd cluster answers")
 
 
-_shared: list[EtcdServer] = []
-_shared_lock = threading.Lock()
-
-
-def _shared_server() -> EtcdServer:
-    """Return this process's etcd, started at the first call."""
-    with _shared_lock:
-        if not _shared:
-            server = EtcdServer(("--auto-compaction-retention=1h",))
-            atexit.register(server.destroy)
-            server.initialize()
-            server.start()
-            _shared.append(server)
-        return _shared[0]
+def _begin() -> EtcdServer:
+    return server_fixtures.started(EtcdServer(RETENTION))
 
 
 def _listens(port: int) -> bool:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-import fixtures
-
-from nova_nodb_scheduler.testing import server_processes
+from nova_nodb_scheduler.testing import server_fixtures, server_processes
 
 _PROVIDERS = (
     "/usr/lib/galera/libgalera_smm.so",
@@ -149,22 +146,14 @@ class GaleraCluster:
             node.destroy()
 
 
-_shared: list[GaleraCluster] = []
-_shared_lock = threading.Lock()
+def _begin() -> GaleraCluster:
+    cluster = GaleraCluster()
+    atexit.register(cluster.destroy)
+    cluster.start()
+    return cluster
 
 
-def _shared_cluster() -> GaleraCluster:
-    """Return this process's cluster, started at the first call."""
-    with _shared_lock:
-        if not _shared:
-            cluster = GaleraCluster()
-            atexit.register(cluster.destroy)
-            cluster.start()
-            _shared.append(cluster)
-        return _shared[0]
-
-
-class Galera(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class Galera(server_fixtures.ServerFixture):
     """A fresh, empty database on a cluster of the process, or on a private one.
 
     ``urls`` are the database on the first and on the second node.
@@ -173,12 +162,10 @@ class Galera(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def __init__(self, private: bool = False) -> None:
         self._private = private
 
-    def setUp(self) -> None:
-        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+    def require_programs(self) -> None:
         server_processes.find_program("mariadbd")
         server_processes.find_program("rsync")
         _provider()
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
         if self._private:
@@ -186,7 +173,7 @@ class Galera(fixtures.Fixture):  # type: ignore[misc]  # untyped library
             self.addCleanup(self.cluster.destroy)
             self.cluster.start()
         else:
-            self.cluster = _shared_cluster()
+            self.cluster = server_fixtures.shared(GaleraCluster, _begin)
         self.cluster.wait_until_whole()
         name = f"nodb_{uuid.uuid4().hex[:12]}"
         self.cluster.first.execute(f"CREATE DATABASE {name}")

@@ -13,9 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import fixtures
-
-from nova_nodb_scheduler.testing import server_processes
+from nova_nodb_scheduler.testing import server_fixtures, server_processes
 
 PROGRAMS = ("redis-server", "/usr/bin/valkey-server")
 CHOSEN = "NODB_REDIS_SERVER"
@@ -85,7 +83,7 @@ class RedisServer(server_processes.Server):
             client.flushall()
 
 
-class Redis(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class Redis(server_fixtures.ServerFixture):
     """A Redis of its own: ``server``, ``address``, ``url``.
 
     :param options: added to its command line
@@ -95,15 +93,10 @@ class Redis(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._options = options
         self._tls_directory = tls_directory
 
-    def setUp(self) -> None:
-        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+    def require_programs(self) -> None:
         find_program()
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
-        self.server = RedisServer(self._options, self._tls_directory)
-        self.addCleanup(self.server.destroy)
-        self.server.initialize()
-        self.server.start()
+        self.server = self.own(RedisServer(self._options, self._tls_directory))
         self.address = self.server.address
         self.url = f"{'rediss' if self._tls_directory else 'redis'}://{self.address}/0"

@@ -12,32 +12,12 @@ sets ``NODB_REQUIRE_SERVERS``: then that is a failure.
 
 from __future__ import annotations
 
-import atexit
-import threading
 import uuid
 
-import fixtures
-
-from nova_nodb_scheduler.testing import server_processes
-
-_shared: dict[type[server_processes.Server], server_processes.Server] = {}
-_shared_lock = threading.Lock()
+from nova_nodb_scheduler.testing import server_fixtures, server_processes
 
 
-def _shared_server(kind: type[server_processes.Server]) -> server_processes.Server:
-    """Return this process's server of a kind, started at the first call."""
-    with _shared_lock:
-        server = _shared.get(kind)
-        if server is None:
-            server = kind()
-            atexit.register(server.destroy)
-            server.initialize()
-            server.start()
-            _shared[kind] = server
-        return server
-
-
-class _Database(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class _Database(server_fixtures.ServerFixture):
     """A fresh, empty database on a server of the process, or on a private one."""
 
     server_class: type[server_processes.MariaDBServer | server_processes.PostgreSQLServer]
@@ -49,23 +29,15 @@ class _Database(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def __init__(self, private: bool = False) -> None:
         self._private = private
 
-    def setUp(self) -> None:
-        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+    def require_programs(self) -> None:
         server_processes.find_program(*self.program)
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
+        kind = self.server_class
         if self._private:
-            self.server = self.server_class()
-            self.addCleanup(self.server.destroy)
-            self.server.initialize()
-            self.server.start()
+            self.server = self.own(kind())
         else:
-            server = _shared_server(self.server_class)
-            assert isinstance(
-                server, server_processes.MariaDBServer | server_processes.PostgreSQLServer
-            )
-            self.server = server
+            self.server = server_fixtures.shared(kind, lambda: server_fixtures.started(kind()))
         name = f"nodb_{uuid.uuid4().hex[:12]}"
         self.server.execute(f"CREATE DATABASE {name}")
         if not self._private:
@@ -94,7 +66,7 @@ class PostgreSQL(_Database):
         self.server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-class Memcached(fixtures.Fixture):  # type: ignore[misc]  # untyped library
+class Memcached(server_fixtures.ServerFixture):
     """A memcached of its own: ``server``, ``address``.
 
     :param options: added to its command line, such as ``-m``, ``4``, ``-M``
@@ -103,13 +75,9 @@ class Memcached(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def __init__(self, *options: str) -> None:
         self._options = options
 
-    def setUp(self) -> None:
+    def require_programs(self) -> None:
         server_processes.find_program("memcached")
-        super().setUp()
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
-        self.server = server_processes.MemcachedServer(self._options)
-        self.addCleanup(self.server.destroy)
-        self.server.initialize()
-        self.server.start()
+        self.server = self.own(server_processes.MemcachedServer(self._options))
         self.address = self.server.address

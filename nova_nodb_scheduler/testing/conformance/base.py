@@ -94,6 +94,14 @@ class Case(unittest.TestCase):
         assert isinstance(fetched, records.Changes)
         return fetched
 
+    def assert_resync(
+        self, reason: records.ResyncReason, answer: records.Changes | records.ResyncNeeded
+    ) -> None:
+        """Hold a fetch's answer against the reason it must give for a resync."""
+        self.assertIsInstance(answer, records.ResyncNeeded)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(reason, answer.reason)
+
     def eventually(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds, and fail where it never does."""
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -115,14 +115,14 @@ class Feed(base.Case):
         client = self.client()
         self.put(client, "a", b"one")
         answer = client.fetch(records.Cursor("not this epoch", 0))
-        self._assert_resync(records.ResyncReason.EPOCH_CHANGED, answer)
+        self.assert_resync(records.ResyncReason.EPOCH_CHANGED, answer)
 
     def test_a_cursor_ahead_of_the_head_needs_a_resync(self) -> None:
         client = self.client()
         self.put(client, "a", b"one")
         head = client.head()
         answer = client.fetch(records.Cursor(head.epoch, head.version + 1000))
-        self._assert_resync(records.ResyncReason.HEAD_BEHIND_CURSOR, answer)
+        self.assert_resync(records.ResyncReason.HEAD_BEHIND_CURSOR, answer)
 
     def test_waiting_ends_with_false_when_nothing_comes(self) -> None:
         client = self.client()
@@ -168,13 +168,6 @@ class Feed(base.Case):
         written_at: list[float] = []
         self.in_threads([wait, write])
         self.assertLess(woken_after[0] - written_at[0], WAKE_SECONDS)
-
-    def _assert_resync(
-        self, reason: records.ResyncReason, answer: records.Changes | records.ResyncNeeded
-    ) -> None:
-        self.assertIsInstance(answer, records.ResyncNeeded)
-        assert isinstance(answer, records.ResyncNeeded)
-        self.assertIs(reason, answer.reason)
 
 
 def _by_version(record: records.Record) -> int:

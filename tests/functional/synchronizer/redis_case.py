@@ -1,57 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Redis of its own, clients of it, and clients that stop or die at a step."""
+"""A Redis of its own, and clients of it."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable
 from typing import Any
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.testing import redis_server
-from nova_nodb_scheduler.testing.conformance import base
+from tests.functional.synchronizer import step_case
 
 Step = redis.Step
 
 TIMEOUT_SECONDS = 1.0
 
 
-class PausedWriter(threading.Thread):
-    """Writes once, and stands still at a step until it is let go."""
-
-    def __init__(self, client: redis.RedisSynchronizer, step: Step, write: records.Write) -> None:
-        super().__init__(name=f"paused at {step.name}", daemon=True)
-        self._write = write
-        self._client = client
-        self.reached = threading.Event()
-        self.released = threading.Event()
-        #: None where the back end was unavailable: nothing was written.
-        self.result: records.WriteResult | None = None
-        client.on_step = at(step, self._stand_still)
-        self.start()
-
-    def run(self) -> None:
-        with contextlib.suppress(errors.BackendUnavailable):
-            [self.result] = self._client.write([self._write])
-        self.reached.set()
-
-    def let_go(self) -> records.WriteResult | None:
-        self.released.set()
-        self.join(base.PATIENCE_SECONDS)
-        return self.result
-
-    def _stand_still(self) -> None:
-        self.reached.set()
-        self.released.wait(base.PATIENCE_SECONDS)
-
-
-class RedisCase(base.Case):
+class RedisCase(step_case.StepCase[redis.RedisSynchronizer]):
     #: Added to the server's command line.
     options: tuple[str, ...] = ()
     driver_class = redis.RedisSynchronizer
@@ -61,19 +24,10 @@ class RedisCase(base.Case):
         self.redis = self.enterContext(redis_server.Redis(*self.options))
         self.server = self.redis.server
 
-    def make_synchronizer(self) -> redis.RedisSynchronizer:
-        return self.make()
-
     def make(self, **changes: Any) -> redis.RedisSynchronizer:
         """Return a new client, not open."""
         settings = {"url": self.redis.url, "timeout_seconds": TIMEOUT_SECONDS, **changes}
         return self.driver_class(redis.RedisOptions(**settings))
-
-    def opened(self, **changes: Any) -> redis.RedisSynchronizer:
-        synchronizer = self.make(**changes)
-        synchronizer.open()
-        self.addCleanup(synchronizer.close)
-        return synchronizer
 
     def through(self, address: str, **changes: Any) -> redis.RedisSynchronizer:
         """Return an open client of another address."""
@@ -84,36 +38,3 @@ class RedisCase(base.Case):
         client = self.server.client()
         self.addCleanup(client.close)
         return client
-
-    def die(self, step: Step, job: Callable[[redis.RedisSynchronizer], object]) -> None:
-        """Let another process do a job, and be killed when it comes to a step."""
-
-        def work() -> None:
-            synchronizer = self.make()
-            synchronizer.on_step = at(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            synchronizer.open()
-            job(synchronizer)
-
-        process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
-        process.start()
-        process.join(base.PATIENCE_SECONDS)
-        self.assertEqual(-signal.SIGKILL, process.exitcode)
-
-    def assert_reader_is_right(self, reader: base.Reader) -> None:
-        """Let a reader catch up by the feed alone, and compare it."""
-        resyncs = reader.resyncs
-        reader.catch_up()
-        self.assertEqual(resyncs, reader.resyncs)
-        expected = base.everything(self.client())
-        self.assertEqual(base.states(expected), base.states(reader.held))
-
-
-def at(step: Step, action: Callable[[], object]) -> Callable[[str], None]:
-    """Return an observer that acts when a client first comes to a step."""
-    pending = [action]
-
-    def observe(reached: str) -> None:
-        if reached == step.value and pending:
-            pending.pop()()
-
-    return observe

@@ -6,12 +6,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import pathlib
-import subprocess
-import tempfile
 import threading
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 from oslo_config import cfg
 
@@ -21,7 +18,7 @@ from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers import etcd
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
-from tests.functional.synchronizer import etcd_case
+from tests.functional.synchronizer import certificates, etcd_case
 
 
 class RefusalCase(etcd_case.EtcdCase):
@@ -274,16 +271,7 @@ class TestCredentialsForNobody(etcd_case.EtcdCase):
         self.put(client, "a", b"one")
 
 
-class TestTLS(RefusalCase):
-    directory: ClassVar[str]
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        super().setUpClass()
-        server_processes.find_program("openssl")
-        cls.directory = cls.enterClassContext(tempfile.TemporaryDirectory())
-        make_certificates(pathlib.Path(cls.directory))
-
+class TestTLS(certificates.WithCertificates, RefusalCase):
     def setUp(self) -> None:
         base.Case.setUp(self)
         self.etcd = self.enterContext(etcd_server.Etcd(tls_directory=self.directory))
@@ -347,23 +335,3 @@ class TestEndpointsBehindAProxy(etcd_case.EtcdCase):
         self.put(client, "b", b"two")
         reader.catch_up()
         self.assertEqual(2, len(reader.held))
-
-
-def make_certificates(directory: pathlib.Path) -> None:
-    """Lay down an authority, and a certificate for 127.0.0.1, for servers and clients."""
-
-    def run(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=directory)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    run(
-        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "9"
-    )
-    run("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=127.0.0.1")
-    (directory / "names").write_text(
-        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
-    )
-    run(
-        *("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
-        *("-CAcreateserial", "-out", "server.pem", "-days", "9", "-extfile", "names"),
-    )

@@ -19,7 +19,7 @@ from nova_nodb_scheduler.synchronizer.drivers import etcd
 from nova_nodb_scheduler.synchronizer.drivers.etcd import following, streaming
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
-from tests.functional.synchronizer import etcd_case
+from tests.functional.synchronizer import etcd_case, step_case
 
 Step = etcd.Step
 Verdict = records.Verdict
@@ -33,13 +33,11 @@ STEPS = {
 }
 
 
-class TestSlowClients(etcd_case.EtcdCase):
+class TestSlowClients(step_case.SlowClients, etcd_case.EtcdCase):
     """Clients that die or stand still at every step, longer than time-outs."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.writer = self.client()
-        self.reader = base.Reader(self.client())
+    def patient_client(self) -> etcd.EtcdSynchronizer:
+        return self.opened(timeout_seconds=30.0)
 
     def test_every_step_has_its_case_here(self) -> None:
         of_writes = {step for steps in STEPS.values() for step in steps}
@@ -55,13 +53,13 @@ class TestSlowClients(etcd_case.EtcdCase):
                 after = self.writer.read([write.key]).get(write.key)
                 self.assertEqual(step is Step.DONE, before != after)
                 self.assert_reader_is_right(self.reader)
-                self._rewrite(write.key)
+                self.rewrite(write.key)
                 self.assert_reader_is_right(self.reader)
 
     def test_a_writer_paused_at_any_step_wins_where_it_is_alone(self) -> None:
         paused = []
         for kind, step in _kinds_and_steps():
-            paused.append((kind, step, self._pause(step, self._prepare(kind, step))))
+            paused.append((kind, step, self.pause(step, self._prepare(kind, step))))
         self.put(self.writer, "other", b"later")
         time.sleep(etcd_case.TIMEOUT_SECONDS * 1.2)
         self.assert_reader_is_right(self.reader)
@@ -77,21 +75,21 @@ class TestSlowClients(etcd_case.EtcdCase):
                 continue
             with self.subTest(kind=kind, step=step.name):
                 write = self._prepare(kind, step)
-                paused = self._pause(step, write)
-                winner = self._rewrite(write.key)
+                paused = self.pause(step, write)
+                winner = self.rewrite(write.key)
                 self.assertEqual(records.WriteResult(Verdict.LOST, winner), paused.let_go())
                 self.assert_reader_is_right(self.reader)
 
     def test_a_writer_paused_over_a_new_epoch_leaves_nothing_in_it(self) -> None:
         for kind in ("update", "delete"):
             with self.subTest(kind=kind):
-                paused = self._pause(Step.SEND, self._prepare(kind, Step.SEND))
+                paused = self.pause(Step.SEND, self._prepare(kind, Step.SEND))
                 self.writer.reset()
                 self.assertEqual(records.WriteResult(Verdict.LOST, None), paused.let_go())
                 self.assertEqual({}, base.everything(self.writer))
 
     def test_a_creator_paused_over_a_new_epoch_creates_in_that_one(self) -> None:
-        paused = self._pause(Step.SEND, self._prepare("create", Step.SEND))
+        paused = self.pause(Step.SEND, self._prepare("create", Step.SEND))
         self.writer.reset()
         result = paused.let_go()
         assert result is not None and result.record is not None
@@ -112,7 +110,7 @@ class TestSlowClients(etcd_case.EtcdCase):
         time.sleep(1.1)
         reached, released = threading.Event(), threading.Event()
         collector = self.opened()
-        collector.on_step = etcd_case.at(
+        collector.on_step = step_case.at(
             Step.COLLECT, lambda: (reached.set(), released.wait(base.PATIENCE_SECONDS))
         )
         again: list[records.Record] = []
@@ -145,7 +143,7 @@ class TestSlowClients(etcd_case.EtcdCase):
             written.append(self.put(self.writer, "a", b"new"))
 
         late = self.opened()
-        late.on_step = etcd_case.at(Step.SWEEP, reset_too)
+        late.on_step = step_case.at(Step.SWEEP, reset_too)
         late.reset()
         self.assertEqual({written[0].key: written[0]}, base.everything(self.writer))
 
@@ -160,18 +158,6 @@ class TestSlowClients(etcd_case.EtcdCase):
                 self.drop(self.writer, before)
                 revision = 0
         return records.Write(base.key(name), revision, b"written", deleted=kind == "delete")
-
-    def _pause(self, step: Step, write: records.Write) -> etcd_case.PausedClient:
-        paused = etcd_case.PausedClient(self.opened(timeout_seconds=30.0), step, write)
-        self.addCleanup(paused.let_go)
-        self.assertTrue(paused.reached.wait(10.0))
-        return paused
-
-    def _rewrite(self, key: records.RecordKey) -> records.Record:
-        standing = self.writer.read([key]).get(key)
-        alive = standing is not None and not standing.deleted
-        revision = standing.revision if standing and alive else 0
-        return self.win(self.writer, records.Write(key, revision, b"rewritten"))
 
 
 class TestUnknownOutcomes(etcd_case.EtcdCase):
@@ -188,14 +174,14 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
 
     def test_a_reply_lost_after_the_write_is_settled_by_reading(self) -> None:
         writer = self.through(self.proxy.address)
-        writer.on_step = etcd_case.at(Step.SEND, self.proxy.lose_replies)
+        writer.on_step = step_case.at(Step.SEND, self.proxy.lose_replies)
         self.assertEqual([records.WriteResult(Verdict.UNKNOWN)], writer.write([self.update]))
         self.proxy.heal()
         self.assertEqual(b"two", writer.read([self.before.key])[self.before.key].payload)
 
     def test_a_request_that_never_arrived_is_settled_by_reading(self) -> None:
         writer = self.through(self.proxy.address)
-        writer.on_step = etcd_case.at(Step.SEND, self.proxy.lose_requests)
+        writer.on_step = step_case.at(Step.SEND, self.proxy.lose_requests)
         self.assertEqual([records.WriteResult(Verdict.UNKNOWN)], writer.write([self.update]))
         self.proxy.heal()
         self.assertEqual({self.before.key: self.before}, writer.read([self.before.key]))
@@ -207,7 +193,7 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
 
     def test_a_connection_cut_before_the_write_is_sent_is_no_news_to_the_caller(self) -> None:
         writer = self.through(self.proxy.address)
-        writer.on_step = etcd_case.at(Step.SEND, self.proxy.cut)
+        writer.on_step = step_case.at(Step.SEND, self.proxy.cut)
         [result] = writer.write([self.update])
         # A cut that the client has not learnt of yet loses the reply.
         self.assertIn(result.verdict, (Verdict.WON, Verdict.UNKNOWN))
@@ -235,7 +221,7 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
     def test_a_server_that_stops_in_mid_write_leaves_the_outcome_unknown(self) -> None:
         reader = base.Reader(self.client())
         writer = self.opened()
-        writer.on_step = etcd_case.at(Step.SEND, self.server.pause)
+        writer.on_step = step_case.at(Step.SEND, self.server.pause)
         self.addCleanup(self.server.resume)
         self.assertEqual([records.WriteResult(Verdict.UNKNOWN)], writer.write([self.update]))
         self.server.resume()

@@ -13,7 +13,7 @@ from nova_nodb_scheduler.synchronizer.drivers import memcached
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
 from nova_nodb_scheduler.testing import proxy, servers
 from nova_nodb_scheduler.testing.conformance import base
-from tests.functional.synchronizer import memcached_case
+from tests.functional.synchronizer import memcached_case, step_case
 
 Step = memcached.Step
 Verdict = records.Verdict
@@ -26,29 +26,24 @@ STEPS = {
 }
 
 
-class TestSlowWriters(memcached_case.MemcachedCase):
+class TestSlowWriters(step_case.SlowClients, memcached_case.MemcachedCase):
     """Writers that die or stand still at every step, longer than readers wait."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.writer = self.client()
-        self.reader = base.Reader(self.client())
 
     def test_a_writer_killed_at_any_step_blocks_nobody_and_misleads_nobody(self) -> None:
         for kind, step in _kinds_and_steps():
             with self.subTest(kind=kind, step=step.name):
                 write = self._prepare(kind, step)
-                self.write_and_die(step, write)
+                self.die(step, lambda client, write=write: client.write([write]))
                 other = self.put(self.writer, f"other-{kind}-{step.name}", b"later")
                 self.assert_reader_is_right(self.reader)
                 self.assertIn(other.key, self.reader.held)
-                self._rewrite(write.key)
+                self.rewrite(write.key)
                 self.assert_reader_is_right(self.reader)
 
     def test_a_writer_paused_at_any_step_wins_in_the_end_where_it_is_alone(self) -> None:
         for kind, step in _kinds_and_steps():
             with self.subTest(kind=kind, step=step.name):
-                paused = self._pause(step, self._prepare(kind, step))
+                paused = self.pause(step, self._prepare(kind, step))
                 self.put(self.writer, f"other-{kind}-{step.name}", b"later")
                 self.assert_reader_is_right(self.reader)
                 self.assertIs(Verdict.WON, paused.verdict())
@@ -60,8 +55,8 @@ class TestSlowWriters(memcached_case.MemcachedCase):
                 continue
             with self.subTest(kind=kind, step=step.name):
                 write = self._prepare(kind, step)
-                paused = self._pause(step, write)
-                winner = self._rewrite(write.key)
+                paused = self.pause(step, write)
+                winner = self.rewrite(write.key)
                 self.assert_reader_is_right(self.reader)
                 self.assertEqual(records.WriteResult(Verdict.LOST, winner), paused.let_go())
                 self.assert_reader_is_right(self.reader)
@@ -71,7 +66,7 @@ class TestSlowWriters(memcached_case.MemcachedCase):
         for step in STEPS["create"][:-1]:
             with self.subTest(step=step.name):
                 write = self._prepare("create", step)
-                first, second = self._pause(step, write), self._pause(step, write)
+                first, second = self.pause(step, write), self.pause(step, write)
                 verdicts = {first.verdict(), second.verdict()}
                 self.assertEqual({Verdict.WON, Verdict.LOST}, verdicts)
                 self.assert_reader_is_right(self.reader)
@@ -79,7 +74,7 @@ class TestSlowWriters(memcached_case.MemcachedCase):
     def test_a_snapshot_taken_while_a_writer_is_paused_misses_nothing_of_it(self) -> None:
         for kind, step in _kinds_and_steps():
             with self.subTest(kind=kind, step=step.name):
-                paused = self._pause(step, self._prepare(kind, step))
+                paused = self.pause(step, self._prepare(kind, step))
                 late = base.Reader(self.client())
                 paused.let_go()
                 self.assert_reader_is_right(late)
@@ -116,18 +111,6 @@ class TestSlowWriters(memcached_case.MemcachedCase):
         if kind != "create":
             revision = self.put(self.writer, name, b"before").revision
         return records.Write(base.key(name), revision, b"paused", deleted=kind == "delete")
-
-    def _pause(self, step: memcached.Step, write: records.Write) -> memcached_case.PausedWriter:
-        paused = memcached_case.PausedWriter(self.opened, step, write)
-        self.addCleanup(paused.let_go)
-        self.assertTrue(paused.reached.wait(5.0))
-        return paused
-
-    def _rewrite(self, key: records.RecordKey) -> records.Record:
-        standing = self.writer.read([key]).get(key)
-        alive = standing is not None and not standing.deleted
-        revision = standing.revision if standing and alive else 0
-        return self.win(self.writer, records.Write(key, revision, b"rewritten"))
 
 
 class TestCollectionInterrupted(memcached_case.MemcachedCase):
@@ -187,8 +170,8 @@ class TestLosses(memcached_case.MemcachedCase):
             with self.subTest(step=step.name):
                 writer = self.client()
                 record = self.put(writer, f"k-{step.name}", b"one")
-                paused = memcached_case.PausedWriter(
-                    self.opened, step, records.Write(record.key, record.revision, b"two")
+                paused = step_case.PausedWriter(
+                    self.opened(), step, records.Write(record.key, record.revision, b"two")
                 )
                 self.assertTrue(paused.reached.wait(5.0))
                 self.server.flush_all()
@@ -241,8 +224,8 @@ class TestLosses(memcached_case.MemcachedCase):
     def test_a_writer_paused_for_longer_than_the_log_is_kept_is_shut_out(self) -> None:
         writer = self.opened(log_ttl_seconds=2)
         record = self.put(writer, "a", b"one")
-        paused = memcached_case.PausedWriter(
-            lambda observer: self.opened(observer, log_ttl_seconds=2),
+        paused = step_case.PausedWriter(
+            self.opened(log_ttl_seconds=2),
             Step.RECORD,
             records.Write(record.key, record.revision, b"late"),
         )
@@ -342,7 +325,8 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
     def test_a_reply_lost_after_the_write_is_settled_by_reading(self) -> None:
         before = self.put(self.client(), "a", b"one")
         lossy = self.enterContext(proxy.Proxy(self.server.port))
-        writer = self.opened(_at(Step.RECORD, lossy.lose_replies), lossy.address)
+        writer = self.through(lossy.address)
+        writer.on_step = step_case.at(Step.RECORD, lossy.lose_replies)
         [result] = writer.write([records.Write(before.key, before.revision, b"two")])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
         lossy.heal()
@@ -351,7 +335,8 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
     def test_a_request_that_never_arrived_is_settled_by_reading(self) -> None:
         before = self.put(self.client(), "a", b"one")
         lossy = self.enterContext(proxy.Proxy(self.server.port))
-        writer = self.opened(_at(Step.RECORD, lossy.lose_requests), lossy.address)
+        writer = self.through(lossy.address)
+        writer.on_step = step_case.at(Step.RECORD, lossy.lose_requests)
         reader = base.Reader(self.client())
         [result] = writer.write([records.Write(before.key, before.revision, b"two")])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
@@ -366,7 +351,8 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
         lossy = self.enterContext(proxy.Proxy(self.server.port))
         for step in (Step.SEQUENCE, Step.SLOT):
             with self.subTest(step=step.name):
-                writer = self.opened(_at(step, lossy.lose_requests), lossy.address)
+                writer = self.through(lossy.address)
+                writer.on_step = step_case.at(step, lossy.lose_requests)
                 with self.assertRaises(errors.BackendUnavailable):
                     writer.write([records.Write(before.key, before.revision, b"two")])
                 lossy.heal()
@@ -374,7 +360,7 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
 
     def test_idle_connections_that_broke_are_no_news_to_the_caller(self) -> None:
         lossy = self.enterContext(proxy.Proxy(self.server.port))
-        client = self.opened(address=lossy.address)
+        client = self.through(lossy.address)
         before = self.put(client, "a", b"one")
         lossy.cut()
         self.assertEqual({before.key: before}, client.read([before.key]))
@@ -404,7 +390,8 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
         client = self.client()
         before = self.put(client, "a", b"one")
         reader = base.Reader(self.client())
-        writer = self.opened(_at(Step.RECORD, self.server.pause))
+        writer = self.opened()
+        writer.on_step = step_case.at(Step.RECORD, self.server.pause)
         self.addCleanup(self.server.resume)
         [result] = writer.write([records.Write(before.key, before.revision, b"two")])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
@@ -439,7 +426,7 @@ class TestConfiguration(memcached_case.MemcachedCase):
 
     def test_a_server_without_cas_is_refused(self) -> None:
         server = self.enterContext(servers.Memcached("-C"))
-        client = self.make(address=server.address)
+        client = self.make(servers=(server.address,))
         with self.assertRaises(errors.ConfigurationError) as caught:
             client.open()
         self.assertIn("-C", str(caught.exception))
@@ -447,11 +434,11 @@ class TestConfiguration(memcached_case.MemcachedCase):
     def test_a_server_with_small_items_is_refused(self) -> None:
         server = self.enterContext(servers.Memcached("-I", "512k"))
         with self.assertRaises(errors.ConfigurationError):
-            self.make(address=server.address).open()
+            self.make(servers=(server.address,)).open()
 
     def test_an_evicting_server_is_warned_of_once(self) -> None:
         server = self.enterContext(servers.Memcached())
-        client = self.make(address=server.address)
+        client = self.make(servers=(server.address,))
         with self.assertLogs("nova_nodb_scheduler", "WARNING") as logs:
             client.open()
             client.open()
@@ -483,15 +470,3 @@ class TestConfiguration(memcached_case.MemcachedCase):
 
 def _kinds_and_steps() -> list[tuple[str, memcached.Step]]:
     return [(kind, step) for kind, steps in STEPS.items() for step in steps]
-
-
-def _at(step, action):  # type: ignore[no-untyped-def]
-    """Return an observer that acts when a writer first comes to a step."""
-    done: list[memcached.Step] = []
-
-    def observe(reached: memcached.Step) -> None:
-        if reached is step and not done:
-            done.append(reached)
-            action()
-
-    return observe

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import time
-import unittest
 from typing import Any
 
 from nova_nodb_scheduler.synchronizer.drivers import memcached
 from nova_nodb_scheduler.synchronizer.drivers.memcached import driver, fencing, layout
 from nova_nodb_scheduler.testing import conformance
-from tests.functional.synchronizer import memcached_case, test_memcached
+from tests.functional.synchronizer import memcached_case, test_memcached, traps
 
 
 class _NoWait(fencing.Fencing):
@@ -65,9 +64,9 @@ class HeadSnapshotSynchronizer(driver.MemcachedSynchronizer):
         return driver.contract.SnapshotPages(self.head(), self._pages(epoch.name, namespaces))
 
 
-def _dawdle(step: memcached.Step) -> None:
+def _dawdle(step: str) -> None:
     """Make the window that crashes hit by chance wide enough to be hit always."""
-    if step in (memcached.Step.SLOT, memcached.Step.RECORD):
+    if step in (memcached.Step.SLOT.value, memcached.Step.RECORD.value):
         time.sleep(0.002)
 
 
@@ -79,23 +78,25 @@ def _suite_case(driver_class: type[driver.MemcachedSynchronizer]) -> type[Any]:
         driver_class = chosen
 
         def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
-            return self.make(_dawdle)
+            synchronizer = self.make()
+            synchronizer.on_step = _dawdle
+            return synchronizer
 
     return Trap
 
 
-class TestTraps(unittest.TestCase):
+class TestTraps(traps.TrapCase):
     def test_a_log_that_readers_pass_without_waiting_is_caught(self) -> None:
         case = _suite_case(NoWaitSynchronizer)
         name = "test_readers_equal_the_back_end_after_concurrent_writers"
-        self._assert_caught(case, name)
-        self._assert_passes(_suite_case(memcached.MemcachedSynchronizer), name)
+        self.assert_caught(case, name)
+        self.assert_passes(_suite_case(memcached.MemcachedSynchronizer), name)
 
     def test_a_log_without_fencing_is_caught(self) -> None:
         class Trap(test_memcached.TestSlowWriters):
             driver_class = NoFenceSynchronizer
 
-        self._assert_caught(
+        self.assert_caught(
             Trap, "test_a_writer_paused_at_any_step_wins_in_the_end_where_it_is_alone"
         )
 
@@ -103,18 +104,6 @@ class TestTraps(unittest.TestCase):
         class Trap(test_memcached.TestSlowWriters):
             driver_class = HeadSnapshotSynchronizer
 
-        self._assert_caught(
+        self.assert_caught(
             Trap, "test_a_snapshot_taken_while_a_writer_is_paused_misses_nothing_of_it"
         )
-
-    def _assert_caught(self, case: type[Any], name: str) -> None:
-        result = unittest.TestResult()
-        case(name).run(result)
-        self.assertEqual([], result.skipped)
-        self.assertEqual([], result.errors)
-        self.assertTrue(result.failures, f"{name} passes a naive driver")
-
-    def _assert_passes(self, case: type[Any], name: str) -> None:
-        result = unittest.TestResult()
-        case(name).run(result)
-        self.assertTrue(result.wasSuccessful(), result.failures + result.errors)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
 import tempfile
 import time
 import unittest
@@ -18,7 +16,7 @@ from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.testing import redis_server, server_processes
 from nova_nodb_scheduler.testing.conformance import base
-from tests.functional.synchronizer import redis_case
+from tests.functional.synchronizer import certificates, redis_case
 
 #: What the administration guide asks an operator to grant.
 ACL = "+evalsha +eval +info +time +xread +hmget +hget +hset +hdel +hlen +hexists +zadd +zrem"
@@ -247,17 +245,8 @@ class TestCredentials(redis_case.RedisCase):
         return str(caught.exception)
 
 
-class TestTLS(base.Case):
+class TestTLS(certificates.WithCertificates, base.Case):
     """A server that speaks TLS, with a certificate of a test's own authority."""
-
-    directory: str
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        super().setUpClass()
-        server_processes.find_program("openssl")
-        cls.directory = cls.enterClassContext(tempfile.TemporaryDirectory())
-        _make_certificates(pathlib.Path(cls.directory))
 
     def setUp(self) -> None:
         super().setUp()
@@ -313,27 +302,3 @@ class TestTLS(base.Case):
             self.make(**changes).open()
         self.assertIn("TLS failed", str(caught.exception))
         self.assertIn("tls_ca_file", str(caught.exception))
-
-
-def _make_certificates(directory: pathlib.Path) -> None:
-    """Lay down two authorities, and a server's certificate for 127.0.0.1 by the first."""
-    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1")
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    for name in ("ca", "other"):
-        _openssl(
-            *("req", "-x509", *curve, "-subj", f"/CN={name}", "-days", "2"),
-            *("-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.pem"),
-        )
-    _openssl(
-        *("req", *curve, "-subj", "/CN=server"),
-        *("-keyout", f"{directory}/server.key", "-out", f"{directory}/server.csr"),
-    )
-    _openssl(
-        *("x509", "-req", "-in", f"{directory}/server.csr", "-days", "2", "-CAcreateserial"),
-        *("-CA", f"{directory}/ca.pem", "-CAkey", f"{directory}/ca.key"),
-        *("-extfile", f"{directory}/extensions", "-out", f"{directory}/server.pem"),
-    )
-
-
-def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

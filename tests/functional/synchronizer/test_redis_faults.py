@@ -14,7 +14,7 @@ from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.synchronizer.drivers.redis import scripts
 from nova_nodb_scheduler.testing import proxy, redis_server
 from nova_nodb_scheduler.testing.conformance import base
-from tests.functional.synchronizer import redis_case
+from tests.functional.synchronizer import redis_case, step_case
 
 Step = redis.Step
 Verdict = records.Verdict
@@ -23,13 +23,8 @@ WRITE_STEPS = (Step.COMMIT, Step.REPLY, Step.DONE)
 KINDS = ("create", "update", "delete")
 
 
-class TestSlowClients(redis_case.RedisCase):
+class TestSlowClients(step_case.SlowClients, redis_case.RedisCase):
     """Clients that die or stand still at every step, longer than time-outs."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.writer = self.client()
-        self.reader = base.Reader(self.client())
 
     def test_every_step_has_its_case_here(self) -> None:
         self.assertEqual({*WRITE_STEPS, Step.EPOCH, Step.COLLECT}, set(Step))
@@ -46,13 +41,13 @@ class TestSlowClients(redis_case.RedisCase):
                     self.assertEqual(before, self.writer.read([write.key]).get(write.key))
                 if step is Step.DONE:
                     self.assertNotEqual(before, self.writer.read([write.key]).get(write.key))
-                self._rewrite(write.key)
+                self.rewrite(write.key)
                 self.assert_reader_is_right(self.reader)
 
     def test_a_writer_paused_at_any_step_wins_where_it_is_alone(self) -> None:
         for kind, step in _kinds_and_steps():
             with self.subTest(kind=kind, step=step.name):
-                paused = self._pause(step, self._prepare(kind, step))
+                paused = self.pause(step, self._prepare(kind, step))
                 self.put(self.writer, f"other-{kind}-{step.name}", b"later")
                 time.sleep(redis_case.TIMEOUT_SECONDS * 1.2)
                 result = paused.let_go()
@@ -63,8 +58,8 @@ class TestSlowClients(redis_case.RedisCase):
         for kind in KINDS:
             with self.subTest(kind=kind):
                 write = self._prepare(kind, Step.COMMIT)
-                paused = self._pause(Step.COMMIT, write)
-                winner = self._rewrite(write.key)
+                paused = self.pause(Step.COMMIT, write)
+                winner = self.rewrite(write.key)
                 self.assertEqual(records.WriteResult(Verdict.LOST, winner), paused.let_go())
                 self.assert_reader_is_right(self.reader)
 
@@ -82,7 +77,7 @@ class TestSlowClients(redis_case.RedisCase):
 
         def begin() -> None:
             client = self.make()
-            client.on_step = redis_case.at(Step.EPOCH, barrier.wait)
+            client.on_step = step_case.at(Step.EPOCH, barrier.wait)
             client.open()
             heads.append(client.head())
             client.close()
@@ -98,7 +93,7 @@ class TestSlowClients(redis_case.RedisCase):
         self.assertEqual(1, self.writer.statistics()["tombstones"])
         slow = self.opened()
         again: list[records.Record] = []
-        slow.on_step = redis_case.at(
+        slow.on_step = step_case.at(
             Step.COLLECT, lambda: again.append(self.put(self.writer, "a", b"two"))
         )
         self.assertEqual(0, slow.collect(0.0).tombstones)
@@ -124,17 +119,6 @@ class TestSlowClients(redis_case.RedisCase):
         name = f"{kind}-{step.name}-{time.monotonic_ns()}"
         revision = 0 if kind == "create" else self.put(self.writer, name, b"before").revision
         return records.Write(base.key(name), revision, b"paused", deleted=kind == "delete")
-
-    def _pause(self, step: Step, write: records.Write) -> redis_case.PausedWriter:
-        paused = redis_case.PausedWriter(self.opened(), step, write)
-        self.addCleanup(paused.let_go)
-        self.assertTrue(paused.reached.wait(5.0))
-        return paused
-
-    def _rewrite(self, key: records.RecordKey) -> records.Record:
-        standing = self.writer.read([key]).get(key)
-        revision = standing.revision if standing and not standing.deleted else 0
-        return self.win(self.writer, records.Write(key, revision, b"rewritten"))
 
 
 class TestLosses(redis_case.RedisCase):
@@ -165,7 +149,7 @@ class TestLosses(redis_case.RedisCase):
     def test_a_writer_paused_over_a_flush_does_not_bring_the_old_epoch_back(self) -> None:
         writer = self.client()
         record = self.put(writer, "a", b"one")
-        paused = redis_case.PausedWriter(
+        paused = step_case.PausedWriter(
             self.opened(), Step.COMMIT, records.Write(record.key, record.revision, b"late")
         )
         self.assertTrue(paused.reached.wait(5.0))
@@ -471,7 +455,7 @@ class TestUnknownOutcomes(redis_case.RedisCase):
 
     def test_a_reply_lost_after_the_write_is_unknown_and_settled_by_reading(self) -> None:
         writer = self.through(self.lossy.address)
-        writer.on_step = redis_case.at(Step.COMMIT, self.lossy.lose_replies)
+        writer.on_step = step_case.at(Step.COMMIT, self.lossy.lose_replies)
         [result] = writer.write([self.update])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
         self.lossy.heal()
@@ -482,7 +466,7 @@ class TestUnknownOutcomes(redis_case.RedisCase):
 
     def test_a_request_that_never_arrived_is_unknown_and_settled_by_reading(self) -> None:
         writer = self.through(self.lossy.address)
-        writer.on_step = redis_case.at(Step.COMMIT, self.lossy.lose_requests)
+        writer.on_step = step_case.at(Step.COMMIT, self.lossy.lose_requests)
         [result] = writer.write([self.update])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
         self.lossy.heal()
@@ -527,7 +511,7 @@ class TestUnknownOutcomes(redis_case.RedisCase):
         self.server.pause()
         process = self.server._process
         # Without waking it first, as Server.kill() does.
-        writer.on_step = redis_case.at(Step.REPLY, process.kill)
+        writer.on_step = step_case.at(Step.REPLY, process.kill)
         [result] = writer.write([self.update])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
         process.wait()
@@ -568,7 +552,7 @@ class TestUnknownOutcomes(redis_case.RedisCase):
     def test_a_server_that_stands_still_in_mid_write_leaves_the_outcome_unknown(self) -> None:
         reader, writer = base.Reader(self.client()), self.client()
         self.addCleanup(self.server.resume)
-        writer.on_step = redis_case.at(Step.COMMIT, self.server.pause)
+        writer.on_step = step_case.at(Step.COMMIT, self.server.pause)
         [result] = writer.write([self.update])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)
         self.server.resume()

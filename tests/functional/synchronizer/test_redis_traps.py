@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import unittest
 from collections.abc import Collection, Sequence
 from typing import Any
 from unittest import mock
@@ -15,7 +14,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection, scripts, writing
 from nova_nodb_scheduler.testing import conformance
-from tests.functional.synchronizer import redis_case, test_redis_faults
+from tests.functional.synchronizer import redis_case, test_redis_faults, traps
 
 GUARDED = ("HEAD", "WRITE", "READ", "FETCH", "PAGE", "COLLECT")
 
@@ -106,72 +105,58 @@ def _suite_case(chosen: type[redis.RedisSynchronizer]) -> type[Any]:
     return Trap
 
 
-class TestTraps(unittest.TestCase):
+class TestTraps(traps.TrapCase):
     def test_an_epoch_that_is_a_key_alone_is_caught(self) -> None:
         with (
             _edited(GUARDED, "held[2] ~= replid", "false"),
             _edited(["EPOCH"], "held[4] ~= replid", "false"),
         ):
-            self._assert_caught(
+            self.assert_caught(
                 test_redis_faults.TestReplication,
                 "test_a_promoted_replica_that_was_written_past_the_cursor_is_noticed",
             )
-            self._assert_caught(
+            self.assert_caught(
                 test_redis_faults.TestRestoredData,
                 "test_a_restored_old_dump_begins_a_new_epoch",
             )
 
     def test_a_replication_id_that_is_read_at_connects_alone_is_caught(self) -> None:
         with _edited(GUARDED, "held[2] ~= replid", "false"):
-            self._assert_caught(
+            self.assert_caught(
                 test_redis_faults.TestReplication,
                 "test_a_primary_demoted_and_promoted_again_on_an_open_connection_is_noticed",
             )
 
     def test_an_epoch_that_ends_with_every_replication_id_is_caught(self) -> None:
         with _edited(["EPOCH"], "held[5] == run_id", "false"):
-            self._assert_caught(
+            self.assert_caught(
                 test_redis_faults.TestReplication,
                 "test_a_first_replica_and_the_end_of_the_last_one_keep_the_epoch",
             )
 
     def test_keys_that_are_not_counted_are_caught(self) -> None:
         with _edited([*GUARDED, "EPOCH"], "return tonumber(count) == named", "return true or nil"):
-            self._assert_caught(
-                test_redis_faults.TestLosses, "test_any_lost_key_begins_a_new_epoch"
-            )
+            self.assert_caught(test_redis_faults.TestLosses, "test_any_lost_key_begins_a_new_epoch")
 
     def test_a_client_that_sends_again_is_caught(self) -> None:
         trap = _with_driver(test_redis_faults.TestUnknownOutcomes, RetryingSynchronizer)
-        self._assert_caught(
+        self.assert_caught(
             trap, "test_a_connection_cut_after_the_write_is_unknown_and_not_tried_again"
         )
 
     def test_versions_given_before_they_are_used_are_caught(self) -> None:
         name = "test_readers_equal_the_back_end_after_concurrent_writers"
-        self._assert_caught(_suite_case(NumberingSynchronizer), name)
-        self._assert_passes(_suite_case(redis.RedisSynchronizer), name)
+        self.assert_caught(_suite_case(NumberingSynchronizer), name)
+        self.assert_passes(_suite_case(redis.RedisSynchronizer), name)
 
     def test_a_cursor_taken_behind_the_pages_is_caught(self) -> None:
         name = "test_readers_that_begin_under_full_load_miss_nothing"
-        self._assert_caught(_suite_case(LateCursorSynchronizer), name)
-        self._assert_passes(_suite_case(redis.RedisSynchronizer), name)
+        self.assert_caught(_suite_case(LateCursorSynchronizer), name)
+        self.assert_passes(_suite_case(redis.RedisSynchronizer), name)
 
     def test_a_full_server_that_takes_half_a_batch_is_caught(self) -> None:
         with _edited(["WRITE"], "if not puts then redis", "if puts then redis"):
-            self._assert_caught(
+            self.assert_caught(
                 test_redis_faults.TestFullServer,
                 "test_a_full_server_refuses_by_name_and_keeps_what_it_acknowledged",
             )
-
-    def _assert_caught(self, case: type[Any], name: str) -> None:
-        result = unittest.TestResult()
-        case(name).run(result)
-        self.assertEqual([], result.skipped)
-        self.assertEqual([], result.errors)
-        self.assertTrue(result.failures, f"{name} passes a naive driver")
-
-    def _assert_passes(self, case: type[Any], name: str) -> None:
-        result = unittest.TestResult()
-        case(name).run(result)
-        self.assertTrue(result.wasSuccessful(), result.failures + result.errors)
