@@ -32,12 +32,38 @@ _by_host = nova_aggregate._get_by_host_from_db
 _minimum_version = nova_service.get_minimum_version_all_cells
 
 
+class _Hosts(list[str]):
+    """Names of hosts as an aggregate's field holds them: Nova need not look at each again.
+
+    With 10,000 hosts in a zone that took as long as all the rest of a request.
+    """
+
+
+def _take_hosts_as_they_are() -> None:
+    """Have the field copy such a list whole; idempotent."""
+    field = nova_aggregate.Aggregate.fields["hosts"]
+    own = field.coerce
+    if hasattr(own, "_nodb"):
+        return
+
+    @functools.wraps(own)
+    def coerce(obj: Any, attr: str, value: Any) -> Any:
+        if type(value) is not _Hosts:
+            return own(obj, attr, value)
+        taken = own(obj, attr, ())
+        list.extend(taken, value)
+        return taken
+
+    coerce._nodb = True  # type: ignore[attr-defined]
+    field.coerce = coerce
+
+
 def _row(aggregate: Any, metadata: Mapping[str, str]) -> Row:
     return {
         "id": aggregate.id,
         "uuid": aggregate.uuid,
         "name": aggregate.name,
-        "hosts": list(aggregate.hosts),
+        "hosts": _Hosts(aggregate.hosts),
         "metadetails": dict(metadata),
         "created_at": aggregate.created_at,
         "updated_at": aggregate.updated_at,
@@ -167,6 +193,7 @@ def install() -> None:
 
     What somebody else replaced (a test, another plugin) is left alone.
     """
+    _take_hosts_as_they_are()
     for module, name, own, ours in _REPLACED:
         if getattr(module, name) is own:
             setattr(module, name, ours)

@@ -23,11 +23,18 @@ class BuiltObjects:
         self.nodes = rows.Built(hosts)
         self.services = rows.Built(hosts)
         self.aggregates = rows.Built(10_000)
+        self.all_aggregates = rows.Built(1)
         self.host_aggregates = rows.Built(1)
 
     def clear(self) -> None:
         """Forget everything: a new epoch began."""
-        for built in (self.nodes, self.services, self.aggregates, self.host_aggregates):
+        for built in (
+            self.nodes,
+            self.services,
+            self.aggregates,
+            self.all_aggregates,
+            self.host_aggregates,
+        ):
             built.clear()
 
 
@@ -182,7 +189,14 @@ class Reads:
         return list(by_host.get(host, ()))
 
     def aggregates(self) -> list[Any]:
-        """Return all aggregates in the order of their ids, as the database gives them."""
+        """Return all aggregates in the order of their ids, as the database gives them.
+
+        Shared objects, not to be changed.
+        """
+        revision = (self._generation, self._aggregates.version)
+        return list(self._built.all_aggregates.get("", revision, self._make_aggregates))
+
+    def _make_aggregates(self) -> list[Any]:
         found = [self._aggregates.get(key) for key in self._aggregates.keys()]  # noqa: SIM118
         made = [self._aggregate(record) for record in found if record is not None]
         return sorted(made, key=lambda aggregate: int(aggregate.id))
