@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import fact_source, frame_keeper, host_frame, node_facts
+from nova_nodb_scheduler.synchronizer import settling
 from tests.unit.scheduling import claims, hosts
 from tests.unit.synchronizer import settling_world
 
@@ -254,7 +255,8 @@ class EndingsTest(testtools.TestCase):
         cloud.instance("x", vcpus=2)
         cloud.report()
         cloud.check()
-        cloud.settle()
+        # Its record was settled just now, and rests.
+        cloud.settle(settling.SettlingOptions().rest_seconds)
         self.assertEqual(set(), cloud.left())
         cloud.migration("x", status=None)
         cloud.deallocate("n1", "m-x")
