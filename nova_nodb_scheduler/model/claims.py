@@ -84,12 +84,6 @@ class Claim:
     :param resources: amounts by resource class, positive
     :param node: what it takes of what the node itself reports, see
         :class:`NodeShare`
-    :param replaces: claims of the consumer on other hosts which this one
-        replaces when it is confirmed: claim ids by host, as the store shows
-        them. Empty for a move, whose source and destination coexist. Only a
-        claim of that very id is dropped; one that was missed here stays until
-        its lease ends or a reconciliation drops it: too much is counted for a
-        while, never too little.
     :param place: what a server group's policy calls the host: its name, the
         same for all its nodes; empty where the uuid itself will do
     """
@@ -97,7 +91,6 @@ class Claim:
     consumer: str
     host: str
     resources: Mapping[str, int]
-    replaces: Mapping[str, str] = attrs.field(factory=dict)
     node: NodeShare = attrs.field(factory=NodeShare)
     place: str = ""
 
@@ -310,14 +303,5 @@ class Gone:
     claim_id: str
 
 
-@attrs.frozen
-class Released:
-    """The claim was given back."""
-
-    claim: Claim
-    claim_id: str
-
-
+#: What became of a claim.
 ClaimAnswer = Granted | Refused | Lost | Unknown
-ConfirmAnswer = Granted | Gone | Lost | Unknown
-ReleaseAnswer = Released | Gone | Lost | Unknown

@@ -88,8 +88,16 @@ _Written = tuple[_Grant | record_editor.Unwritten, str | None]
 class ClaimBatches:
     """Takes, confirms and releases claims; any thread of one scheduler may call it.
 
-    Blocks for the back end. Parameters as those of :class:`claims.ClaimLedger`.
+    Blocks for the back end.
 
+    :param writer: id of this scheduler, kept in its claims
+    :param make_id: maker of uuids
+    :param lease_seconds: how long a pending claim is held; longer than the
+        slowest write of an allocation takes
+    :param claimable: says whether a host was published in the present epoch
+    :param now_seconds: the back end's clock; only tests give another
+    :param after_step: called with each of STEPS once done, to inject crashes
+    :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
     :param latest: shared with who settles here
     """

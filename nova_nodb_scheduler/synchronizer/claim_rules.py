@@ -21,8 +21,6 @@ from nova_nodb_scheduler.synchronizer import record_editor
 #: with what was read after each lost round; must not block.
 Fits = Callable[[model.Claim, model.ClaimRecord], bool]
 
-HostAnswer = tuple[model.Granted, ...] | model.Refused
-
 #: Says of a confirmed claim whether its consumer is known to have left the host
 #: since: a server that moves begins there anew.
 Ended = Callable[[model.Claim, model.HeldClaim], bool]
@@ -49,23 +47,6 @@ class Taking:
     now_seconds: float
     deadline_seconds: float
     ended: Ended = never_ended
-
-
-def take(
-    record: model.ClaimRecord, claims: Sequence[model.Claim], taking: Taking
-) -> record_editor.Proposal[HostAnswer]:
-    """Take all claims on one host, or none."""
-    stale = stale_view(record.settled, taking.view)
-    if stale:
-        return _refuse(model.Refused(claims[0], model.Reason.STALE_VIEW, stale))
-    record = record.without(expired(record, taking.now_seconds))
-    grants = []
-    for claim in claims:
-        answer, record = _take_one(record, claim, taking)
-        if isinstance(answer, model.Refused):
-            return _refuse(answer)
-        grants.append(answer)
-    return record_editor.Proposal(tuple(grants), record.to_state())
 
 
 def take_each(
@@ -101,38 +82,18 @@ def expired(record: model.ClaimRecord, now_seconds: float) -> tuple[str, ...]:
     return tuple(sorted(c for c, held in record.claims.items() if held.expired(now_seconds)))
 
 
-def confirm(
-    record: model.ClaimRecord, granted: model.Granted
-) -> record_editor.Proposal[model.Granted | model.Gone]:
-    """Turn a pending claim into a confirmed one.
-
-    Past its lease, too, if it still stands: it was counted all the time.
-    """
-    answer, after = _confirm_one(record, granted)
-    changed = after.to_state() if after is not record else None
-    return record_editor.Proposal(answer, changed, isinstance(answer, model.Granted))
-
-
 def confirm_each(
     record: model.ClaimRecord, grants: Sequence[model.Granted]
 ) -> record_editor.Proposal[tuple[model.Granted | model.Gone, ...]]:
-    """Confirm each claim on one host by itself."""
+    """Turn pending claims on one host into confirmed ones, each by itself.
+
+    Past its lease, too, if it still stands: it was counted all the time.
+    """
     answers, after = [], record
     for granted in grants:
         answer, after = _confirm_one(after, granted)
         answers.append(answer)
     return record_editor.Proposal(tuple(answers), after.to_state() if after is not record else None)
-
-
-def release(
-    record: model.ClaimRecord, claim: model.Claim, claim_id: str
-) -> record_editor.Proposal[model.Released | model.Gone]:
-    """Drop one claim, whatever its state."""
-    dropped = own(record, claim.consumer, claim_id)
-    if not dropped:
-        return record_editor.Proposal(model.Gone(claim, claim_id))
-    left = record.without(dropped)
-    return record_editor.Proposal(model.Released(claim, claim_id), left.to_state())
 
 
 def release_each(
@@ -144,20 +105,6 @@ def release_each(
     )
     left = record.without(dropped).to_state() if dropped else None
     return record_editor.Proposal(dropped, left)
-
-
-def drop(
-    record: model.ClaimRecord, consumers: Collection[str], settled: records.Cursor | None = None
-) -> record_editor.Proposal[tuple[str, ...]]:
-    """Drop the claims of some consumers; with a settlement, move it forward."""
-    dropped = tuple(sorted(record.claims.keys() & set(consumers)))
-    if not dropped:
-        return record_editor.Proposal(())
-    left = record.without(dropped)
-    if settled is not None:
-        left = left.settled_up_to(settled)
-    # An emptied record stays: a tombstone would forget the settlement.
-    return record_editor.Proposal(dropped, left.to_state())
 
 
 def own(record: model.ClaimRecord, consumer: str, claim_id: str) -> tuple[str, ...]:
@@ -260,7 +207,3 @@ def _take_one(
     )
     granted = model.Granted(claim, claim_id, model.ClaimState.PENDING)
     return granted, others.with_claim(claim.consumer, taken)
-
-
-def _refuse(refused: model.Refused) -> record_editor.Proposal[HostAnswer]:
-    return record_editor.Proposal(refused, accepted=False)

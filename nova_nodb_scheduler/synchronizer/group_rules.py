@@ -47,24 +47,6 @@ class Broken:
     hosts: frozenset[str] = frozenset()
 
 
-def join(
-    record: model.GroupRecord, wanted: Sequence[claims.Claim], joining: Joining
-) -> record_editor.Proposal[tuple[str, ...] | claims.Refused]:
-    """Add all claims' places as pending members, or none; answers with their ids."""
-    stale = claim_rules.stale_view(record.settled, joining.view)
-    if stale:
-        refused = claims.Refused(wanted[0], claims.Reason.STALE_VIEW, stale)
-        return record_editor.Proposal(refused, accepted=False)
-    record = record.without(expired(record, joining.now_seconds))
-    member_ids = []
-    for claim in wanted:
-        answer, record = _join_one(record, claim, joining)
-        if isinstance(answer, Broken):
-            return record_editor.Proposal(answer.refused, accepted=False)
-        member_ids.append(answer)
-    return record_editor.Proposal(tuple(member_ids), record.to_state())
-
-
 def join_each(
     record: model.GroupRecord, wanted: Sequence[claims.Claim], joining: Joining
 ) -> record_editor.Proposal[tuple[str | Broken, ...]]:
@@ -170,19 +152,10 @@ def expired(record: model.GroupRecord, now_seconds: float) -> tuple[model.Place,
     return tuple(sorted(p for p, member in record.members.items() if member.expired(now_seconds)))
 
 
-def confirm(
-    record: model.GroupRecord, granted: model.GroupGranted
-) -> record_editor.Proposal[claims.Granted | claims.Gone]:
-    """Turn a pending member into a confirmed one; drops the places it replaces."""
-    answer, after = _confirm_one(record, granted)
-    changed = after.to_state() if after is not record else None
-    return record_editor.Proposal(answer, changed, isinstance(answer, claims.Granted))
-
-
 def confirm_each(
     record: model.GroupRecord, grants: Sequence[model.GroupGranted]
 ) -> record_editor.Proposal[tuple[claims.Granted | claims.Gone, ...]]:
-    """Confirm each member of a group by itself."""
+    """Turn pending members into confirmed ones, each by itself."""
     answers, after = [], record
     for granted in grants:
         answer, after = _confirm_one(after, granted)
@@ -200,22 +173,8 @@ def _confirm_one(
         return claims.Gone(claim, granted.grant.claim_id), record
     if member.state is claims.ClaimState.CONFIRMED:
         return granted.grant, record
-    # A place is taken under the id of its claim; what it is called may differ.
-    replaced = [
-        other
-        for other, former in record.members.items()
-        if other[0] == claim.consumer and former.claim_id in claim.replaces.values()
-    ]
     standing = attrs.evolve(member, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
-    return granted.grant, record.without(replaced).with_member(place, standing)
-
-
-def leave(
-    record: model.GroupRecord, place: model.Place, member_id: str
-) -> record_editor.Proposal[bool]:
-    """Drop one member, whatever its state; says whether it was there."""
-    proposal = leave_each(record, {place: member_id})
-    return record_editor.Proposal(bool(proposal.answer), proposal.state)
+    return granted.grant, record.with_member(place, standing)
 
 
 def leave_each(
@@ -228,21 +187,6 @@ def leave_each(
         if (member := record.members.get(place)) is not None and member.claim_id == member_id
     )
     return record_editor.Proposal(dropped, record.without(dropped).to_state() if dropped else None)
-
-
-def drop(
-    record: model.GroupRecord,
-    places: Collection[model.Place],
-    settled: records.Cursor | None = None,
-) -> record_editor.Proposal[tuple[model.Place, ...]]:
-    """Drop some places; with a settlement, move it forward."""
-    dropped = tuple(sorted(record.members.keys() & set(places)))
-    if not dropped:
-        return record_editor.Proposal(())
-    left = record.without(dropped)
-    if settled is not None:
-        left = left.settled_up_to(settled)
-    return record_editor.Proposal(dropped, left.to_state())
 
 
 def confirmed(record: model.GroupRecord) -> tuple[model.Place, ...]:

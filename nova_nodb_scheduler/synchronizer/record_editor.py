@@ -119,10 +119,6 @@ class RecordEditor:
         """
         return self._decoded(key, self._synchronizer.read([key]))
 
-    def atomic(self, keys: int) -> bool:
-        """Say whether an edit of so many records can be all or nothing."""
-        return keys <= self._synchronizer.capabilities.atomic_keys
-
     def edit(self, key: records.RecordKey, propose: Propose[T]) -> Edited[T] | Unwritten:
         """Change one record; see :meth:`edit_all`."""
         return self.edit_all([(key, propose)])

@@ -3,9 +3,8 @@
 
 As with :class:`.conformance.ConformanceSuite`, a driver's author gives
 ``make_synchronizer()``. The cases ask whether the driver's compare-and-set,
-unknown outcomes and clock carry the promises of the claims ledgers; with a
-driver that declares several atomic keys they run over one write, with any
-other over the one-key protocol.
+unknown outcomes and clock carry the promises of the claims protocol, which
+needs no more than one key at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nova_nodb_scheduler.testing.conformance_claims import faults, groups, hosts
 
 class ClaimsConformance(
     hosts.HostClaims,
-    hosts.MultiClaims,
+    hosts.BatchClaims,
     groups.GroupClaims,
     faults.UnknownOutcomes,
     faults.Crashes,

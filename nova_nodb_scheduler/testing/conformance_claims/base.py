@@ -11,7 +11,8 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import claims, contract, group_claims, publisher
+from nova_nodb_scheduler.synchronizer import claim_batches, contract, publisher
+from nova_nodb_scheduler.testing import claiming
 from nova_nodb_scheduler.testing.conformance import base
 
 CAPACITY = {"VCPU": 4}
@@ -35,11 +36,8 @@ def fits(claim: model.Claim, record: model.ClaimRecord) -> bool:
     )
 
 
-def claim(
-    consumer: str, host: str, vcpus: int = 1, replaces: model.Granted | None = None
-) -> model.Claim:
-    former = {replaces.claim.host: replaces.claim_id} if replaces else {}
-    return model.Claim(consumer, host, {"VCPU": vcpus}, former)
+def claim(consumer: str, host: str, vcpus: int = 1) -> model.Claim:
+    return model.Claim(consumer, host, {"VCPU": vcpus})
 
 
 def state_of(number: int, _state: publisher.State | None) -> publisher.State:
@@ -83,7 +81,7 @@ def cut_off(client: contract.Synchronizer) -> None:
 
 
 class Scheduler:
-    """One scheduler: a client with both ledgers, which may be told to crash."""
+    """One scheduler: a client that claims, which may be told to crash."""
 
     def __init__(
         self,
@@ -98,7 +96,7 @@ class Scheduler:
         #: further: lets leases end without a wait.
         self.ahead_seconds = 0.0
         self._crash_after = crash_after
-        self.hosts = claims.ClaimLedger(
+        self.batches = claim_batches.ClaimBatches(
             client,
             writer,
             lambda: str(uuid.uuid4()),
@@ -107,23 +105,14 @@ class Scheduler:
             now_seconds=self._now_seconds,
             after_step=self._after_step,
         )
-        self.groups = group_claims.GroupLedger(
-            client,
-            self.hosts,
-            writer,
-            lambda: str(uuid.uuid4()),
-            lease_seconds,
-            now_seconds=self._now_seconds,
-            after_step=self._after_step,
-        )
+        self.hosts = claiming.Hosts(client, self.batches, self._now_seconds)
+        self.groups = claiming.Groups(client, self.batches, self._now_seconds)
 
     def claim(self, wanted: model.Claim) -> model.ClaimAnswer:
         return self.hosts.claim(wanted, lambda record: fits(wanted, record), self.client.head())
 
-    def claim_all(
-        self, wanted: Sequence[model.Claim]
-    ) -> tuple[model.Granted, ...] | model.Refused | model.Lost | model.Unknown:
-        return self.hosts.claim_all(wanted, fits, self.client.head())
+    def claim_each(self, wanted: Sequence[model.Claim]) -> dict[str, claim_batches.Answer]:
+        return self.batches.take(wanted, claim_batches.View(self.client.head(), fits))
 
     def join(
         self, group: group_model.Group, wanted: model.Claim

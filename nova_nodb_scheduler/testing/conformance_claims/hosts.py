@@ -9,7 +9,7 @@ from collections.abc import Callable
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import publisher
+from nova_nodb_scheduler.synchronizer import claim_batches, publisher, record_editor
 from nova_nodb_scheduler.testing.conformance_claims import base as cases
 
 
@@ -62,25 +62,6 @@ class HostClaims(cases.ClaimsCase):
         self.assertIsInstance(scheduler.hosts.confirm(first), model.Gone)
         self.granted(scheduler.hosts.confirm(second))
 
-    def test_a_claim_on_another_host_replaces_the_first_when_it_is_confirmed(self) -> None:
-        scheduler = self.scheduler()
-        first = self.granted(scheduler.claim(cases.claim("server", "host-a")))
-        self.granted(scheduler.hosts.confirm(first))
-        second = self.granted(scheduler.claim(cases.claim("server", "host-b", replaces=first)))
-        self.assertEqual({"server"}, self.consumers(scheduler, "host-a"))
-        self.granted(scheduler.hosts.confirm(second))
-        self.assertEqual(set(), self.consumers(scheduler, "host-a"))
-        self.assertEqual({"server"}, self.consumers(scheduler, "host-b"))
-
-    def test_a_replacement_leaves_a_newer_claim_on_the_former_host(self) -> None:
-        scheduler = self.scheduler()
-        first = self.granted(scheduler.claim(cases.claim("server", "host-a")))
-        second = self.granted(scheduler.claim(cases.claim("server", "host-b", replaces=first)))
-        scheduler.hosts.release(first)
-        self.granted(scheduler.claim(cases.claim("server", "host-a")))
-        self.granted(scheduler.hosts.confirm(second))
-        self.assertEqual({"server"}, self.consumers(scheduler, "host-a"))
-
     def test_source_and_destination_of_a_move_coexist(self) -> None:
         scheduler = self.scheduler()
         source = self.granted(scheduler.claim(cases.claim("server", "host-a")))
@@ -89,8 +70,9 @@ class HostClaims(cases.ClaimsCase):
         self.granted(scheduler.hosts.confirm(destination))
         self.assertEqual({"server"}, self.consumers(scheduler, "host-a"))
         self.assertEqual({"server"}, self.consumers(scheduler, "host-b"))
-        self.assertIsInstance(scheduler.hosts.release(source), model.Released)
-        self.assertIsInstance(scheduler.hosts.release(source), model.Gone)
+        for _ in range(2):
+            scheduler.hosts.release(source)
+            self.assertEqual(set(), self.consumers(scheduler, "host-a"))
         self.assertEqual({"server"}, self.consumers(scheduler, "host-b"))
 
     def test_a_lease_ends_by_the_back_ends_clock_and_its_owner_finds_the_claim_gone(
@@ -212,47 +194,44 @@ class HostClaims(cases.ClaimsCase):
         self.assertEqual(cases.CAPACITY, scheduler.hosts.read("host").used({}))
 
 
-class MultiClaims(cases.ClaimsCase):
-    """Several claims, all or nothing."""
+class BatchClaims(cases.ClaimsCase):
+    """Several claims of one call, each by itself."""
 
-    def test_all_claims_are_taken_or_none(self) -> None:
+    def test_what_does_not_fit_stays_out_and_the_others_are_taken(self) -> None:
         scheduler = self.scheduler()
-        first = scheduler.claim_all([cases.claim("a", "one", 2), cases.claim("b", "two", 2)])
-        assert isinstance(first, tuple)
-        self.assertEqual(["a", "b"], [granted.claim.consumer for granted in first])
         wanted = [
-            cases.claim("c", "two", 1),
-            cases.claim("d", "one", 1),
-            cases.claim("e", "two", 3),
+            cases.claim("a", "one", 2),
+            cases.claim("b", "two", 5),
+            cases.claim("c", "one", 3),
+            cases.claim("d", "one", 2),
         ]
-        self.refused(scheduler.claim_all(wanted), model.Reason.FULL)
-        self.assertEqual({"a"}, self.consumers(scheduler, "one"))
-        self.assertEqual({"b"}, self.consumers(scheduler, "two"))
+        answers = scheduler.claim_each(wanted)
+        self.assertEqual({"a", "d"}, self.consumers(scheduler, "one"))
+        self.assertEqual(set(), self.consumers(scheduler, "two"))
+        for consumer in ("b", "c"):
+            self.refused(answers[consumer], model.Reason.FULL)
+        held = [each for each in answers.values() if isinstance(each, claim_batches.Held)]
+        self.assertEqual(["a", "d"], sorted(each.granted.claim.consumer for each in held))
+        self.assertEqual([True, True], scheduler.batches.confirm(held))
+        scheduler.batches.release(held[:1])
+        self.assertEqual(1, len(self.consumers(scheduler, "one")))
 
-    def test_an_undo_leaves_what_stood_before_the_call(self) -> None:
-        scheduler = self.scheduler()
-        self.granted(scheduler.claim(cases.claim("a", "one")))
-        answer = scheduler.claim_all([cases.claim("a", "one"), cases.claim("b", "two", 5)])
-        self.refused(answer, model.Reason.FULL)
-        self.assertEqual({"a"}, self.consumers(scheduler, "one"))
-
-    def test_racing_multi_claims_never_exceed_any_host(self) -> None:
+    def test_racing_batches_never_exceed_any_host(self) -> None:
         def job(number: int) -> Callable[[], None]:
             scheduler = self.scheduler(f"scheduler-{number}")
             hosts = ["one", "two"] if number % 2 else ["two", "one"]
 
             def run() -> None:
                 for attempt in range(2):
-                    wanted = [cases.claim(f"{host}-{number}-{attempt}", host) for host in hosts]
-                    while isinstance(scheduler.claim_all(wanted), model.Lost):
-                        pass
+                    left = [cases.claim(f"{host}-{number}-{attempt}", host) for host in hosts]
+                    while left:
+                        answers = scheduler.claim_each(left)
+                        lost = record_editor.Unwritten.LOST
+                        left = [each for each in left if answers[each.consumer] is lost]
 
             return run
 
         self.in_threads([job(number) for number in range(cases.CLAIMERS)])
         reader = self.scheduler()
-        one, two = self.consumers(reader, "one"), self.consumers(reader, "two")
-        self.assertEqual(cases.CAPACITY["VCPU"], len(one))
-        self.assertEqual(
-            {name.partition("-")[2] for name in one}, {name.partition("-")[2] for name in two}
-        )
+        for host in ("one", "two"):
+            self.assertEqual(cases.CAPACITY["VCPU"], len(self.consumers(reader, host)))

@@ -15,8 +15,9 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
 from nova_nodb_scheduler.scheduling import choice, claimer, namespaces
-from nova_nodb_scheduler.synchronizer import claim_batches, claims
+from nova_nodb_scheduler.synchronizer import claim_batches
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
+from nova_nodb_scheduler.testing import claiming
 from tests.functional.nova_adapter import test_memory_decisions
 
 GROUP = str(uuid.uuid4())
@@ -24,7 +25,7 @@ GROUP = str(uuid.uuid4())
 
 class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
     def held(self, host: str) -> dict[str, model.HeldClaim]:
-        ledger = claims.ClaimLedger(self.runtime.synchronizer, "test", str, 1.0, lambda host: True)
+        ledger = claiming.stranger(self.runtime.synchronizer)
         return dict(ledger.read(self.nodes[host].uuid).claims)
 
     def stranger(self) -> ledger_claimer.LedgerClaimer:
@@ -124,9 +125,7 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             if not slept:
                 slept.extend(taken)
                 # What others do with a claim whose lease has ended.
-                ledger = claims.ClaimLedger(
-                    self.runtime.synchronizer, "x", str, 1.0, lambda host: True
-                )
+                ledger = claiming.stranger(self.runtime.synchronizer)
                 for each in taken:
                     ledger.release(each.grant.granted)
             return own(taken)
@@ -270,7 +269,7 @@ class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
     def test_claims_of_before_end(self):
         node = self.nodes["h1"].uuid
         synchronizer = self.runtime.synchronizer
-        ledger = claims.ClaimLedger(synchronizer, "old", lambda: "id", 0.1, lambda host: True)
+        ledger = claiming.stranger(synchronizer, 0.1)
         claim = model.Claim(str(uuid.uuid4()), node, {"VCPU": 4})
         answer = ledger.claim(claim, lambda record: True, synchronizer.head())
         self.assertIsInstance(answer, model.Granted)

@@ -12,7 +12,7 @@ import attrs
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
-from nova_nodb_scheduler.synchronizer import claims
+from nova_nodb_scheduler.testing import claiming
 from tests.functional.nova_adapter import test_memory_decisions
 
 
@@ -37,7 +37,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual({"claims not answered in time": 1}, self.runtime.candidates())
         self.assertEqual(2, self.used("h1")["VCPU"] + self.used("h2")["VCPU"])
         # The back end does answer: other schedulers see what was chosen.
-        ledger = claims.ClaimLedger(self.runtime.synchronizer, "test", str, 1.0, lambda host: True)
+        ledger = claiming.stranger(self.runtime.synchronizer)
         held = [ledger.read(node.uuid).claims for node in self.nodes.values()]
         self.assertEqual(set(uuids), set().union(*held))
         self.assertEqual(0, len(self.runtime.decisions.reservations))

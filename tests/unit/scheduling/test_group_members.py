@@ -68,6 +68,7 @@ class GroupMembersTest(testtools.TestCase):
             60.0,
         )
         record = group_claims.GroupRecord("g")
-        proposal = group_rules.join(record, [claim], joining)
+        proposal = group_rules.join_each(record, [claim], joining)
         self.assertFalse(proposal.accepted)
-        self.assertIs(model.Reason.GROUP_POLICY, proposal.answer.reason)
+        [broken] = proposal.answer
+        self.assertIs(model.Reason.GROUP_POLICY, broken.refused.reason)

@@ -20,9 +20,9 @@ from nova_nodb_scheduler.model import claims, namespaces, records
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.scheduling import namespaces as scheduling_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import claims as claims_ledger
-from nova_nodb_scheduler.synchronizer import group_claims, publisher, replication, replicator
+from nova_nodb_scheduler.synchronizer import claim_batches, publisher, replication, replicator
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.testing import claiming
 from nova_nodb_scheduler.wire import codec
 
 #: Small: the fewer hosts and places there are, the more often schedulers meet.
@@ -166,7 +166,7 @@ class Replica:
             ),
             clock=cluster.clock,
         )
-        self.hosts = claims_ledger.ClaimLedger(
+        self.batches = claim_batches.ClaimBatches(
             self.client,
             name,
             cluster.make_id,
@@ -174,14 +174,9 @@ class Replica:
             self.claimable,
             pause=lambda _: None,
         )
-        self.groups = group_claims.GroupLedger(
-            self.client,
-            self.hosts,
-            name,
-            cluster.make_id,
-            LEASE_SECONDS,
-            pause=lambda _: None,
-        )
+        now_seconds, pause = self.client.now_seconds, lambda _: None
+        self.hosts = claiming.Hosts(self.client, self.batches, now_seconds, pause)
+        self.groups = claiming.Groups(self.client, self.batches, now_seconds, pause)
 
     @property
     def view(self) -> records.Cursor | None:
@@ -206,17 +201,6 @@ class Replica:
         shown = {consumer: {"VCPU": vcpus} for consumer, vcpus in known.items()}
         used = record.used(shown, without=claim.consumer).get("VCPU", 0)
         return used + claim.resources["VCPU"] <= CAPACITY
-
-    def held(self, consumer: str, hosts: tuple[str, ...]) -> dict[str, str]:
-        """Ids of a consumer's claims on some hosts, as the store shows them."""
-        view = self.store.snapshot().namespace(scheduling_namespaces.CLAIM_RECORDS.name)
-        found = {}
-        for host in hosts:
-            stored = view.get(host)
-            held = stored.state.get("claims", {}).get(consumer) if stored else None
-            if held is not None:
-                found[host] = held["claim_id"]
-        return found
 
     def members(self, group: group_model.Group) -> dict[str, list[str]]:
         """Hosts by consumer of a group's servers, as the store shows them."""
@@ -305,7 +289,7 @@ class Cluster:
         if view is None or (name, host) in self.truth.servers:
             return
         leaves = tuple(h for h in HOSTS if leave and h != host and (name, h) in self.truth.servers)
-        claim = claims.Claim(name, host, {"VCPU": server.vcpus}, replica.held(name, leaves))
+        claim = claims.Claim(name, host, {"VCPU": server.vcpus})
         if server.group is TOGETHER:
             # Members on a host that is not published yet would be overlooked.
             if not all(replica.claimable(each) for each in HOSTS):
@@ -336,8 +320,8 @@ class Cluster:
         elif isinstance(answer, group_model.GroupGranted):
             self._granted(replica, Grant(answer.grant, answer, view.epoch, deadline, leaves))
 
-    def claim_all(self, replica: Replica, names: tuple[str, str], hosts: tuple[str, str]) -> None:
-        """Take two claims, or none."""
+    def claim_each(self, replica: Replica, names: tuple[str, str], hosts: tuple[str, str]) -> None:
+        """Take two claims in one call, each by itself."""
         view = replica.view
         wanted = [
             claims.Claim(name, host, {"VCPU": SERVERS[name].vcpus})
@@ -346,13 +330,10 @@ class Cluster:
         if view is None or any((c.consumer, c.host) in self.truth.servers for c in wanted):
             return
         deadline = self.clock.now + LEASE_SECONDS
-        try:
-            answer = replica.hosts.claim_all(wanted, replica.fits, view)
-        except errors.BackendUnavailable:
-            return
-        if isinstance(answer, tuple):
-            for granted in answer:
-                self._granted(replica, Grant(granted, None, view.epoch, deadline))
+        answers = replica.batches.take(wanted, claim_batches.View(view, replica.fits))
+        for answer in answers.values():
+            if isinstance(answer, claim_batches.Held):
+                self._granted(replica, Grant(answer.granted, None, view.epoch, deadline))
 
     def _granted(self, replica: Replica, grant: Grant) -> None:
         replica.grants.append(grant)

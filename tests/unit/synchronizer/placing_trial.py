@@ -31,9 +31,9 @@ from nova_nodb_scheduler.scheduling import (
     reservations,
     room,
 )
-from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_claims, group_rules
+from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
-from nova_nodb_scheduler.synchronizer import claims as ledger
+from nova_nodb_scheduler.testing import claiming
 
 #: Small: the fewer hosts and places there are, the more often schedulers meet.
 HOSTS = ("h1", "h2", "h3")
@@ -197,12 +197,8 @@ class Scheduler:
             ledger_claimer.LedgerClaimer(batches, self, sleep=lambda _: None),
             sleep=lambda _: None,
         )
-        self.ledger = ledger.ClaimLedger(
-            client, name, make_id, LEASE_SECONDS, lambda host: True, now_seconds=now_seconds
-        )
-        self.groups = group_claims.GroupLedger(
-            client, self.ledger, name, make_id, LEASE_SECONDS, now_seconds=now_seconds
-        )
+        self.ledger = claiming.Hosts(client, batches, now_seconds)
+        self.groups = claiming.Groups(client, batches, now_seconds)
 
     # -- views ----------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import claims as ledger
-from nova_nodb_scheduler.synchronizer import group_claims, settling
+from nova_nodb_scheduler.synchronizer import claim_batches, settling
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.testing import claiming
 from nova_nodb_scheduler.wire import codec
 from tests.unit.scheduling import claims, hosts
 
@@ -31,22 +31,17 @@ class World:
         #: The authority: allocations by provider by consumer; None: it does not answer.
         self.allocations = {}
         self.asked = []
-        self.ledger = ledger.ClaimLedger(
+        now_seconds = lambda: self.clock[0]  # noqa: E731 - the made one
+        batches = claim_batches.ClaimBatches(
             self.client,
             "scheduler",
             lambda: str(next(self.ids)),
             LEASE_SECONDS,
             lambda host: True,
-            now_seconds=lambda: self.clock[0],
+            now_seconds=now_seconds,
         )
-        self.groups = group_claims.GroupLedger(
-            self.client,
-            self.ledger,
-            "scheduler",
-            lambda: str(next(self.ids)),
-            LEASE_SECONDS,
-            now_seconds=lambda: self.clock[0],
-        )
+        self.ledger = claiming.Hosts(self.client, batches, now_seconds)
+        self.groups = claiming.Groups(self.client, batches, now_seconds)
         self.settler = self.make_settler(**options)
 
     def make_settler(self, **options):

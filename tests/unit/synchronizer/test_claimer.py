@@ -13,6 +13,7 @@ from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimer, namespaces
 from nova_nodb_scheduler.synchronizer import claims, group_claims
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.testing import claiming as ledgers
 from nova_nodb_scheduler.wire import codec
 from tests.unit.synchronizer import claiming
 
@@ -72,7 +73,7 @@ class ClaimerCase(testtools.TestCase):
         return answer
 
     def held(self, host: str) -> dict[str, model.HeldClaim]:
-        ledger = claims.ClaimLedger(self.one.client, "test", str, 1.0, lambda host: True)
+        ledger = ledgers.stranger(self.one.client)
         return dict(ledger.read(host).claims)
 
     def members(self, group: str) -> set[tuple[str, str]]:
@@ -165,7 +166,7 @@ class TakingTest(ClaimerCase):
     def test_a_view_behind_a_settlement_has_to_catch_up(self):
         claim = self.taken(*self.take(self.other, claiming.wanted("a", "h1")))
         self.assertEqual([True], self.other.claimer.confirm([claim]))
-        ledger = claims.ClaimLedger(self.one.client, "test", str, 1.0, lambda host: True)
+        ledger = ledgers.stranger(self.one.client)
         head = self.one.client.head()
         shown = records.Cursor(head.epoch, head.version + 10)
         self.assertEqual(("a",), ledger.settle("h1", ["a"], shown))
@@ -296,7 +297,7 @@ class CostTest(ClaimerCase):
 
     def test_a_refusal_by_what_is_remembered_is_looked_at_again(self):
         first = self.taken(*self.take(self.one, claiming.wanted("a", "h1", 2)))
-        stranger = claims.ClaimLedger(self.other.client, "x", str, 1.0, lambda host: True)
+        stranger = ledgers.stranger(self.other.client)
         stranger.release(first.grant.granted)
         self.taken(*self.take(self.one, claiming.wanted("b", "h1", 2)))
 

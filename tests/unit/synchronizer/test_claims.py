@@ -8,7 +8,7 @@ from nova_nodb_scheduler.testing import conformance_claims
 from nova_nodb_scheduler.testing.conformance_claims import base as conformance_claims_base
 
 
-class TestAtomicWrites(conformance_claims.ClaimsConformance):
+class TestManyKeys(conformance_claims.ClaimsConformance):
     def setUp(self):
         super().setUp()
         self.hub = memory.MemoryHub()
@@ -17,7 +17,7 @@ class TestAtomicWrites(conformance_claims.ClaimsConformance):
         return memory.MemorySynchronizer(shared_hub=self.hub)
 
 
-class TestOneKeyOnly(TestAtomicWrites):
+class TestOneKeyOnly(TestManyKeys):
     def make_synchronizer(self):
         return memory.MemorySynchronizer(memory.MemoryOptions(single_key=True), self.hub)
 
@@ -31,25 +31,6 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
 
     def make_synchronizer(self):
         return memory.MemorySynchronizer(memory.MemoryOptions(single_key=True), self.hub)
-
-    def test_a_multi_claim_that_cannot_go_on_is_undone(self):
-        scheduler, other = self.scheduler(), self.scheduler()
-        client = scheduler.client
-        writes = []
-        write = client.write
-
-        def second_fails(batch, *, atomic=False):
-            writes.append(batch)
-            if len(writes) == 2:
-                raise errors.BackendUnavailable("memory", "away for one write")
-            return write(batch, atomic=atomic)
-
-        client.write = second_fails
-        claim = conformance_claims_base.claim
-        with self.assertRaises(errors.BackendUnavailable):
-            scheduler.claim_all([claim("a", "one"), claim("b", "two")])
-        self.assertEqual(set(), self.consumers(other, "one"))
-        self.assertEqual(set(), self.consumers(other, "two"))
 
     def test_a_group_member_whose_host_cannot_be_claimed_is_taken_out(self):
         scheduler, other = self.scheduler(), self.scheduler()

@@ -64,7 +64,7 @@ class Machine(stateful.RuleBasedStateMachine):
     )
     def claim_two(self, number, names, hosts):
         if names[0] != names[1]:
-            self.cluster.claim_all(self.replica(number), names, hosts[:2])
+            self.cluster.claim_each(self.replica(number), names, hosts[:2])
 
     @stateful.rule(number=REPLICAS, which=st.integers(0, 3))
     def allocate(self, number, which):
