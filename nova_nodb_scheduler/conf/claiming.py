@@ -63,13 +63,16 @@ scheduler worker that is alone keeps it always. Without ``claims`` it has no eff
     ),
     cfg.FloatOpt(
         "allocation_batch_window_seconds",
-        default=0.0,
+        default=0.05,
         min=0,
         max=1,
         help="""
-How long the allocations of a request wait for those of others, to go to
-Placement in one call. With 0 nobody waits: only what queues up while as many
-calls as allowed are under way, or one to the same host, shares the next one.
+How long the allocations of a request wait at most for those of other requests
+that the same scheduler worker decides at this moment, to go to Placement in one
+call. A request that is alone never waits, nor does one whose company has come.
+With 0 nobody waits: only what queues up while as many calls as allowed are under
+way, or one to the same host, shares the next one. Raise it where Placement is
+the bottleneck: four servers in one call cost it two thirds of four calls.
 """,
     ),
     cfg.IntOpt(

@@ -121,6 +121,12 @@ class Decider:
         :raises NoValidHost: on proved state only
         :raises NeedsPlacement: see there; nothing was allocated
         """
+        if asked.queries is None:
+            return self._schedule(asked, view)
+        with self.parts.placement.writer.coming():
+            return self._schedule(asked, view)
+
+    def _schedule(self, asked: Asked, view: views_module.RequestView) -> list[list[Any]]:
         deadline = self._clock() + self._deadline_seconds
         while True:
             decided_at = self._clock()

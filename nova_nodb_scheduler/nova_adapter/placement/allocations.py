@@ -7,6 +7,7 @@ evacuations, resizes) goes Nova's own way and never comes here.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,8 +32,9 @@ class AllocationWriter:
     and never much beyond the deadline and the client's own timeouts.
 
     :param client: Nova's ``SchedulerReportClient``
-    :param batch_window_seconds: how long a write waits for company; 0: only
-        what queues up while another is under way shares a call
+    :param batch_window_seconds: how long a write waits at most for those that
+        are on their way (:meth:`coming`); 0: only what queues up while another
+        is under way shares a call
     :param max_batch_consumers: servers that share a call; a request with more
         still gets one call. Beyond 8 a server costs hardly less, and all wait
         for the slowest
@@ -68,6 +70,13 @@ class AllocationWriter:
     def calls(self) -> Mapping[str, int]:
         """HTTP calls so far, by kind: post, get, empty."""
         return dict(self._posting.calls)
+
+    def coming(self) -> contextlib.AbstractContextManager[None]:
+        """Say that this thread decides a request, and will probably write.
+
+        Others wait for its first write, or for the end of this. Not to be nested.
+        """
+        return self._batcher.coming()
 
     def write(
         self,

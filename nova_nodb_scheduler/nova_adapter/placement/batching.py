@@ -3,15 +3,17 @@
 
 A group commit without a thread of its own: of the threads that wait, one leads.
 It takes what is queued, makes the call, hands out the results and goes; the next
-one that still waits leads then. A lone caller never waits. Several calls may be
-under way at once, but only for work that has nothing in common.
+one that still waits leads then. A lone caller never waits; one that others are
+known to follow waits for them, for a bounded time. Several calls may be under way
+at once, but only for work that has nothing in common.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import attrs
@@ -61,8 +63,8 @@ class Batcher(Generic[Work, Result]):
 
     :param call: does some work, in the leader's thread, and returns a result
         for each; what it raises is raised to all callers concerned
-    :param window_seconds: how long a leader waits for company before its call;
-        0: not at all
+    :param window_seconds: how long a leader waits at most for those who said
+        that they come (:meth:`coming`); 0: not at all
     :param max_size: sizes of the work that shares a call; a single larger one
         still gets a call of its own
     :param max_calls: calls under way at once. More of them wait less for one
@@ -89,6 +91,30 @@ class Batcher(Generic[Work, Result]):
         #: Leaders at work or waiting for company, and what the calls under way touch.
         self._leaders = 0
         self._touched: set[Hashable] = set()
+        #: Threads that said so and have not submitted yet; each remembers its own.
+        self._coming = 0
+        self._said = threading.local()
+
+    @contextlib.contextmanager
+    def coming(self) -> Iterator[None]:
+        """Say that this thread will submit something soon, or be known not to.
+
+        Others wait for its first work, or for the end of this. Not to be nested.
+        """
+        with self._changed:
+            self._coming += 1
+        self._said.coming = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._come()
+                self._changed.notify_all()
+
+    def _come(self) -> None:
+        if getattr(self._said, "coming", False):
+            self._said.coming = False
+            self._coming -= 1
 
     def submit(
         self,
@@ -113,6 +139,7 @@ class Batcher(Generic[Work, Result]):
         until = None if patience_seconds is None else time.monotonic() + patience_seconds
         with self._changed:
             self._queue.append(place)
+            self._come()
             self._changed.notify_all()
         while True:
             batch = self._wait(place, until)
@@ -164,7 +191,7 @@ class Batcher(Generic[Work, Result]):
 
     def _is_full(self) -> bool:
         first = self._first()
-        if first is None or first.alone:
+        if first is None or first.alone or not self._coming:
             return True
         return sum(each.size for each in self._queue if self._is_free(each)) >= self._max_size
 

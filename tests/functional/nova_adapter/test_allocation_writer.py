@@ -452,19 +452,32 @@ class SharedCallsTest(WriterCase):
         self.assertEqual([3, 2, 9, 2], self.client.sizes)
         self.assertEqual({"VCPU": 16}, self.usages(host))
 
-    def test_a_window_waits_for_company(self) -> None:
-        self.writer = self.make(batch_window_seconds=5.0, max_batch_consumers=3)
-        host = self.provider(VCPU=99)
-        threads = [
-            threading.Thread(target=self.writer.write, args=([cloud.server(host)], LONG))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        # It was full before the window ended, and did not wait on.
-        self.assertEqual([3], self.client.sizes)
+    def test_a_window_waits_for_company_that_was_announced(self) -> None:
+        for bound, calls in ((3, 1), (16, 1), (2, 2)):
+            self.writer = self.make(batch_window_seconds=60.0, max_batch_consumers=bound)
+            host = self.provider(VCPU=99)
+            decided = threading.Barrier(3)
+            before = len(self.client.sizes)
+
+            def decide(host: str = host, decided: threading.Barrier = decided) -> None:
+                with self.writer.coming():
+                    decided.wait()
+                    self.writer.write([cloud.server(host)], LONG)
+
+            threads = [threading.Thread(target=decide) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            # It was full, or all had come, before the window ended.
+            self.assertEqual(calls, len(self.client.sizes) - before)
+
+    def test_a_window_keeps_nobody_who_is_alone(self) -> None:
+        self.writer = self.make(batch_window_seconds=60.0)
+        with self.writer.coming():
+            self.writer.write([cloud.server(self.provider(VCPU=9))], LONG)
+        self.writer.write([cloud.server(self.provider(VCPU=9))], LONG)
+        self.assertEqual([1, 1], self.client.sizes)
 
     def test_one_full_host_fails_one_request_at_two_calls(self) -> None:
         hosts = [self.provider(VCPU=1 if number == 9 else 9) for number in range(16)]

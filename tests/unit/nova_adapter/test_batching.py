@@ -86,14 +86,61 @@ class BatcherTest(testtools.TestCase):
         batcher = batching.Batcher(self.call, window_seconds=60.0, max_size=2)
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
-        leader.start()
-        while not batcher._leaders:
-            time.sleep(0.001)
-        error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.2)
+        with batcher.coming():
+            leader.start()
+            while not batcher._leaders:
+                time.sleep(0.001)
+            error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.2)
         self.assertTrue(error.taken)
         self.go.set()
         leader.join()
         self.assertEqual([[0, 1]], self.calls)
+
+    def test_a_caller_waits_for_the_others_that_said_they_come(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0)
+        said = threading.Barrier(3)
+
+        def come(number: int, seconds: float) -> None:
+            with batcher.coming():
+                said.wait()
+                time.sleep(seconds)
+                batcher.submit(number, 1)
+
+        threads = [threading.Thread(target=come, args=(number, number / 20)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([[0, 1, 2]], [sorted(each) for each in self.calls])
+
+    def test_nobody_waits_for_one_that_will_not_come_after_all(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0)
+        leader = threading.Thread(target=batcher.submit, args=(0, 1))
+        with batcher.coming():
+            leader.start()
+            while not batcher._leaders:
+                time.sleep(0.001)
+            self.assertEqual([], self.calls)
+        leader.join(10.0)
+        self.assertEqual([[0]], self.calls)
+
+    def test_nobody_waits_beyond_the_window(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=0.05)
+        with batcher.coming():
+            leader = threading.Thread(target=batcher.submit, args=(0, 1))
+            leader.start()
+            leader.join(10.0)
+        self.assertEqual([[0]], self.calls)
+
+    def test_who_comes_again_is_waited_for_once(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0)
+        with batcher.coming():
+            batcher.submit(0, 1)
+            batcher.submit(1, 1)
+            other = threading.Thread(target=batcher.submit, args=(2, 1))
+            other.start()
+            other.join(10.0)
+        self.assertEqual([[0], [1], [2]], self.calls)
 
     def test_a_lone_caller_calls_at_once_in_its_own_thread(self) -> None:
         batcher = batching.Batcher(self.call)
