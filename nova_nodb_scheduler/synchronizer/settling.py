@@ -40,6 +40,8 @@ from nova_nodb_scheduler.synchronizer import (
     settling_questions,
     settling_rules,
     settling_turns,
+    settling_waiting,
+    settling_watches,
 )
 from nova_nodb_scheduler.wire import codec
 
@@ -92,28 +94,6 @@ class SettlingStatus:
     unanswered: int = 0
 
 
-@attrs.define
-class _Watch:
-    """When to ask for a claim's allocations."""
-
-    next_at: float
-    pause_seconds: float
-
-
-@attrs.frozen
-class _Waiting:
-    """A record with claims.
-
-    :param ends_seconds: when the first lease in it ends, by the back end's clock
-    :param since: monotonic seconds when one of its claims last ended
-    """
-
-    consumers: frozenset[str]
-    ends_seconds: float
-    entries: frozenset[Any]
-    since: float
-
-
 @attrs.frozen
 class _Read:
     """A record as the back end has it."""
@@ -154,30 +134,35 @@ class Settler:
         self._store = store
         self._cursor = cursor
         self._now_seconds = now_seconds
-        self._options = options or SettlingOptions()
         self._clock = clock
+        self._is_own = is_own
         self._ledgers = {each.name: each for each in settling_rules.LEDGERS}
         self._subscription = store.subscribe(
             (*self._ledgers, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
         )
-        self._waiting: dict[records.RecordKey, _Waiting] = {}
-        self._by_consumer: dict[str, set[records.RecordKey]] = {}
+        self._waiting = settling_waiting.WaitingRecords(clock)
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
-        #: By record, then by entry and id: of confirmed claims that are not shown.
-        self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Watch]] = {}
-        self._turns = settling_turns.Turns(
-            is_own, self._options.rest_seconds, self._options.others_seconds, clock
-        )
         self._latest = latest or latest_records.LatestRecords()
-        self._lingering = settling_lingering.Lingering(self._options.linger_seconds, clock)
         self.questions = settling_questions.Questions(ask)
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
-        self._begun = False
         self._for_all = False
         self.status = SettlingStatus()
+        self.pace(options or SettlingOptions())
+
+    def pace(self, options: SettlingOptions) -> None:
+        """Settle by these paces and bounds from the next turn on, and look at everything then."""
+        self._options = options
+        self._watches = settling_watches.Watches(
+            options.ask_after_seconds, options.ask_most_seconds, self._clock
+        )
+        self._turns = settling_turns.Turns(
+            self._is_own, options.rest_seconds, options.others_seconds, self._clock
+        )
+        self._lingering = settling_lingering.Lingering(options.linger_seconds, self._clock)
+        self._begun = False
 
     @property
     def ready(self) -> bool:
@@ -226,11 +211,11 @@ class Settler:
 
     def _look(self) -> None:
         """Find what no change tells: leases that ended, claims to be asked for."""
-        now, now_seconds = self._clock(), self._now_seconds()
+        now_seconds = self._now_seconds()
         for key, waiting in self._waiting.items():
             if (
                 waiting.ends_seconds <= now_seconds
-                or any(watch.next_at <= now for watch in self._watches.get(key, {}).values())
+                or self._watches.is_due(key)
                 or self._lingering.is_due(key)
                 or self._turns.takes_over(key, waiting.since)
             ):
@@ -243,7 +228,6 @@ class Settler:
     ) -> None:
         if touched is None:
             self._waiting.clear()
-            self._by_consumer.clear()
             self._due.clear()
             self._watches.clear()
             self._answers.clear()
@@ -252,60 +236,31 @@ class Settler:
             self._turns.clear()
             self._look_at = float("-inf")
             for name in self._ledgers:
-                self._note_records(name, snapshot.namespace(name).keys(), snapshot)
+                self._note_claims(name, snapshot.namespace(name).keys(), snapshot)
             return
         for name in self._ledgers:
-            self._note_records(name, touched.get(name, ()), snapshot)
+            self._note_claims(name, touched.get(name, ()), snapshot)
         for name in (_NODES, _PROVIDERS):
             for uuid in touched.get(name, ()):
                 key = records.RecordKey(namespaces.CLAIM_RECORDS.name, uuid)
-                if key in self._waiting:
+                if self._waiting.get(key) is not None:
                     self._due[key] = None
                     if name == _PROVIDERS:
-                        self._hasten(key)
-        for key in self._of_servers(touched, snapshot):
+                        self._watches.hasten(key, self._options.hasten_seconds)
+        for key in self._waiting.of_servers(touched, snapshot):
             self._due[key] = None
-            self._hasten(key)
+            self._watches.hasten(key, self._options.hasten_seconds)
 
-    def _note_records(
+    def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
     ) -> None:
-        view = snapshot.namespace(name)
-        ledger = self._ledgers[name]
         for each in keys:
             key = records.RecordKey(name, each)
-            before = self._forget(key)
-            stored = view.get(each)
-            if stored is None:
-                continue
-            try:
-                entries = ledger.entries(each, stored.state, stored.version)
-            except (errors.NodbError, AttributeError, KeyError, TypeError, ValueError) as error:
-                LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
-                continue
-            if entries:
-                consumers = frozenset(map(ledger.consumer, entries))
-                leases = (held.deadline_seconds for held in entries.values())
-                ends = min((at for at in leases if at is not None), default=float("inf"))
-                here = frozenset(entries)
-                goes_on = before is not None and before.entries <= here
-                since = before.since if before is not None and goes_on else self._clock()
-                self._waiting[key] = _Waiting(consumers, ends, here, since)
-                for consumer in consumers:
-                    self._by_consumer.setdefault(consumer, set()).add(key)
+            if self._waiting.note(key, snapshot) is not None:
                 self._due[key] = None
             else:
-                self._watches.pop(key, None)
+                self._watches.forget(key)
                 self._lingering.forget(key)
-
-    def _forget(self, key: records.RecordKey) -> _Waiting | None:
-        waiting = self._waiting.pop(key, None)
-        for consumer in waiting.consumers if waiting is not None else ():
-            left = self._by_consumer[consumer]
-            left.discard(key)
-            if not left:
-                del self._by_consumer[consumer]
-        return waiting
 
     def _note_answers(self, answers: Iterable[settling_questions.Answer]) -> None:
         for answer in answers:
@@ -315,23 +270,6 @@ class Settler:
             key = answer.question.key
             self._answers.setdefault(key, {})[answer.question.entry] = answer
             self._due[key] = None
-
-    def _of_servers(
-        self, touched: Mapping[str, Collection[str]], snapshot: snapshot_module.Snapshot
-    ) -> set[records.RecordKey]:
-        found: set[records.RecordKey] = set()
-        for each in touched.get(_INSTANCES, ()):
-            found |= self._by_consumer.get(each.partition("@")[0], set())
-        migrations = snapshot.namespace(_MIGRATIONS)
-        for each in touched.get(_MIGRATIONS, ()):
-            for consumer in migrations.indexed(each, "instance") or ():
-                found |= self._by_consumer.get(consumer, set())
-        return found
-
-    def _hasten(self, key: records.RecordKey) -> None:
-        soon = self._clock() + self._options.hasten_seconds
-        for watch in self._watches.get(key, {}).values():
-            watch.next_at = min(watch.next_at, soon)
 
     def _wanted(
         self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
@@ -351,7 +289,8 @@ class Settler:
             if not self._turns.allows(key, waiting.since):
                 continue
             verdict = self._judge(key, stored.state, stored.version, evidence)
-            to_ask = self._to_ask(key, verdict.unshown, asks)
+            under_way = self.questions.under_way(key, verdict.unshown)
+            to_ask = self._watches.to_ask(key, verdict.unshown, under_way, asks)
             asks -= len(to_ask)
             if verdict.ended or to_ask or key in self._answers:
                 wanted[key] = to_ask
@@ -367,24 +306,6 @@ class Settler:
         ledger = self._ledgers[key.namespace]
         verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
         return self._lingering.judged(key, verdict) if ledger.lingers else verdict
-
-    def _to_ask(
-        self, key: records.RecordKey, unshown: Mapping[Any, str], at_most: int
-    ) -> frozenset[Any]:
-        now = self._clock()
-        pause = self._options.ask_after_seconds
-        before = self._watches.pop(key, {})
-        watches = {each: before.get(each) or _Watch(now + pause, pause) for each in unshown.items()}
-        if watches:
-            self._watches[key] = watches
-        asked: set[Any] = set()
-        under_way = self.questions.under_way(key, (entry for entry, _ in watches))
-        for (entry, _), watch in watches.items():
-            if now >= watch.next_at and len(asked) < at_most and entry not in under_way:
-                watch.pause_seconds = min(2 * watch.pause_seconds, self._options.ask_most_seconds)
-                watch.next_at = now + watch.pause_seconds
-                asked.add(entry)
-        return frozenset(asked)
 
     # -- ending -----------------------------------------------------------------------
 

@@ -26,7 +26,14 @@ from tests.nova_suite import feed, reporters
 QUIET_SECONDS = 15.0
 
 #: As an operator's minutes, for tests that take seconds.
-OPTIONS = settling.SettlingOptions(look_seconds=0.2, ask_after_seconds=1.0, hasten_seconds=0.2)
+OPTIONS = settling.SettlingOptions(
+    look_seconds=0.2,
+    ask_after_seconds=1.0,
+    hasten_seconds=0.2,
+    linger_seconds=0.0,
+    rest_seconds=0.0,
+    others_seconds=0.0,
+)
 
 
 class ClaimsLeft(AssertionError):
@@ -85,9 +92,7 @@ class EndingsFixture(fixtures.Fixture):
         for runtime in self._schedulers():
             duty = runtime.decisions.claim_duty if runtime.decisions is not None else None
             if duty is not None:
-                duty.settler._options = OPTIONS
-                duty.settler._lingering._seconds = 0.0
-                duty.settler.pause()
+                duty.settler.pace(OPTIONS)
         while any(left := self._held().values()) and time.monotonic() < deadline:
             self._report()
             time.sleep(0.5)
