@@ -28,12 +28,18 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
     numbering,
+    row_writes,
     schema,
     sequencing,
     statements,
 )
 
 PAGE_RECORDS = 1000
+#: By hand, see :func:`.statements.peek`.
+_CHANGED = (
+    "SELECT namespace, record_key, COALESCE(revision, version), version, deleted_at, payload "
+    "FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
+)
 KEYS_PER_STATEMENT = 500
 #: A wait keeps one transaction open (see :meth:`Reader.wait`), not for longer.
 _MAX_HOLD_SECONDS = 1.0
@@ -66,14 +72,8 @@ class Reader:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
-        query = (
-            statements.select_records()
-            .where(_RECORD.c.version > cursor.version)
-            .order_by(_RECORD.c.version)
-            .limit(limit)
-        )
         with self._database.reader() as connection:
-            changed = statements.to_records(connection.execute(query))
+            changed = _changed(connection, cursor.version, limit)
             row = statements.peek(connection)
         if not self._epochs.is_sound(row):
             row = self._epochs.current()
@@ -210,6 +210,12 @@ class Reader:
         if row is None or row.epoch != epoch or row.records_missing:
             raise contract.SnapshotInterrupted
         return page
+
+
+def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:
+    """Read the records with the next versions after one, in their order."""
+    text = _CHANGED.format(mark=row_writes.mark(connection))
+    return statements.to_records(connection.exec_driver_sql(text, (version, limit)))
 
 
 def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:

@@ -70,16 +70,20 @@ def clock(connection: sa.Connection) -> float:
     return float(connection.execute(statement).scalar_one())
 
 
+#: By hand, as SQLAlchemy's expressions cost three times what the database does,
+#: and each scheduler says this up to a hundred times a second.
+_PEEK = (
+    "SELECT epoch, version, floor, ordering, "  # noqa: S608
+    "COALESCE((SELECT MAX(version) FROM nodb_record), 0), "
+    "CASE WHEN EXISTS (SELECT 1 FROM nodb_record "
+    f"WHERE version = {schema.UNNUMBERED}) THEN 1 ELSE 0 END "
+    f"FROM nodb_sequence WHERE id = {schema.SEQUENCE_ID}"
+)
+
+
 def peek(connection: sa.Connection) -> SequenceRow | None:
     """Read the sequence, without a lock."""
-    newest = sa.select(sa.func.max(_RECORD.c.version)).scalar_subquery()
-    unnumbered = sa.exists().where(_RECORD.c.version == schema.UNNUMBERED)
-    statement = sa.select(
-        *_SEQUENCE_COLUMNS,
-        sa.func.coalesce(newest, 0),
-        sa.case((unnumbered, 1), else_=0),
-    ).where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
-    row = connection.execute(statement).one_or_none()
+    row = connection.exec_driver_sql(_PEEK).one_or_none()
     if row is None:
         return None
     return SequenceRow(row[0], row[1], row[2], row[3] or schema.COUNTER, row[4], bool(row[5]))
