@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 
 class Amounts(Mapping[str, int]):
@@ -22,6 +23,10 @@ class Amounts(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         (amount,) = struct.unpack_from("<q", self._numbers, self._names[name])
         return int(amount)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """See Mapping; without an exception for each name that is not there."""
+        return self[name] if name in self._names else default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

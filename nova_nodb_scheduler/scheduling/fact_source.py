@@ -162,6 +162,32 @@ class FactSource(whereabouts.Whereabouts):
         claims = self.claims(uuid)
         if unshown is None:
             unshown = self.unshown(uuid) if claims else claim_facts.NOTHING
+        return self._counted(uuid, read, claims, unshown)
+
+    def unclaimed_providers(self) -> Callable[[str], host_facts.ProviderFacts | None]:
+        """Return what says the same as :meth:`provider` of hosts that have no claims.
+
+        For very many hosts: all records are looked at once, here.
+        """
+        read: dict[str, host_facts.ProviderFacts] = dict(
+            zip(self._providers.row_keys(), self._providers.kept_digests(), strict=True)
+        )
+
+        def provider(uuid: str) -> host_facts.ProviderFacts | None:
+            found = read.get(uuid)
+            if found is None:
+                return None
+            return self._counted(uuid, found, {}, claim_facts.NOTHING)
+
+        return provider
+
+    def _counted(
+        self,
+        uuid: str,
+        read: host_facts.ProviderFacts,
+        claims: Mapping[str, claims_model.HeldClaim],
+        unshown: claim_facts.Unshown,
+    ) -> host_facts.ProviderFacts:
         # What this process promised stands in its claim, once that came back.
         consumers = promises.Consumers(self._providers, uuid, claims)
         unseen = self._reservations.unseen(uuid, consumers, read.generation)

@@ -9,7 +9,7 @@ the time is taken over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from nova_nodb_scheduler.scheduling import (
     promises,
     provider_facts,
 )
-from nova_nodb_scheduler.store import host_state_store, subscription
+from nova_nodb_scheduler.store import collector, host_state_store, subscription
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 LOG = logging.getLogger(__name__)
@@ -133,7 +133,8 @@ class FrameKeeper:
             lapsed = self._reservations.expire()
             if touched is None or former is None or not sound:
                 self._claimed_hosts.take_all(source)
-                self._take_all(source)
+                with collector.at_rest():
+                    self._take_all(source)
             else:
                 claimed = self._claimed_hosts.take(
                     touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source
@@ -159,7 +160,7 @@ class FrameKeeper:
             if not source.has_node(uuid):
                 self._engine.remove(uuid)
         if self._memberships.faultless:
-            self._take_new_hosts(source)
+            self._take_new_hosts(source, before)
         for uuid in source.node_uuids():
             if frame.row_of(uuid) is None or uuid in before:
                 self._take_host(source, uuid)
@@ -168,12 +169,14 @@ class FrameKeeper:
         if self._unreadable:
             self._tell_of_unreadable()
 
-    def _take_new_hosts(self, source: fact_source.FactSource) -> None:
-        """Take hosts in that the frame does not hold, all at once."""
+    def _take_new_hosts(self, source: fact_source.FactSource, known: Container[str]) -> None:
+        """Take hosts in that the frame does not hold, all at once.
+
+        :param known: uuids of those that it holds
+        """
         frame = self._engine.frame
         nodes = source.snapshot.namespace(_NODES)
         frame.expect(len(nodes))
-        known = _Known(frame)
         for batch in host_batches.read(source, nodes, self._ratios, self._memberships.of, known):
             frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
 
@@ -344,13 +347,3 @@ class FrameKeeper:
             "understood; the latest is %(uuid)s: %(reason)s",
             {"count": len(self._unreadable), "uuid": uuid, "reason": reason},
         )
-
-
-class _Known:
-    """The uuids of the hosts a frame holds."""
-
-    def __init__(self, frame: host_frame.HostFrame) -> None:
-        self._frame = frame
-
-    def __contains__(self, uuid: object) -> bool:
-        return self._frame.row_of(str(uuid)) is not None

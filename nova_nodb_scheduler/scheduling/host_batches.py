@@ -59,33 +59,30 @@ def read(
     :param nodes: the compute nodes of the source's snapshot
     :param aggregates: uuids of aggregates by host name
     """
-    texts = {
-        name: (nodes.vocabulary(name), nodes.column(name).tolist())
+    names = (
+        map(nodes.vocabulary(name).texts().__getitem__, nodes.column(name).tolist())
         for name in ("cell", "host", "hypervisor_hostname")
-    }
-    (cells, cell_codes), (hosts, host_codes), (names, name_codes) = texts.values()
-    running = source.services.of_all()
-    found = zip(
-        nodes.row_keys(), nodes.kept_digests(), cell_codes, host_codes, name_codes, strict=True
     )
+    running = source.services.of_all()
+    claimed = set(filter(source.is_claimed, source.claimed_uuids()))
+    provider = source.unclaimed_providers()
     kept: list[bytes] = []
     places: list[host_places.Place] = []
     services: list[service_facts.ServiceFacts] = []
     providers: list[host_facts.ProviderFacts | None] = []
-    for key, digest, cell_code, host_code, name_code in found:
-        if type(digest) is not bytes or key in known or source.is_claimed(key):
+    for key, digest, cell, host, node in zip(
+        nodes.row_keys(), nodes.kept_digests(), *names, strict=True
+    ):
+        if type(digest) is not bytes or key in known or key in claimed:
             continue
-        place = host_places.Place(
-            key, cells.text(cell_code), hosts.text(host_code), names.text(name_code)
-        )
-        service = running.get((place.cell, place.host), _NO_SERVICE)
+        service = running.get((cell, host), _NO_SERVICE)
         # A column does not tell an empty text from none, as indexes do.
-        if isinstance(service, errors.InvalidRecord) or not (place.cell and place.host):
+        if isinstance(service, errors.InvalidRecord) or not (cell and host):
             continue
         kept.append(digest)
-        places.append(place)
+        places.append(host_places.Place(key, cell, host, node))
         services.append(service)
-        providers.append(source.provider(key))
+        providers.append(provider(key))
         if len(kept) == _HOSTS_AT_A_TIME:
             yield _batch(kept, places, services, providers, ratios, aggregates)
             kept, places, services, providers = [], [], [], []

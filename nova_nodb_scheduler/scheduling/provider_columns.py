@@ -75,16 +75,25 @@ class ProviderColumns:
     ) -> None:
         """Take over the providers of many rows that had none."""
         values: dict[str, tuple[list[int], list[tuple[int, int, int, int, int]]]] = {}
+        # Hosts of a kind share their inventories.
+        kinds: dict[int, list[tuple[str, tuple[int, int, int, int, int]]]] = {}
         for row, provider in zip(rows, providers, strict=True):
             self._providers[row] = provider
             if provider is None:
                 continue
             if _shape(provider) != _PLAIN_SHAPE:
                 self._put_tree(row, None, provider)
-            for name, inventory in provider.inventories.items():
+            kind = kinds.get(id(provider.inventories))
+            if kind is None:
+                kind = kinds[id(provider.inventories)] = [
+                    (name, _resource(inventory, 0))
+                    for name, inventory in provider.inventories.items()
+                ]
+            used = provider.used.get
+            for name, (capacity, _none, least, greatest, step) in kind:
                 its_rows, its_values = values.setdefault(name, ([], []))
                 its_rows.append(row)
-                its_values.append(_resource(inventory, provider.used.get(name, 0)))
+                its_values.append((capacity, used(name, 0), least, greatest, step))
         for name, (its_rows, its_values) in values.items():
             if name not in self._resources:
                 self._resources[name] = columns.ResourceColumns(self._rows)

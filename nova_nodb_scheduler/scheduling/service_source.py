@@ -36,7 +36,7 @@ class ServiceSource:
         """Return what :meth:`of_host` says, or raises, of each host that has one."""
         view = self._view
         columns = (
-            map(view.vocabulary(name).text, view.column(name).tolist())
+            map(view.vocabulary(name).texts().__getitem__, view.column(name).tolist())
             for name in ("cell", "host", "binary")
         )
         latest: dict[tuple[str, str], tuple[str, Any]] = {}
@@ -46,19 +46,8 @@ class ServiceSource:
             known = latest.get((cell, host))
             if binary == COMPUTE_BINARY and host and (known is None or known[0] < key):
                 latest[cell, host] = (key, facts)
-        return {place: self._seen(key, facts) for place, (key, facts) in latest.items()}
-
-    def _seen(
-        self, key: str, facts: service_facts.ServiceFacts | errors.InvalidRecord
-    ) -> service_facts.ServiceFacts | errors.InvalidRecord:
-        if isinstance(facts, errors.InvalidRecord):
-            return facts
-        seen: float | errors.InvalidRecord | None = self._liveness.digest(key)
-        if seen is None or isinstance(seen, errors.InvalidRecord):
-            return facts if seen is None else seen
-        return service_facts.ServiceFacts(
-            facts.has_service, facts.disabled, facts.forced_down, seen
-        )
+        heard = dict(zip(self._liveness.row_keys(), self._liveness.kept_digests(), strict=True))
+        return {place: _seen(facts, heard.get(key)) for place, (key, facts) in latest.items()}
 
     def host_of_service(self, key: str) -> tuple[str, str] | None:
         """Return (cell, host) of a nova-compute service; None for any other."""
@@ -91,3 +80,15 @@ class ServiceSource:
             raise facts
         seen = self.last_seen_seconds(key)
         return facts if seen is None else attrs.evolve(facts, last_seen_seconds=seen)
+
+
+def _seen(
+    facts: service_facts.ServiceFacts | errors.InvalidRecord,
+    seen: float | errors.InvalidRecord | None,
+) -> service_facts.ServiceFacts | errors.InvalidRecord:
+    """Return a service's facts with its last heartbeat, or what is wrong with its records."""
+    if isinstance(facts, errors.InvalidRecord) or seen is None:
+        return facts
+    if isinstance(seen, errors.InvalidRecord):
+        return seen
+    return service_facts.ServiceFacts(facts.has_service, facts.disabled, facts.forced_down, seen)

@@ -8,14 +8,12 @@ before its page was read. What is written behind the cursor the feed brings.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Iterator, Sequence
 
 import attrs
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import collector, host_state_store
 from nova_nodb_scheduler.synchronizer import contract, intake, quarantine
 
 #: Records packed before readers get a turn: some 5 ms.
@@ -105,7 +103,7 @@ class Rebuild:
         reading = self._reading
         if reading is None:
             raise RuntimeError("no snapshot was begun")
-        with _collector_at_rest():
+        with collector.at_rest():
             page = next(reading.pages, None)
             if page is None:
                 return self._end(reading)
@@ -128,20 +126,3 @@ class Rebuild:
         self.count += 1
         self.generation += 1
         return reading.cursor
-
-
-@contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Keep Python's collector of cycles from running meanwhile.
-
-    The states of a page are many objects without a cycle among them; looking
-    for one again and again took a fifth of the time to ready.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -74,7 +74,7 @@ def _provider(uuid, children, used, total):
 class OneByOne(frame_keeper.FrameKeeper):
     """Takes no hosts in together."""
 
-    def _take_new_hosts(self, source):
+    def _take_new_hosts(self, source, known):
         pass
 
 
