@@ -2,7 +2,7 @@
 """When a driver that must ask for news asks: often while some come, seldom while none do.
 
 A fixed pause is wrong in both states: 100 ms are felt in every decision of a
-busy cloud, 20 ms are fifty useless questions a second to each worker of an
+busy cloud, 25 ms are forty useless questions a second to each worker of an
 idle one. So the pause follows the news: half their mean distance, which is at
 most two looks for each that comes, within the two intervals that an operator
 sets. That news came lately is not enough, for an idle cloud is never silent:
@@ -23,7 +23,7 @@ import attrs
 from nova_nodb_scheduler import errors
 
 #: Between two looks where news come all the time, unless configured.
-BUSY_SECONDS = 0.02
+BUSY_SECONDS = 0.025
 
 _LOOKS_FOR_EACH_NEWS = 2
 #: Part of a silence that the pause grows to.

@@ -62,7 +62,7 @@ quiet time; each look is one request of about 100 bytes. While changes come,
         help="""
 Time between two looks while changes come all the time, in seconds; not more
 than ``poll_interval_seconds``, which is the default where that is less than
-0.02. In between a worker looks about twice for each change. It is the delay
+0.025. In between a worker looks about twice for each change. It is the delay
 that the feed adds to most changes of a busy cloud: lower it for fresher
 states, raise it to spare the processors where there are many workers.
 """,

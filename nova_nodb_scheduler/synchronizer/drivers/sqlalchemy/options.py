@@ -139,7 +139,7 @@ change after a quiet time; raise it to spare the database. While changes come,
         help="""
 Time between two looks at the database while changes come all the time, in
 seconds; not more than ``poll_interval_seconds``, which is the default where
-that is less than 0.02.
+that is less than 0.025.
 
 In between a worker looks about twice for each change, so a quiet cloud costs
 no more than the idle interval says. It is the delay that the feed adds to most

@@ -71,7 +71,7 @@ def clock(connection: sa.Connection) -> float:
 
 
 #: By hand, as SQLAlchemy's expressions cost three times what the database does,
-#: and each scheduler says this up to a hundred times a second.
+#: and each scheduler says this up to eighty times a second.
 _PEEK = (
     "SELECT epoch, version, floor, ordering, "  # noqa: S608
     "COALESCE((SELECT MAX(version) FROM nodb_record), 0), "
