@@ -9,6 +9,7 @@ Google cell, few of which make up nearly all of it). The shares below are synthe
 
 from __future__ import annotations
 
+import functools
 import random
 import uuid
 from collections.abc import Iterator, Mapping
@@ -61,11 +62,11 @@ class Host:
     def name(self) -> str:
         return f"compute-{self.number:06d}"
 
-    @property
+    @functools.cached_property
     def uuid(self) -> str:
         return str(uuid.uuid5(_NAMES, f"node {self.number}"))
 
-    @property
+    @functools.cached_property
     def service_uuid(self) -> str:
         return str(uuid.uuid5(_NAMES, f"service {self.number}"))
 
