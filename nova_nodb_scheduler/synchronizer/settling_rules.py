@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -36,7 +37,7 @@ class Verdict:
         return self.expired.union(self.settled)
 
 
-class Ledger(Protocol):
+class Ledger(abc.ABC):
     """The records of one kind: of hosts or of server groups. No I/O."""
 
     name: str
@@ -48,10 +49,38 @@ class Ledger(Protocol):
 
         :param version: of the record's last write
         """
+        return self._entries(self._record(key, state, version))
 
+    def without(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        entries: Collection[Any],
+        settled: records.Cursor | None,
+    ) -> Mapping[str, Any]:
+        """Return the state to write once some entries are dropped.
+
+        An emptied record stays: a tombstone would forget the settlement.
+        """
+        left = self._record(key, state, version).without(entries)
+        return (left.settled_up_to(settled) if settled else left).to_state()
+
+    @abc.abstractmethod
+    def _record(
+        self, key: str, state: Mapping[str, Any], version: int
+    ) -> model.ClaimRecord | group_model.GroupRecord:
+        """Return a record as it was read."""
+
+    @abc.abstractmethod
+    def _entries(self, record: Any) -> Mapping[Any, Any]:
+        """Return what is claimed in a record."""
+
+    @abc.abstractmethod
     def consumer(self, entry: Any) -> str:
         """Return whose an entry is."""
 
+    @abc.abstractmethod
     def judge(
         self,
         key: str,
@@ -62,6 +91,7 @@ class Ledger(Protocol):
     ) -> Verdict:
         """Tell what has served."""
 
+    @abc.abstractmethod
     def is_needed(
         self,
         key: str,
@@ -72,27 +102,18 @@ class Ledger(Protocol):
     ) -> bool:
         """Say whether anything stands behind an unshown entry."""
 
-    def without(
-        self,
-        key: str,
-        state: Mapping[str, Any],
-        version: int,
-        entries: Collection[Any],
-        settled: records.Cursor | None,
-    ) -> Mapping[str, Any]:
-        """Return the state to write once some entries are dropped."""
 
-
-class Hosts:
+class Hosts(Ledger):
     """Claims on hosts, by consumer."""
 
     name = namespaces.CLAIM_RECORDS.name
     lingers = False
 
-    def entries(
-        self, key: str, state: Mapping[str, Any], version: int
-    ) -> Mapping[str, model.HeldClaim]:
-        return model.ClaimRecord.from_state(key, state, version).claims
+    def _record(self, key: str, state: Mapping[str, Any], version: int) -> model.ClaimRecord:
+        return model.ClaimRecord.from_state(key, state, version)
+
+    def _entries(self, record: model.ClaimRecord) -> Mapping[str, model.HeldClaim]:
+        return record.claims
 
     def consumer(self, entry: str) -> str:
         return entry
@@ -105,7 +126,7 @@ class Hosts:
         evidence: settling_evidence.Evidence,
         now_seconds: float,
     ) -> Verdict:
-        record = model.ClaimRecord.from_state(key, state, version)
+        record = self._record(key, state, version)
         shown_at = evidence.shown_at(key)
         confirmed = claim_rules.confirmed(record, record.claims)
         settled = {
@@ -130,20 +151,8 @@ class Hosts:
     ) -> bool:
         return evidence.is_needed(key, entry, held, allocations)
 
-    def without(
-        self,
-        key: str,
-        state: Mapping[str, Any],
-        version: int,
-        entries: Collection[str],
-        settled: records.Cursor | None,
-    ) -> Mapping[str, Any]:
-        left = model.ClaimRecord.from_state(key, state, version).without(entries)
-        # An emptied record stays: a tombstone would forget the settlement.
-        return (left.settled_up_to(settled) if settled else left).to_state()
 
-
-class Groups:
+class Groups(Ledger):
     """Places in server groups, by consumer and host.
 
     A request names the members that its group had when it was made. One that
@@ -153,10 +162,13 @@ class Groups:
     name = namespaces.GROUP_CLAIMS.name
     lingers = True
 
-    def entries(
-        self, key: str, state: Mapping[str, Any], version: int
+    def _record(self, key: str, state: Mapping[str, Any], version: int) -> group_model.GroupRecord:
+        return group_model.GroupRecord.from_state(key, state, version)
+
+    def _entries(
+        self, record: group_model.GroupRecord
     ) -> Mapping[group_model.Place, group_model.Member]:
-        return group_model.GroupRecord.from_state(key, state, version).members
+        return record.members
 
     def consumer(self, entry: group_model.Place) -> str:
         return entry[0]
@@ -169,7 +181,7 @@ class Groups:
         evidence: settling_evidence.Evidence,
         now_seconds: float,
     ) -> Verdict:
-        record = group_model.GroupRecord.from_state(key, state, version)
+        record = self._record(key, state, version)
         shown_at = 0
         settled = {}
         confirmed = group_rules.confirmed(record)
@@ -194,17 +206,6 @@ class Groups:
         allocations: settling_evidence.Allocations,
     ) -> bool:
         return evidence.is_place_needed(entry, allocations)
-
-    def without(
-        self,
-        key: str,
-        state: Mapping[str, Any],
-        version: int,
-        entries: Collection[group_model.Place],
-        settled: records.Cursor | None,
-    ) -> Mapping[str, Any]:
-        left = group_model.GroupRecord.from_state(key, state, version).without(entries)
-        return (left.settled_up_to(settled) if settled else left).to_state()
 
 
 def _confirm_of(member: group_model.Member) -> str:
