@@ -20,6 +20,9 @@ _SPARE = 6
 """Slots that are free while servers come and go."""
 _BEYOND = 4
 """Servers beyond the last slot."""
+_TAKERS = ("nova-api", "nova-super-conductor")
+"""What these have taken when they stop Nova forgets, stock or not: the API between a server's new
+task state and the message, the conductor between the message and its thread."""
 _QUIET_SECONDS = 240.0
 _REFUSAL = "No valid host was found"
 
@@ -139,7 +142,10 @@ class _Moves:
         conductors = [name for name in names if "conductor" in name]
         for name in (*schedulers, *conductors, "nova-api"):
             began = time.monotonic()
-            stack.restart(name, graceful=True)
+            with self._traffic.held() if name in _TAKERS else contextlib.nullcontext():
+                stack.stop(name, graceful=True)
+            stack.start(name)
+            stack.wait_ready(name)
             self._trial.say(f"{name} restarted in {time.monotonic() - began:.1f} s")
 
     def _look(self, target: BackEnd) -> None:

@@ -64,15 +64,21 @@ class Traffic:
     @contextlib.contextmanager
     def paused(self) -> Iterator[list[str]]:
         """Ask for no server and delete none; gives the names of those that did not settle."""
+        with self.held():
+            deadline = time.monotonic() + _SETTLED_SECONDS
+            while self.unsettled() and time.monotonic() < deadline:
+                time.sleep(_ROUND_SECONDS / 2)
+            yield self.unsettled()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Send no request to the API; what was asked for is built and deleted meanwhile."""
         self._paused.set()
         try:
-            deadline = time.monotonic() + _SETTLED_SECONDS
             quiet_from = self._rounds + 2
-            while self._rounds < quiet_from or (self.unsettled() and time.monotonic() < deadline):
+            while self._rounds < quiet_from and self._thread.is_alive():
                 time.sleep(_ROUND_SECONDS / 2)
-                if not self._thread.is_alive():
-                    break
-            yield self.unsettled()
+            yield
         finally:
             self._paused.clear()
 

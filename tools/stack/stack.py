@@ -81,16 +81,16 @@ class Stack:
         service = services.service(self.settings, name)
         self.processes.start(name, service.command, service.environment)
 
-    def stop(self, name: str) -> None:
-        """End one process and wait until it is gone."""
-        self.processes.stop(name, services.service(self.settings, name).end_signal)
-
-    def restart(self, name: str, graceful: bool = False) -> None:
-        """End, start, and wait until it serves. ``graceful``: what is under way is ended first."""
+    def stop(self, name: str, graceful: bool = False) -> None:
+        """End one process and wait until it is gone. ``graceful``: what it does is ended first."""
         if graceful:
             self.processes.stop(name, signal.SIGTERM, _GRACEFUL_SECONDS)
         else:
-            self.stop(name)
+            self.processes.stop(name, services.service(self.settings, name).end_signal)
+
+    def restart(self, name: str) -> None:
+        """End, start, and wait until it serves."""
+        self.stop(name)
         self.start(name)
         self.wait_ready(name)
 
