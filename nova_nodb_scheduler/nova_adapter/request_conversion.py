@@ -57,7 +57,8 @@ def request(
 
 def _get(spec: Any, name: str) -> Any:
     """Return a field of a versioned object, None where it was never set."""
-    return getattr(spec, name) if name in spec else None
+    # Where the object keeps it: to ask it first whether it is set takes four times as long.
+    return getattr(spec, base.get_attrname(name), None)
 
 
 def _flavor(flavor: Any) -> requests.Flavor:
