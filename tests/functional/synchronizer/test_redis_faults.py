@@ -194,7 +194,7 @@ class TestLosses(redis_case.RedisCase):
 class TestRestoredData(redis_case.RedisCase):
     """A server that comes back with data, complete or not: nobody can tell which."""
 
-    options = ("--appendonly", "yes", "--appendfsync", "always", "--save", "3600 1000000")
+    options = ("--appendonly", "yes", "--appendfsync", "always", "--save", "3600", "1000000")
 
     def test_a_restart_with_persistence_begins_a_new_epoch(self) -> None:
         self._restart(lambda: None)
@@ -207,10 +207,12 @@ class TestRestoredData(redis_case.RedisCase):
         shutil.copy(dump, kept)
 
         def restore() -> None:
-            shutil.rmtree(self.server.directory / "appendonlydir")
+            # A directory from Redis 7 on, a file before.
+            shutil.rmtree(self.server.directory / "appendonlydir", ignore_errors=True)
+            (self.server.directory / "appendonly.aof").unlink(missing_ok=True)
             shutil.copy(kept, dump)
             # With an append-only file switched on, a dump alone is not read.
-            self.server._options = ("--save", "3600 1000000")
+            self.server._options = ("--save", "3600", "1000000")
 
         self._restart(restore)
 
@@ -425,7 +427,7 @@ class TestFullServer(redis_case.RedisCase):
 
 
 class TestFailingDisk(redis_case.RedisCase):
-    options = ("--save", "3600 1000000", "--stop-writes-on-bgsave-error", "yes")
+    options = ("--save", "3600", "1000000", "--stop-writes-on-bgsave-error", "yes")
 
     def test_a_server_that_cannot_save_refuses_by_name_and_loses_nothing(self) -> None:
         client = self.client()
