@@ -39,13 +39,17 @@ def of(run: world.World) -> Result:
     """Return what a finished run came to."""
     found = run.measures
     seconds = found.decisions[-1][0] if found.decisions else 0.0
-    lags = run.feed_lags.of(run.reporter.figures.published)
+    # What is published while claims come to rest meets schedulers that are idle.
+    last = run.began_at + seconds
+    published = [each for each in run.reporter.figures.published if each[0] <= last]
+    lags = run.feed_lags.of(published)
+    rate = sum(count for _, _, count in published) / seconds if seconds else None
     return Result(
         strategy=run.options.strategy.name,
         figures={
             **_decided(found, seconds),
             **_harm(run),
-            **_feed(run, lags, seconds),
+            **_feed(run, lags, rate),
             "fill_share": run.ledger.used_share(),
             "choices_digest": digest(found.sequence),
         },
@@ -94,7 +98,7 @@ def _harm(run: world.World) -> dict[str, Any]:
     }
 
 
-def _feed(run: world.World, lags: Sequence[float], seconds: float) -> dict[str, Any]:
+def _feed(run: world.World, lags: Sequence[float], rate: float | None) -> dict[str, Any]:
     reporter = run.reporter.figures
     first = [each.ready_seconds[0] for each in run.schedulers if each.ready_seconds]
     again = [seconds for each in run.schedulers for seconds in each.ready_seconds[1:]]
@@ -102,7 +106,7 @@ def _feed(run: world.World, lags: Sequence[float], seconds: float) -> dict[str, 
         "stale_seconds": measures.spread(run.measures.stale_seconds),
         "feed_lag_seconds": measures.spread(lags),
         "batches_followed": len(lags),
-        "updates_per_second": reporter.updates / seconds if seconds else None,
+        "updates_per_second": rate,
         "unproved_decisions": run.measures.unproved,
         "ready_seconds": measures.spread(first),
         "ready_again_seconds": measures.spread(again),

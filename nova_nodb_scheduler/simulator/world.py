@@ -115,7 +115,8 @@ class World:
         )
         self._end_seconds = timeline.end_seconds(faults)
         self._faults = faults
-        self._began = 0.0
+        #: Monotonic seconds.
+        self.began_at = 0.0
         #: Claims left at the end whose servers do not stand there; -1: not known.
         self.leaked_claims = 0
 
@@ -176,7 +177,7 @@ class World:
 
     def _begin(self) -> None:
         self._clock.start()
-        self._began = time.monotonic()
+        self.began_at = time.monotonic()
         for fault in self._faults:
             self._events.at(fault.at_seconds, functools.partial(self._mischief.begin, fault))
         self._events.at(0.0, self._ticks.tick)
@@ -213,7 +214,7 @@ class World:
     def _watch(self) -> None:
         at = time.monotonic()
         waits = self._queue.waits_or_will
-        self.measures.demand(at - self._began, is_there=waits or self._is_deciding)
+        self.measures.demand(at - self.began_at, is_there=waits or self._is_deciding)
         if at - self._told_at > 0.2:
             self._told_at = at
             measures = self.measures
@@ -236,7 +237,7 @@ class World:
             self._queue.put_off(number)
             return
         at = time.monotonic()
-        self.measures.decided(at - self._began, now, decision)
+        self.measures.decided(at - self.began_at, now, decision)
         self.measures.stale_seconds.append(
             measures_module.staleness_seconds(
                 self.reporter.figures.published, decision.version, at - decision.seconds
