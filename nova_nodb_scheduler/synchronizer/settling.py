@@ -243,13 +243,17 @@ class Settler:
         for name in (_NODES, _PROVIDERS):
             for uuid in touched.get(name, ()):
                 key = records.RecordKey(namespaces.CLAIM_RECORDS.name, uuid)
-                if self._waiting.get(key) is not None:
-                    self._due[key] = None
-                    if name == _PROVIDERS:
-                        self._watches.hasten(key, self._options.hasten_seconds)
-        for key in self._waiting.of_servers(touched, snapshot):
-            self._due[key] = None
-            self._watches.hasten(key, self._options.hasten_seconds)
+                waiting = self._waiting.get(key)
+                if waiting is None:
+                    continue
+                self._due[key] = None
+                if name == _PROVIDERS:
+                    shown = settling_evidence.allocated_on(snapshot, uuid)
+                    gone = waiting.entries - shown.keys()
+                    self._watches.hasten(key, gone, self._options.hasten_seconds)
+        self._due.update(dict.fromkeys(self._waiting.of_servers(touched, snapshot)))
+        for key, ending in self._waiting.ending(touched, snapshot).items():
+            self._watches.hasten(key, ending, self._options.hasten_seconds)
 
     def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
@@ -160,6 +161,12 @@ class Evidence:
         return any(
             node in allocations or consumer in claims_of(self._snapshot, node) for node in nodes
         )
+
+
+def allocated_on(snapshot: snapshot_module.Snapshot, host: str) -> Mapping[str, Any]:
+    """Return what a host's provider shows by consumer; nothing where there is none."""
+    record = snapshot.namespace(namespaces.PROVIDERS.name).get(host)
+    return {} if record is None else record.state.get("allocations") or {}
 
 
 def claims_of(snapshot: snapshot_module.Snapshot, host: str) -> Mapping[str, model.HeldClaim]:

@@ -101,6 +101,36 @@ class WaitingRecords:
                 found |= self._by_consumer.get(consumer, set())
         return found
 
+    def ending(
+        self, touched: Mapping[str, Collection[str]], snapshot: snapshot_module.Snapshot
+    ) -> dict[records.RecordKey, set[Any]]:
+        """Return the entries by record whose servers changed as they do when they leave.
+
+        The instance is gone or in error, or a migration changed; not each of
+        the many saves of one that is being built.
+        """
+        instances = snapshot.namespace(_INSTANCES)
+        consumers = {
+            consumer
+            for each in touched.get(_INSTANCES, ())
+            if (consumer := each.partition("@")[0]) in self._by_consumer
+            and _may_leave(instances.get(each))
+        }
+        migrations = snapshot.namespace(_MIGRATIONS)
+        for each in touched.get(_MIGRATIONS, ()):
+            consumers.update(migrations.indexed(each, "instance") or ())
+        found: dict[records.RecordKey, set[Any]] = {}
+        for consumer in consumers:
+            for key in self._by_consumer.get(consumer, ()):
+                ledger = self._ledgers[key.namespace]
+                of_consumer = {
+                    entry
+                    for entry in self._records[key].entries
+                    if ledger.consumer(entry) == consumer
+                }
+                found.setdefault(key, set()).update(of_consumer)
+        return found
+
     def _forget(self, key: records.RecordKey) -> Waiting | None:
         waiting = self._records.pop(key, None)
         for consumer in waiting.consumers if waiting is not None else ():
@@ -109,3 +139,10 @@ class WaitingRecords:
             if not left:
                 del self._by_consumer[consumer]
         return waiting
+
+
+def _may_leave(instance: snapshot_module.StoredRecord | None) -> bool:
+    if instance is None:
+        return True
+    row = instance.state.get("row") or {}
+    return row.get("vm_state") == "error" or row.get("task_state") == "deleting"

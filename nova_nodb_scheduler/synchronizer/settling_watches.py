@@ -48,11 +48,12 @@ class Watches:
         now = self._clock()
         return any(watch.next_at <= now for watch in self._watches.get(key, {}).values())
 
-    def hasten(self, key: records.RecordKey, seconds: float) -> None:
-        """Ask for a record's claims in so many seconds at the latest."""
+    def hasten(self, key: records.RecordKey, entries: Collection[Any], seconds: float) -> None:
+        """Ask for some entries of a record in so many seconds at the latest."""
         soon = self._clock() + seconds
-        for watch in self._watches.get(key, {}).values():
-            watch.next_at = min(watch.next_at, soon)
+        for (entry, _), watch in self._watches.get(key, {}).items():
+            if entry in entries:
+                watch.next_at = min(watch.next_at, soon)
 
     def to_ask(
         self,

@@ -226,6 +226,30 @@ class HostsTest(SettlingCase):
         self.assertEqual(set(), world.left())
         self.assertEqual(asked + 1, len(world.asked))
 
+    def test_a_build_that_takes_a_while_on_a_busy_host_is_not_asked_for_at_each_change(self):
+        world = self.world
+        world.place("x")
+        world.instance("x", None)
+        world.settle()
+        for number in range(6):
+            # The server is saved, and others come to its host.
+            world.instance("x", vm_state="building", task_state=f"step {number}")
+            world.allocations[f"y{number}", "n1"] = {"VCPU": 1}
+            world.mirror()
+            world.settle(2.4)
+        self.assertEqual([], world.asked)
+        self.assertEqual({"x"}, world.left())
+
+    def test_a_server_in_error_is_asked_for_soon(self):
+        world = self.world
+        world.place("x")
+        world.instance("x", vm_state="building")
+        world.settle()
+        world.instance("x", vm_state="error")
+        world.settle()
+        world.settle(6.0)
+        self.assertEqual(["x"], world.asked)
+
     def test_a_claim_on_a_node_that_is_gone_is_dropped(self):
         world = self.world
         world.place("x")
