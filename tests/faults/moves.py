@@ -68,7 +68,8 @@ def there_and_back(trial: trial_module.Trial) -> None:
         trial.expect(not ledger.failures and ledger.samples > 0, f"all is seen: {ledger.failures}")
         trial.note(
             f"{traffic.asked()} servers asked for on {settings.computes} hosts meanwhile, "
-            f"{traffic.active()} ACTIVE, the API away {traffic.refused} times; "
+            f"{traffic.active()} ACTIVE, the API away {traffic.refused} times, "
+            f"{traffic.deletions_failed} deletions asked for again; "
             f"{ledger.samples} looks at Placement's tables"
         )
 

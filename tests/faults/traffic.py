@@ -25,6 +25,7 @@ class _Server:
     fault: str = ""
     delete_at: float = 0.0
     deleting: bool = False
+    asked_again: bool = False
 
 
 class Traffic:
@@ -51,6 +52,7 @@ class Traffic:
         self._rounds = 0
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
         self.refused = 0
+        self.deletions_failed = 0
         self.errors: list[str] = []
 
     def __enter__(self) -> "Traffic":
@@ -132,6 +134,11 @@ class Traffic:
                 server.status = found["status"]
                 server.fault = found.get("fault", {}).get("message", "")
                 server.delete_at = time.monotonic() + self._random.uniform(*_HOLD_SECONDS)
+            elif found["status"] == "ERROR" and server.status == "ACTIVE" and server.deleting:
+                # nova-compute asked a conductor that stopped. Clients ask again, once here.
+                server.deleting = server.asked_again
+                self.deletions_failed += not server.asked_again
+                server.asked_again = True
             elif found["status"] == "ERROR" and server.status != "ERROR":
                 server.status = "ERROR"
                 server.fault = "after it was ACTIVE: " + found.get("fault", {}).get("message", "")
