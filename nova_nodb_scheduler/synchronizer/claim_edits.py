@@ -71,10 +71,12 @@ class ClaimEdits:
     def _edit(self, proposers: Mapping[records.RecordKey, record_editor.Propose[T]]) -> Edits[T]:
         if not proposers:
             return {}
+        # Before anything is read: the feed may tell of a new epoch at any moment.
+        epoch = self._latest.epoch
         edited = self._editor.edit_each(proposers, self._latest.known(proposers))
         for answer in edited.values():
             if isinstance(answer, record_editor.Edited):
-                self._latest.note(answer.record)
+                self._latest.note(answer.record, answer.epoch or epoch)
         return {key.key: answer for key, answer in edited.items()}
 
 

@@ -35,11 +35,24 @@ class LatestRecords:
             for record in seen:
                 self._keep(record)
 
-    def note(self, record: records.Record | None) -> None:
-        """Take in what was just read or written; None is no news."""
+    @property
+    def epoch(self) -> str:
+        """The epoch of what is remembered; empty before the first."""
+        with self._lock:
+            return self._epoch
+
+    def note(self, record: records.Record | None, epoch: str) -> None:
+        """Take in what was just read or written; None is no news.
+
+        :param epoch: that it was written in, or :attr:`epoch` as it was before it
+            was read or written. Of another than the present one it is not taken:
+            where the new epoch's revisions are lower, it would stand in their
+            way for ever.
+        """
         if record is not None:
             with self._lock:
-                self._keep(record)
+                if epoch == self._epoch:
+                    self._keep(record)
 
     def known(self, keys: Iterable[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
         """Return what is remembered of some keys."""

@@ -347,12 +347,12 @@ class Settler:
             payload = codec.encode(state, _SCHEMAS[key.namespace].schema, record=str(key))
             writes.append(records.Write(key, record.revision, payload))
             counts.append(count)
+        self._latest.see(cursor.epoch, ())
         results = self._synchronizer.write(writes) if writes else ()
         for write, result, (settled, expired, reconciled) in zip(
             writes, results, counts, strict=True
         ):
-            if result.record is not None:
-                self._latest.see(cursor.epoch, [result.record])
+            self._latest.note(result.record, result.epoch or cursor.epoch)
             if result.won:
                 self._turns.wrote(write.key)
                 self.status.settled += settled
