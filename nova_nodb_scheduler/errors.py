@@ -90,6 +90,25 @@ class SchemaMismatch(NodbError):
         )
 
 
+class StoreMissing(NodbError):
+    """Who only looks found no store, and does not make one.
+
+    :param backend: driver name and address, without credentials
+    """
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(backend)
+        self.backend = backend
+
+    def __str__(self) -> str:
+        return (
+            f"The store of {self.backend} does not exist yet, and what only looks does not make "
+            "it. The first service that starts with the plugin does, and so does "
+            "'nova-nodb-manage db sync': run that as the user of Nova's services, who must be "
+            "able to write it."
+        )
+
+
 class CapabilityMissing(NodbError):
     """A driver was asked for what it does not declare.
 

@@ -57,9 +57,9 @@ class Backend:
 
 
 def read(synchronizer: contract.Synchronizer) -> Backend:
-    """Read the back end; that it is down is a result, not an error."""
+    """Read the back end; that it is down, or not there yet, is a result."""
     try:
-        synchronizer.open()
+        synchronizer.open_existing()
         found: dict[str, dict[str, Mapping[str, Any]]] = {name: {} for name in _READ}
         unreadable = []
         head = synchronizer.head()

@@ -15,10 +15,12 @@ from nova_nodb_scheduler.conf import nodb
 
 class _DatabaseCommand(command.Command):
     @contextlib.contextmanager
-    def engine(self) -> Iterator[Any]:
+    def engine(self, *, makes: bool = False) -> Iterator[Any]:
         """Give an engine on the synchronizer's database.
 
+        :param makes: whether an SQLite file that is not there shall be made
         :raises ConfigurationError: the synchronizer has no schema
+        :raises StoreMissing: there is none, and none shall be made
         """
         from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, options
 
@@ -29,8 +31,10 @@ class _DatabaseCommand(command.Command):
                 plugin.options.synchronizer,
                 "only 'sqlalchemy' has a schema to manage",
             )
-        options.register(plugin.conf)
-        engine = engines.create_for_migration(options.read(plugin.conf))
+        settings = options.read(plugin.conf)
+        if not makes:
+            engines.require_store(settings)
+        engine = engines.create_for_migration(settings)
         try:
             yield engine
         finally:
@@ -70,7 +74,7 @@ class Sync(_DatabaseCommand):
         """Migrate, and show the version reached."""
         from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import migration
 
-        with self.engine() as engine:
+        with self.engine(makes=True) as engine:
             self.show(migration.sync(engine, args.branch), args.json)
         return 0
 

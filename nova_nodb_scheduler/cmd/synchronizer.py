@@ -65,8 +65,12 @@ class Move(command.Command):
         target = make_target(plugin.conf, args.to, args.to_config)
         skipped = own_namespaces(plugin.declared)
         with self._progress(quiet=args.json) as progress, contextlib.ExitStack() as opened:
-            for synchronizer in (source, target):
-                synchronizer.open()
+            # What there is to carry is there; where it goes may be new.
+            for synchronizer, open_it in (
+                (source, source.open_existing),
+                (target, target.open),
+            ):
+                open_it()
                 opened.callback(synchronizer.close)
             mover = carrying.Mover(source, target, skipped, "--to", progress)
             if args.check:

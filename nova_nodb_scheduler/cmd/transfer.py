@@ -135,7 +135,7 @@ class Compare(_ScopeCommand):
 
         plugin = self.plugin()
         synchronizer = plugin.make_synchronizer()
-        synchronizer.open()
+        synchronizer.open_existing()
         try:
             found = {
                 scope: transfer.compare_scope(synchronizer, plugin.scopes, scope)

@@ -114,8 +114,9 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             options,
         )
 
-        options.register(self.plugin.conf)
-        engine = engines.create_for_migration(options.read(self.plugin.conf))
+        settings = options.read(self.plugin.conf)
+        engines.require_store(settings)
+        engine = engines.create_for_migration(settings)
         try:
             findings = migration.check(engine)
         finally:
@@ -221,7 +222,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
 def _nodes_by_cell(synchronizer: contract.Synchronizer) -> dict[str, int]:
     """Count the compute nodes on the back end by the cell they name."""
-    synchronizer.open()
+    synchronizer.open_existing()
     counts: dict[str, int] = {}
     try:
         for page in synchronizer.snapshot([namespaces.COMPUTE_NODES.name]).pages:

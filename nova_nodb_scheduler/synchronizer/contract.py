@@ -117,6 +117,15 @@ class Synchronizer(abc.ABC):
             configuration, rules this driver out
         """
 
+    def open_existing(self) -> None:
+        """Open for who only looks: no file or table is made or migrated; see :meth:`open`.
+
+        A driver whose :meth:`open` makes something must override this.
+
+        :raises StoreMissing: there is nothing to look at yet
+        """
+        self.open()
+
     @abc.abstractmethod
     def close(self) -> None:
         """Release connections; idempotent, never raises."""

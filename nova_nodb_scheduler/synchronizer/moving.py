@@ -179,7 +179,14 @@ class Guarded(contract.Synchronizer):
 
     def open(self) -> None:
         """Open the driver; a back end that does not serve is unavailable."""
-        self._inner.open()
+        self._open_by(self._inner.open)
+
+    def open_existing(self) -> None:
+        """Open the driver for who only looks; see :meth:`open`."""
+        self._open_by(self._inner.open_existing)
+
+    def _open_by(self, open_inner: Callable[[], None]) -> None:
+        open_inner()
         try:
             self._look()
         except BaseException:

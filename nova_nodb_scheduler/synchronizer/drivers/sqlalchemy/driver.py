@@ -109,14 +109,28 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
 
     def open(self) -> None:
         """Connect and check the schema; SQLite's file is created and migrated here."""
+        self._open(may_prepare=True)
+
+    def open_existing(self) -> None:
+        """Connect and check the schema; nothing is created or migrated.
+
+        :raises StoreMissing: the SQLite file is not there
+        """
+        self._open(may_prepare=False)
+
+    def _open(self, *, may_prepare: bool) -> None:
         with self._lock:
             if self._opened is not None:
                 return
+            if not may_prepare:
+                engines.require_store(self._options)
             engine = engines.create(self._options)
             try:
                 with failures.translated(failures.backend_name(self._url)):
                     galera.check(engine, self._options.ordering)
-                    self._prepare_schema(engine)
+                    if may_prepare:
+                        self._prepare_schema(engine)
+                    migration.require(engine)
                     limits = self._limits(engine)
             except BaseException:
                 engine.dispose()
@@ -160,7 +174,6 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 migration.sync(migrating)
             finally:
                 migrating.dispose()
-        migration.require(engine)
 
     def _limits(self, engine: sa.Engine) -> writing.Limits:
         limits = writing.Limits(self._options.max_payload_bytes)

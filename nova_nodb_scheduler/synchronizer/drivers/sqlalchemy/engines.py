@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from oslo_db.sqlalchemy import engines as oslo_engines
 from oslo_db.sqlalchemy import exc_filters
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import galera
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, galera
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
 
 _CONNECTION_OPTION = f"[{sql_options.GROUP}] connection"
@@ -97,6 +99,22 @@ def parse(connection: str) -> sa.URL:
             _CONNECTION_OPTION, shown, f"{error}; {_DRIVERS[url.drivername]}"
         ) from error
     return url
+
+
+def require_store(options: sql_options.SQLOptions) -> None:
+    """Make sure that there is a database, for who must not make one by connecting.
+
+    :raises ConfigurationError: the connection cannot be served
+    :raises StoreMissing: there is no such SQLite file; a server tells by itself
+    """
+    url = parse(options.connection)
+    if not url.drivername.startswith("sqlite") or not url.database:
+        return
+    path = url.database
+    if url.query.get("uri"):
+        path = urllib.parse.unquote(path.removeprefix("file:"))
+    if not os.path.isfile(path):
+        raise errors.StoreMissing(failures.backend_name(url))
 
 
 def create(options: sql_options.SQLOptions) -> sa.Engine:
