@@ -11,6 +11,9 @@ from tests.faults import trial as trial_module
 _DOWN_SECONDS = 150.0
 """``service_down_time`` (60 s) and what the last heartbeats and the periodic task add."""
 
+_KNOWN_SECONDS = 3.0
+"""``heartbeat_flush_interval_seconds`` (1 s), and the way to the schedulers."""
+
 _REGISTER_SECONDS = 90.0
 
 
@@ -135,6 +138,7 @@ def _start_and_wait(trial: trial_module.Trial, process: str, host: str) -> None:
         _DOWN_SECONDS,
     )
     trial.say(f"{host} beats again")
+    time.sleep(_KNOWN_SECONDS)
 
 
 def _last_error(trial: trial_module.Trial, process: str) -> str:
