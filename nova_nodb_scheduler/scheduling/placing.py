@@ -236,8 +236,7 @@ class Placing:
         spread = self._parts.spread
         if spread is None or self._request.queries is None:
             return self.plan.best(1)
-        best = self.plan.best(spread.width())
-        return spread.ordered(best, self.plan.passed)
+        return spread.ordered(self.plan.best, self.plan.passed)
 
     # -- claiming and writing -------------------------------------------------------
 

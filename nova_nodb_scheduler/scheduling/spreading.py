@@ -28,9 +28,13 @@ TOLERANCE = 0.05
 #: they weigh: in a cloud that fills unevenly few hosts weigh nearly the same.
 BEST_SHARE = 0.01
 
-#: Hosts looked at for each living scheduler. One of them is its own with a
+#: Hosts looked at first for each living scheduler. One of them is its own with a
 #: probability of 1 - (1 - 1/n) ** (8 n), more than 99.9%.
 PER_SCHEDULER = 8
+
+#: How many times as many are looked at in the end: what others took a moment ago
+#: is still among the best here.
+_MOST_TIMES = 16
 
 
 class Spreading:
@@ -49,26 +53,34 @@ class Spreading:
         """Say whether a host, by its uuid, belongs to this scheduler."""
         return owner(host, tuple(self._living())) == self._own
 
-    def width(self) -> int:
-        """Return how many of the best hosts :meth:`ordered` wants to see."""
-        schedulers = len(self._living())
-        return PER_SCHEDULER * schedulers if schedulers > 1 else 1
+    def ordered(
+        self, best: Callable[[int], Sequence[choice.Choice]], passed: int
+    ) -> list[choice.Choice]:
+        """Return hosts in the order this scheduler tries them; empty if there are none.
 
-    def ordered(self, best: Sequence[choice.Choice], passed: int) -> list[choice.Choice]:
-        """Return hosts in the order this scheduler tries them.
-
-        :param best: best first, as Nova orders them
+        :param best: from a number to so many hosts or all there are, best first,
+            as Nova orders them
         :param passed: how many hosts there are that pass all filters
         """
         living = tuple(self._living())
-        if len(living) < 2 or len(best) < 2:
-            return list(best)
-        least = best[0].score - TOLERANCE
+        if len(living) < 2:
+            return list(best(1))
         alike = int(passed * BEST_SHARE)
-        near = [each for rank, each in enumerate(best) if rank < alike or each.score >= least]
-        own = {each.uuid for each in near if owner(each.uuid, living) == self._own}
-        first = [each for each in near if each.uuid in own]
-        return first + [each for each in best if each.uuid not in own]
+        wanted = PER_SCHEDULER * len(living)
+        most = _MOST_TIMES * wanted
+        while True:
+            hosts = best(wanted)
+            near = [
+                each
+                for rank, each in enumerate(hosts)
+                if rank < alike or each.score >= hosts[0].score - TOLERANCE
+            ]
+            first = [each for each in near if owner(each.uuid, living) == self._own]
+            if first or len(near) < wanted or wanted >= most:
+                break
+            wanted *= 2
+        own = {each.uuid for each in first}
+        return first + [each for each in hosts if each.uuid not in own]
 
 
 @functools.lru_cache(maxsize=16384)
