@@ -63,7 +63,7 @@ scheduler worker that is alone keeps it always. Without ``claims`` it has no eff
     ),
     cfg.FloatOpt(
         "allocation_batch_window_seconds",
-        default=0.05,
+        default=0.0,
         min=0,
         max=1,
         help="""

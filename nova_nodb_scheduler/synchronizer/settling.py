@@ -74,7 +74,7 @@ class SettlingOptions:
 
     batch_records: int = 128
     look_seconds: float = 5.0
-    ask_after_seconds: float = 15.0
+    ask_after_seconds: float = 60.0
     ask_most_seconds: float = 600.0
     hasten_seconds: float = 2.0
     asks: int = 8

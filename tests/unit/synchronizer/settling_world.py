@@ -51,7 +51,7 @@ class World:
             lambda: self.cursor,
             self.ask,
             lambda: self.clock[0],
-            settling.SettlingOptions(**options),
+            settling.SettlingOptions(**{"ask_after_seconds": 15.0, **options}),
             lambda: self.clock[0],
         )
 
