@@ -111,6 +111,7 @@ def _scheduler(
         "outcomes": beat.get("outcomes"),
         "candidates": beat.get("candidates"),
         "claims": beat.get("claims"),
+        "claiming": beat.get("claiming"),
         "left_out": beat.get("left_out"),
         "schedule_seconds_p50": beat.get("schedule_seconds_p50"),
         "schedule_seconds_p99": beat.get("schedule_seconds_p99"),

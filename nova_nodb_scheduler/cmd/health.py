@@ -14,9 +14,9 @@ class Status(asking.AskingCommand):
     """Show back end, schedulers, reporters and cells; status 1 if anything is not healthy.
 
     Healthy: the back end can be read, at least one scheduler runs, every
-    scheduler answers and follows its feed, no record is unreadable, no
-    reporter is silent, and every scheduler has proof of every cell. The
-    workers are read from the back end, so that one which does not answer is
+    scheduler answers and follows its feed, all of them claim hosts or none, no
+    record is unreadable, no reporter is silent, and every scheduler has proof
+    of every cell. The workers are read from the back end, so that one which does not answer is
     listed all the same.
     """
 

@@ -26,6 +26,7 @@ def find(
     if not any(each["alive"] for each in schedulers):
         found.append("No scheduler with the plugin runs.")
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
+    found += claims_that_differ(schedulers)
     for each in reporters:
         if not each["alive"]:
             found.append(f"Reporter {each['id']} is silent for {each['age_seconds']:.0f} s.")
@@ -35,9 +36,32 @@ def find(
     return found
 
 
+def claims_that_differ(schedulers: Collection[Mapping[str, Any]]) -> list[str]:
+    """Say which living schedulers claim hosts beside others that do not; empty where all agree."""
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for each in schedulers:
+        # Of a worker that answers and has sent no beat yet nothing is known.
+        if each["alive"] and each["claiming"] is not None:
+            names[bool(each["claiming"])].append(_name(each))
+    if not (names[True] and names[False]):
+        return []
+    claiming, others = (", ".join(names[kind]) for kind in (True, False))
+    return [
+        (
+            f"Of the schedulers {claiming} claim hosts and {others} do not: together they may "
+            "over-commit hosts. Give all of them the same [nodb_scheduler] claims and candidates, "
+            "and restart those that differ."
+        )
+    ]
+
+
+def _name(each: Mapping[str, Any]) -> str:
+    return f"{each['host']} (process {each['pid']})"
+
+
 def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
     """Say what is not as it should be with one scheduler."""
-    name = f"Scheduler {each['host']} (process {each['pid']})"
+    name = f"Scheduler {_name(each)}"
     if not each["alive"]:
         return [f"{name} is silent for {each['age_seconds']:.0f} s."]
     found = []

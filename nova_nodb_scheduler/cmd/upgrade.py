@@ -157,7 +157,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
     @_stopped_by_errors
     def check_feed(self) -> upgradecheck.Result:
-        """Do reporters and feeds live?"""
+        """Do reporters and feeds live, and do all schedulers claim or none?"""
         if self.found.backend.error is not None:
             return self._unknown()
         return upgrade_checks.result(
@@ -166,6 +166,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 *upgrade_checks.judge_feeds(
                     self.found, expects_schedulers=self.plugin.replaces_scheduler()
                 ),
+                *upgrade_checks.judge_claims(self.found),
             ]
         )
 

@@ -157,6 +157,11 @@ def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> li
     return findings
 
 
+def judge_claims(found: deployment.Deployment) -> list[Finding]:
+    """Say where some schedulers claim hosts and others do not."""
+    return [Finding(Code.WARNING, text) for text in problems.claims_that_differ(found.schedulers)]
+
+
 def judge_cells(
     mapped: Collection[str],
     services: Collection[Service],

@@ -251,6 +251,11 @@ class DecisionParts:
                 complained = True
 
     @property
+    def claiming(self) -> bool:
+        """Whether hosts are claimed among schedulers before they are allocated."""
+        return self._options.claims
+
+    @property
     def mirror_keeper(self) -> keeper.MirrorKeeper:
         """What keeps the mirror, should this worker be the one."""
         return self._mirror.keeper

@@ -156,6 +156,7 @@ class SchedulerRuntime:
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
             "claims": self.claim_metrics.figures(),
+            "claiming": self.decisions is not None and self.decisions.claiming,
             "settling": self._settling(),
             "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),

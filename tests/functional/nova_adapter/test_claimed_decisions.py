@@ -75,6 +75,11 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         figures = self.runtime.claim_metrics.figures()
         self.assertEqual((2, 2), (figures["taken"], figures["confirmed"]))
 
+    def test_a_scheduler_tells_others_that_it_claims(self):
+        told = self.runtime.store.snapshot().namespace(namespaces.SCHEDULERS.name)
+        [own] = told.keys()
+        self.assertIs(True, told.get(own).state["claiming"])
+
     def test_a_claim_that_the_feed_brought_fills_its_host(self):
         self.claim("h1", 4)
         for _ in range(2):
@@ -246,6 +251,7 @@ class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual((4, 2), (self.used("h1")["VCPU"], self.used("h2")["VCPU"]))
         self.assertEqual({"memory": 6}, self.runtime.candidates())
         self.assertEqual([], self.written())
+        self.assertIs(False, self.runtime._beat()["claiming"])
 
     def test_members_of_a_group_are_placed_and_nothing_is_claimed(self):
         group = objects.InstanceGroup(

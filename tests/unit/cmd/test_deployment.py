@@ -40,8 +40,8 @@ class GatherTest(testtools.TestCase):
             backend_records.read(self.cloud.client()), self.ask, (Unanswered,), 15.0
         )
 
-    def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, **status):
-        self.cloud.scheduler(host, pid, age_seconds)
+    def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, claiming=None, **status):
+        self.cloud.scheduler(host, pid, age_seconds, claiming=claiming)
         if answers:
             self.answers.setdefault(host, []).append(samples.status(host, pid, **status))
 
@@ -137,6 +137,34 @@ class GatherTest(testtools.TestCase):
         self.assertEqual(
             ("Cell cell1 is not proved for sched1:11:1: reporter silent.",), found.problems
         )
+
+    def test_schedulers_that_claim_beside_others_that_do_not_are_a_problem_by_name(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, claiming=True)
+        self.run_scheduler("sched2", 21, claiming=True)
+        self.assertEqual((), self.gather().problems)
+
+        self.run_scheduler("sched2", 22, claiming=False)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched1 (process 12), sched2 (process 21) claim hosts", problem)
+        self.assertIn("and sched2 (process 22) do not", problem)
+        self.assertIn("[nodb_scheduler] claims", problem)
+
+    def test_schedulers_none_of_which_claims_agree(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, claiming=False)
+        self.run_scheduler("sched2", 21, claiming=False)
+
+        self.assertEqual((), self.gather().problems)
+
+    def test_what_a_silent_scheduler_claimed_is_not_compared(self):
+        self.healthy()
+        self.run_scheduler("sched2", 21, claiming=True)
+        self.run_scheduler("sched3", 31, claiming=False, age_seconds=100.0)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched3 (process 31) is silent", problem)
 
     def test_unreadable_records_are_problems(self):
         self.healthy()

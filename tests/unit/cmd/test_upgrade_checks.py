@@ -111,6 +111,16 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual([], upgrade_checks.judge_reporters(found))
         self.assertEqual([], upgrade_checks.judge_feeds(found, expects_schedulers=True))
 
+    def test_schedulers_that_do_not_all_claim_are_a_warning_by_name(self):
+        self.cloud.scheduler("sched1", 11, claiming=True)
+        self.assertEqual([], upgrade_checks.judge_claims(self.found()))
+
+        self.cloud.scheduler("sched2", 22, claiming=False)
+
+        [finding] = upgrade_checks.judge_claims(self.found())
+        self.assertIs(Code.WARNING, finding.code)
+        self.assertIn("sched2 (process 22) do not", finding.text)
+
     def test_a_reporter_that_fails_to_publish_is_a_warning(self):
         self.cloud.reporter(
             "conductor", "cond1", "cell1", behind_seconds={"cell1": 3.0}, failed_flushes=4
