@@ -37,16 +37,41 @@ def of_request(spec: Any) -> dict[str, Any]:
 
     :param spec: a RequestSpec that no host was consumed for yet
     """
+    found = _wanted(
+        spec.numa_topology if "numa_topology" in spec else None,
+        spec.pci_requests if "pci_requests" in spec else None,
+    )
+    if found:
+        found[MAPPING] = spec.get_request_group_mapping()
+    return found
+
+
+def of_server(instance: Any) -> dict[str, Any]:
+    """Return what nova-compute will fit where a server is moved as it is, as :func:`of_request`.
+
+    From flavor and image, as its claim for a move takes it: the topology that
+    the instance holds is the one it got on its present host.
+
+    :param instance: an Instance; what of it is not loaded is read from its cell
+    :raises NovaException: it cannot be read, or its flavor and image contradict each other
+    """
+    found = _wanted(
+        hardware.numa_get_constraints(instance.flavor, instance.image_meta),
+        instance.pci_requests,
+    )
+    if found:
+        # Placement gives nothing of other providers to a host that is forced.
+        found[MAPPING] = {}
+    return found
+
+
+def _wanted(topology: Any, requests: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    topology = spec.numa_topology if "numa_topology" in spec else None
     if topology is not None:
         found[_NUMA] = topology.obj_to_primitive()
-    requests = spec.pci_requests if "pci_requests" in spec else None
     if requests is not None and requests.requests:
         found[_PCI] = requests.obj_to_primitive()
         found[claim_facts.DEVICES] = sum(int(each.count) for each in requests.requests)
-    if found:
-        found[MAPPING] = spec.get_request_group_mapping()
     return found
 
 

@@ -45,12 +45,15 @@ class Move:
 
     :param host: uuid of the node
     :param resources: by class, of the node's provider
+    :param is_forced: no filter chose the host, and none limits how far its
+        NUMA cells are shared
     """
 
     consumer: str
     host: str
     resources: Mapping[str, int]
     request: requests.Request
+    is_forced: bool = False
 
 
 class OutsideClaims:
@@ -74,7 +77,7 @@ class OutsideClaims:
     ) -> None:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
-        self._make_fitted = functools.partial(_make_fitted, frozenset(filters))
+        self._filters = frozenset(filters)
         self._clock = clock
         self._batches = claim_batches.ClaimBatches(
             synchronizer,
@@ -97,7 +100,10 @@ class OutsideClaims:
         :param allocate: Nova's own claim, in Placement
         :param take_back: undoes that, on this host only
         """
-        views = direct_views.DirectViews(self._synchronizer, move.host, self._make_fitted)
+        filters = frozenset() if move.is_forced else self._filters
+        views = direct_views.DirectViews(
+            self._synchronizer, move.host, functools.partial(_make_fitted, filters)
+        )
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
             answer = self._taken(own, views, move)
@@ -291,13 +297,15 @@ def _claiming_on_destination(function: Any) -> Any:
                 memory_mb=instance.flavor.memory_mb,
                 root_gb=instance.flavor.root_gb,
                 ephemeral_gb=instance.flavor.ephemeral_gb,
-            )
+            ),
+            fitted=_fitted_of(instance),
         )
         move = Move(
             instance.uuid,
             destination.uuid,
             dict(shown.get(source.uuid, {}).get("resources", {})),
             forced,
+            is_forced=True,
         )
 
         def allocate() -> bool:
@@ -325,6 +333,20 @@ def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> reques
     return attrs.evolve(
         asked, fitted={**asked.fitted, fitted.MAPPING: dict(allocation.get("mappings") or {})}
     )
+
+
+def _fitted_of(instance: Any) -> Mapping[str, Any]:
+    """Return the NUMA cells and PCI devices that a server wants where it is forced to."""
+    try:
+        return fitted.of_server(instance)
+    except Exception as error:
+        # Nova's own claim looks at none of them: nova-compute does, on the host.
+        LOG.warning(
+            "Server %(server)s is claimed for without its NUMA cells and PCI devices: %(error)s",
+            {"server": instance.uuid, "error": error},
+            exc_info=True,
+        )
+        return {}
 
 
 def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:

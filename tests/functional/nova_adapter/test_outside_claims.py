@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone
@@ -200,6 +201,70 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         )
         self.assertEqual({third}, set(self.held(late.uuid)))
 
+    def test_a_device_is_not_given_to_a_second_server_that_is_forced_to_its_host(self) -> None:
+        # The node's report shows it free: the first server is not there yet.
+        node = self._node("h3", 4, **_READABLE, pci_stats=test_fitted.pools(1))
+        first, second = (
+            self._instance(pci_requests=test_fitted.spec(devices=1).pci_requests) for _ in range(2)
+        )
+        self._force(first, node)
+        held = self._held(node)[first.uuid].node.fitted
+        self.assertEqual(1, held[claim_facts.DEVICES])
+        error = self.assertRaises(nova_exception.NoValidHost, self._force, second, node)
+        self.assertIn("not enough capacity", str(error))
+        self.assertEqual({first.uuid}, set(self._held(node)))
+        self.assertEqual({first.uuid}, set(self.consumers(node)))
+
+    def test_a_device_that_a_forced_server_takes_is_not_given_to_an_alternate(self) -> None:
+        node = self._node("h3", 4, **_READABLE, pci_stats=test_fitted.pools(1))
+        wanted = test_fitted.spec(devices=1).pci_requests
+        self._force(self._instance(pci_requests=wanted), node)
+        self.assertFalse(self._go(str(uuid.uuid4()), node, pci_requests=wanted))
+
+    def test_pinned_cpus_of_forced_servers_are_counted_as_their_claims_on_the_host_are(
+        self,
+    ) -> None:
+        node = self._node("h3", 8, **_READABLE, numa_topology=test_fitted.topology(1, 1024))
+        specs = {"hw:cpu_policy": "dedicated"}
+        for _ in range(2):
+            self._force(self._instance(extra_specs=specs), node)
+        self.assertRaises(
+            nova_exception.NoValidHost, self._force, self._instance(extra_specs=specs), node
+        )
+        self.assertEqual(2, len(self.consumers(node)))
+
+    def test_shared_cells_are_not_limited_for_a_server_that_is_forced(self) -> None:
+        # nova-compute gets no limits either where no filter set them.
+        outside = outside_claims.OutsideClaims(
+            memory.MemorySynchronizer(None, self.hub), "c2", 60.0, 1.0, test_fitted.BOTH
+        )
+        node = self._node("h3", 8, **_READABLE, numa_topology=test_fitted.topology(1, 1024))
+        specs = {"hw:numa_nodes": "1"}
+        wanted = [self._instance(extra_specs=specs, vcpus=2, memory_mb=512) for _ in range(5)]
+        with outside_claims.using(outside):
+            for instance in wanted:
+                self._force(instance, node)
+        self.assertEqual({each.uuid for each in wanted}, set(self._held(node)))
+
+    def test_a_server_whose_wants_cannot_be_read_is_claimed_for_without_them(self) -> None:
+        node = self._node("h3", **_READABLE, pci_stats=test_fitted.pools(1))
+        instance = self._instance()
+        instance.flavor.extra_specs = {"hw:numa_nodes": "no number"}
+        self._force(instance, node)
+        self.assertEqual({}, self._held(node)[instance.uuid].node.fitted)
+
+    def _force(self, instance: Any, node: str) -> None:
+        """Send a server to a node as a forced evacuation does."""
+        source = self.provider(VCPU=4)
+        self.put(placement_cloud.server(source, instance.uuid, VCPU=1))
+        scheduler_utils.claim_resources_on_destination(
+            self.context,
+            self.admin,
+            instance,
+            objects.ComputeNode(uuid=source, host="source"),
+            objects.ComputeNode(uuid=node, host="h3"),
+        )
+
     def test_without_an_answer_of_the_back_end_novas_own_goes_ahead(self) -> None:
         consumer = str(uuid.uuid4())
         self.hub.faults.go_down()
@@ -298,12 +363,27 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         )
         self.assertEqual({}, self._held(self.one))
 
-    def _instance(self) -> Any:
-        flavor = objects.Flavor(vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0)
+    def _instance(
+        self,
+        pci_requests: Any = None,
+        extra_specs: Mapping[str, str] | None = None,
+        vcpus: int = 1,
+        memory_mb: int = 64,
+    ) -> Any:
+        flavor = objects.Flavor(
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            root_gb=1,
+            ephemeral_gb=0,
+            extra_specs=dict(extra_specs or {}),
+        )
         return objects.Instance(
             self.context,
             uuid=str(uuid.uuid4()),
             project_id="project",
             user_id="user",
             flavor=flavor,
+            system_metadata={},
+            image_ref="",
+            pci_requests=pci_requests or objects.InstancePCIRequests(requests=[]),
         )
