@@ -312,7 +312,9 @@ class _Decision:
         except (nova_exception.NovaException, NeedsPlacement):
             raise
         except placing.Unclaimable as error:
-            LOG.warning("No host can be claimed; Placement is asked instead: %s", error)
+            LOG.warning(
+                "No host can be claimed; Placement is asked instead: %(error)s", {"error": error}
+            )
             raise NeedsPlacement("claims unavailable") from error
         except Exception as error:
             if error is self._planner.objects.raised:
