@@ -217,26 +217,24 @@ class Placing:
     def _best(self, consumer: str) -> choice.Choice | None:
         while best := self._proposed():
             if self._request.queries is None:
-                return best[0]
-            if best[0].uuid in self._refused or best[0].host in self._full:
+                return best
+            if best.uuid in self._refused or best.host in self._full:
                 # Found out before, and told of then.
-                self.plan.refuse(best[0])
+                self.plan.refuse(best)
                 continue
-            if best[0].allocation_requests and self._parts.room.take(
-                consumer, self._request, best[0]
-            ):
-                self._held[consumer] = best[0]
-                return best[0]
-            self._trace.refuse(consumer, best[0], "room taken by another request")
-            self.plan.refuse(best[0])
+            if best.allocation_requests and self._parts.room.take(consumer, self._request, best):
+                self._held[consumer] = best
+                return best
+            self._trace.refuse(consumer, best, "room taken by another request")
+            self.plan.refuse(best)
         return None
 
-    def _proposed(self) -> list[choice.Choice]:
-        """Return hosts of the plan in the order to try them; empty if there are no more."""
+    def _proposed(self) -> choice.Choice | None:
+        """Return the host of the plan to try next; None if there are no more."""
         spread = self._parts.spread
         if spread is None or self._request.queries is None:
-            return self.plan.best(1)
-        return spread.ordered(self.plan.best, self.plan.passed)
+            return next(iter(self.plan.best(1)), None)
+        return spread.choose(self.plan.best, self.plan.passed)
 
     # -- claiming and writing -------------------------------------------------------
 

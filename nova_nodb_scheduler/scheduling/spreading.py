@@ -28,13 +28,9 @@ TOLERANCE = 0.05
 #: they weigh: in a cloud that fills unevenly few hosts weigh nearly the same.
 BEST_SHARE = 0.01
 
-#: Hosts looked at first for each living scheduler. One of them is its own with a
-#: probability of 1 - (1 - 1/n) ** (8 n), more than 99.9%.
-PER_SCHEDULER = 8
-
-#: How many times as many are looked at in the end: what others took a moment ago
-#: is still among the best here.
-_MOST_TIMES = 16
+#: Most hosts looked at for each living scheduler, twice as many each time until one
+#: is its own. What others took a moment ago is still among the best here.
+MOST_PER_SCHEDULER = 128
 
 
 class Spreading:
@@ -53,10 +49,10 @@ class Spreading:
         """Say whether a host, by its uuid, belongs to this scheduler."""
         return owner(host, tuple(self._living())) == self._own
 
-    def ordered(
+    def choose(
         self, best: Callable[[int], Sequence[choice.Choice]], passed: int
-    ) -> list[choice.Choice]:
-        """Return hosts in the order this scheduler tries them; empty if there are none.
+    ) -> choice.Choice | None:
+        """Return the host this scheduler tries next; None if there is none.
 
         :param best: from a number to so many hosts or all there are, best first,
             as Nova orders them
@@ -64,23 +60,22 @@ class Spreading:
         """
         living = tuple(self._living())
         if len(living) < 2:
-            return list(best(1))
+            return next(iter(best(1)), None)
         alike = int(passed * BEST_SHARE)
-        wanted = PER_SCHEDULER * len(living)
-        most = _MOST_TIMES * wanted
-        while True:
-            hosts = best(wanted)
+        wanted, most = len(living), MOST_PER_SCHEDULER * len(living)
+        while hosts := best(wanted):
             near = [
                 each
                 for rank, each in enumerate(hosts)
                 if rank < alike or each.score >= hosts[0].score - TOLERANCE
             ]
-            first = [each for each in near if owner(each.uuid, living) == self._own]
-            if first or len(near) < wanted or wanted >= most:
-                break
+            own = next((each for each in near if owner(each.uuid, living) == self._own), None)
+            if own is not None:
+                return own
+            if len(near) < wanted or wanted >= most:
+                return hosts[0]
             wanted *= 2
-        own = {each.uuid for each in first}
-        return first + [each for each in hosts if each.uuid not in own]
+        return None
 
 
 @functools.lru_cache(maxsize=16384)

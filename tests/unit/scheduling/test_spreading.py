@@ -27,38 +27,47 @@ class TestSpreading(testtools.TestCase):
     def _spreading(self, own: str, living: Sequence[str]) -> spreading.Spreading:
         return spreading.Spreading(own, lambda: living)
 
+    def _choose(
+        self, own: str, living: Sequence[str], hosts: list[choice.Choice], passed: int | None = None
+    ) -> choice.Choice | None:
+        passed = len(hosts) if passed is None else passed
+        return self._spreading(own, living).choose(_best(hosts), passed)
+
     def test_a_scheduler_that_is_alone_keeps_novas_order(self) -> None:
         hosts = _hosts([3.0] * 40)
-        alone = self._spreading("a", ["a"])
-        self.assertEqual(hosts[:1], alone.ordered(_best(hosts), 4000))
+        asked: list[int] = []
+
+        def best(count: int) -> list[choice.Choice]:
+            asked.append(count)
+            return hosts[:count]
+
+        self.assertEqual(hosts[0], self._spreading("a", ["a"]).choose(best, 4000))
+        self.assertEqual([1], asked)
+
+    def test_where_there_is_no_host_there_is_no_choice(self) -> None:
+        for living in (["a"], ["a", "b"]):
+            self.assertIsNone(self._choose("a", living, [], 0))
 
     def test_two_schedulers_never_begin_with_the_same_of_many_equal_hosts(self) -> None:
         living = ["a", "b", "c", "d"]
         hosts = _hosts([3.0] * 32)
-        first = [
-            self._spreading(name, living).ordered(_best(hosts), len(hosts))[0] for name in living
-        ]
-        self.assertEqual(4, len({each.uuid for each in first}))
+        first = {self._choose(name, living, hosts).uuid for name in living}
+        self.assertEqual(4, len(first))
 
     def test_a_host_that_weighs_clearly_more_stays_first_for_all(self) -> None:
         hosts = _hosts([3.0, 2.9] + [2.89] * 30)
         for name in ("a", "b"):
-            ordered = self._spreading(name, ["a", "b"]).ordered(_best(hosts), len(hosts))
-            self.assertEqual(hosts[0], ordered[0])
-            self.assertEqual(hosts[:16], ordered)
+            self.assertEqual(hosts[0], self._choose(name, ["a", "b"], hosts))
 
     def test_one_in_a_hundred_of_those_that_pass_counts_as_the_best(self) -> None:
         hosts = _hosts([3.0 - 0.1 * row for row in range(24)])
         living = ("a", "b", "c")
+        owners = [spreading.owner(each.uuid, living) for each in hosts]
+        self.assertEqual(set(living), set(owners[:10]))
         for name in living:
-            own = [each for each in hosts if spreading.owner(each.uuid, living) == name]
-            of_ten = [each for each in hosts[:10] if each in own]
-            spread = self._spreading(name, living)
-            self.assertEqual(
-                of_ten + [each for each in hosts if each not in of_ten],
-                spread.ordered(_best(hosts), 1099),
-            )
-            self.assertEqual(hosts, spread.ordered(_best(hosts), 199))
+            best_own = hosts[owners.index(name)]
+            self.assertEqual(best_own, self._choose(name, living, hosts, 1099))
+            self.assertEqual(hosts[0], self._choose(name, living, hosts, 199))
 
     def test_it_looks_further_where_others_own_all_of_the_first(self) -> None:
         living = ("a", "b", "c", "d")
@@ -71,24 +80,16 @@ class TestSpreading(testtools.TestCase):
             asked.append(count)
             return [*others[:100], *own, *others[100:]][:count]
 
-        self.assertEqual(own[0], self._spreading("a", living).ordered(best, 400)[0])
-        self.assertEqual([32, 64, 128], asked)
+        self.assertEqual(own[0], self._spreading("a", living).choose(best, 400))
+        self.assertEqual([4, 8, 16, 32, 64, 128], asked)
+        self.assertEqual(others[0], self._choose("a", living, others))
 
     def test_it_looks_no_further_where_the_rest_is_clearly_worse(self) -> None:
         living = ("a", "b", "c", "d")
-        others = [each for each in _hosts([3.0] * 40) if spreading.owner(each.uuid, living) != "a"][
-            :20
-        ]
-        hosts = [*others, *_hosts([1.0] * 400)]
-        self.assertEqual(hosts[:32], self._spreading("a", living).ordered(_best(hosts), 420))
-
-    def test_no_host_is_lost_and_the_others_keep_their_order(self) -> None:
-        hosts = _hosts([3.0, 3.0, 3.0, 3.0] + [2.9 - 0.01 * row for row in range(20)])
-        living = ("a", "b", "c")
-        name = spreading.owner(hosts[3].uuid, living)
-        own = [each for each in hosts[:4] if spreading.owner(each.uuid, living) == name]
-        ordered = self._spreading(name, living).ordered(_best(hosts), len(hosts))
-        self.assertEqual(own + [each for each in hosts if each not in own], ordered)
+        equal = _hosts([3.0] * 40)
+        others = [each for each in equal if spreading.owner(each.uuid, living) != "a"]
+        hosts = [*others[:20], *_hosts([1.0] * 400)]
+        self.assertEqual(hosts[0], self._choose("a", living, hosts))
 
     def test_each_scheduler_has_about_its_share_and_few_hosts_change_hands(self) -> None:
         hosts = [each.uuid for each in _hosts([1.0] * 4000)]
