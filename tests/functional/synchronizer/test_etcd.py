@@ -44,7 +44,7 @@ class TestOptions(RefusalCase):
     def test_a_password_in_a_url_is_refused_and_not_shown(self) -> None:
         text = self.assert_refused("endpoints", endpoints=("http://u:s3cret@one:2379",))
         self.assertNotIn("s3cret", text)
-        self.assertNotIn("s3cret", repr(etcd.EtcdOptions(user="u", password="s3cret")))
+        self.assertNotIn("s3cret", repr(etcd.EtcdOptions(username="u", password="s3cret")))
 
     def test_a_prefix_that_is_no_name_is_refused(self) -> None:
         for prefix in ("", "a b", "x" * 61):
@@ -52,7 +52,7 @@ class TestOptions(RefusalCase):
                 self.assert_refused("key_prefix", key_prefix=prefix)
 
     def test_half_a_pair_is_refused(self) -> None:
-        self.assert_refused("user", "password", user="nova")
+        self.assert_refused("username", "password", username="nova")
         self.assert_refused("tls_certfile", "tls_keyfile", tls_keyfile="/nowhere")
 
     def test_a_certificate_that_is_not_there_is_refused_by_its_option(self) -> None:
@@ -232,7 +232,7 @@ class TestAuthentication(RefusalCase):
         post("/auth/enable", {})
 
     def test_a_user_with_the_prefix_reads_writes_and_follows(self) -> None:
-        client = self.opened(user="nova", password="n")
+        client = self.opened(username="nova", password="n")
         reader = base.Reader(client)
         written = self.put(client, "a", b"one")
         reader.catch_up()
@@ -243,7 +243,7 @@ class TestAuthentication(RefusalCase):
         self.assertEqual({}, base.everything(client))
 
     def test_an_expired_token_is_replaced_in_passing(self) -> None:
-        client = self.opened(user="nova", password="n", timeout_seconds=10.0)
+        client = self.opened(username="nova", password="n", timeout_seconds=10.0)
         reader = base.Reader(client)
         self.server.restart()  # which forgets all tokens
         written = self.put(client, "a", b"one")
@@ -251,22 +251,22 @@ class TestAuthentication(RefusalCase):
         self.assertEqual({written.key: written}, reader.held)
 
     def test_credentials_that_are_missing_or_wrong_are_refused(self) -> None:
-        self.assert_refused("user", "password")
-        self.assert_refused("user", "refuses", user="nova", password="wrong")
+        self.assert_refused("username", "password")
+        self.assert_refused("username", "refuses", username="nova", password="wrong")
 
     def test_a_prefix_without_permission_is_refused(self) -> None:
         self.assert_refused(
-            "user", "readwrite", user="nova", password="n", key_prefix="somebody-elses"
+            "username", "readwrite", username="nova", password="n", key_prefix="somebody-elses"
         )
 
     def make_synchronizer(self) -> etcd.EtcdSynchronizer:
-        return self.make(user="nova", password="n")
+        return self.make(username="nova", password="n")
 
 
 class TestCredentialsForNobody(etcd_case.EtcdCase):
     def test_a_user_where_etcd_asks_for_none_is_warned_of(self) -> None:
         with self.assertLogs("nova_nodb_scheduler", "WARNING") as logs:
-            client = self.opened(user="nova", password="n")
+            client = self.opened(username="nova", password="n")
         self.assertTrue(any("not enabled" in line for line in logs.output))
         self.put(client, "a", b"one")
 

@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers import memcached
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
 from nova_nodb_scheduler.testing import proxy, servers
@@ -146,7 +147,7 @@ class TestCollectionInterrupted(memcached_case.MemcachedCase):
 
     def _item_key(self, record: records.Record) -> bytes:
         epoch = layout.Epoch(b"nodb", self.writer.head().epoch, 0)
-        return epoch.record_key(layout.encode_name(record.key))
+        return epoch.record_key(record_names.encode(record.key))
 
     def _leave_as_grave(self, record: records.Record) -> None:
         raw = self.raw()
@@ -184,15 +185,15 @@ class TestLosses(memcached_case.MemcachedCase):
         self._lose_item(lambda epoch: epoch.sequence_key)
 
     def test_a_lost_page_of_the_index_begins_a_new_epoch(self) -> None:
-        self._lose_item(lambda epoch: epoch.index_key(layout.encode_name(base.key("key-00003"))))
+        self._lose_item(lambda epoch: epoch.index_key(record_names.encode(base.key("key-00003"))))
 
     def test_a_lost_record_begins_a_new_epoch(self) -> None:
-        self._lose_item(lambda epoch: epoch.record_key(layout.encode_name(base.key("key-00003"))))
+        self._lose_item(lambda epoch: epoch.record_key(record_names.encode(base.key("key-00003"))))
 
     def test_a_lost_record_is_not_taken_for_an_absent_one_by_its_writer(self) -> None:
         client = self.client()
         record = self.fill(client, 5)[3]
-        epoch = self._forget(lambda epoch: epoch.record_key(layout.encode_name(record.key)))
+        epoch = self._forget(lambda epoch: epoch.record_key(record_names.encode(record.key)))
         with self.assertRaises(errors.BackendUnavailable):
             client.write([records.Write(record.key, 0, b"new")])
         self.assertNotEqual(epoch, client.head().epoch)
@@ -201,7 +202,7 @@ class TestLosses(memcached_case.MemcachedCase):
         client = self.client()
         start = client.head()
         record = self.put(client, "a", b"one")
-        self._forget(lambda epoch: epoch.record_key(layout.encode_name(record.key)))
+        self._forget(lambda epoch: epoch.record_key(record_names.encode(record.key)))
         answer = client.fetch(start)
         self.assertIsInstance(answer, records.ResyncNeeded)
         self.assertIs(records.ResyncReason.RECORD_MISSING, answer.reason)
@@ -456,6 +457,31 @@ class TestConfiguration(memcached_case.MemcachedCase):
         self.assertEqual({}, base.everything(two))
         two.reset()
         self.assertEqual({written.key: written}, base.everything(one))
+
+    def test_another_clouds_prefix_is_refused_and_left_as_it_is(self) -> None:
+        client = self.opened(cloud_name="the east")
+        written = self.put(client, "a", b"one")
+        for name in ("west", ""):
+            with self.assertRaises(errors.ConfigurationError) as caught:
+                self.make(cloud_name=name).open()
+            self.assertIn("[nodb_memcached] key_prefix", str(caught.exception))
+            self.assertIn("'the east'", str(caught.exception))
+            self.assertIn(repr(name), str(caught.exception))
+        self.assertEqual(
+            {written.key: written}, base.everything(self.opened(cloud_name="the east"))
+        )
+
+    def test_a_prefix_stays_its_clouds_after_a_reset(self) -> None:
+        client = self.opened(cloud_name="east")
+        client.reset()
+        self.put(client, "a", b"one")
+        with self.assertRaises(errors.ConfigurationError):
+            self.make(cloud_name="west").open()
+
+    def test_names_with_control_characters_are_refused(self) -> None:
+        for key in (records.RecordKey("n", "a\nb"), records.RecordKey("a\x1fb", "c")):
+            with self.assertRaises(ValueError):
+                self.client().write([records.Write(key, 0, b"x")])
 
     def test_a_client_is_made_from_configuration(self) -> None:
         conf = cfg.ConfigOpts()

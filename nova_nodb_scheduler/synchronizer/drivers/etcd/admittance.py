@@ -26,9 +26,9 @@ _CONFIGURED = {
         "endpoints",
         "check http or https, tls_cafile, tls_certfile and tls_keyfile",
     ),
-    failures.Kind.UNAUTHENTICATED: ("user", "set user and password as etcd knows them"),
+    failures.Kind.UNAUTHENTICATED: ("username", "set username and password as etcd knows them"),
     failures.Kind.PERMISSION_DENIED: (
-        "user",
+        "username",
         (
             "grant its role readwrite on the prefix: 'etcdctl role grant-permission <role> "
             "readwrite --prefix=true <key_prefix>/'"
@@ -204,11 +204,11 @@ def _translate(
 ) -> Exception:
     if failure.kind in _CONFIGURED:
         option, remedy = _CONFIGURED[failure.kind]
-        value = ",".join(settings.endpoints) if option == "endpoints" else settings.user
+        value = ",".join(settings.endpoints) if option == "endpoints" else settings.username
         return options_module.refusal(option, value, f"{remedy} ({failure}).")
     if "authentication failed" in failure.text:
         return options_module.refusal(
-            "user", settings.user, f"etcd refuses user and password ({failure})."
+            "username", settings.username, f"etcd refuses username and password ({failure})."
         )
     if failure.kind is failures.Kind.UNSURE:
         # etcd hangs up without a word where one side speaks TLS alone.

@@ -154,9 +154,9 @@ class Connection:
 
         :raises Failure: it is refused
         """
-        if self._settings.user is None:
+        if self._settings.username is None:
             return
-        body = {"name": self._settings.user, "password": self._settings.password}
+        body = {"name": self._settings.username, "password": self._settings.password}
         try:
             reply = self.ask(self._preferred, session_module.AUTHENTICATE, body)
         except failures.Failure as failure:
@@ -225,7 +225,7 @@ class Connection:
             return reply
 
     def _authenticate_again(self, failure: failures.Failure) -> None:
-        if self._settings.user is None:
+        if self._settings.username is None:
             raise self.translate(failure) from failure
         try:
             self.authenticate()

@@ -26,13 +26,13 @@ by the clock of the member that answers.
 """,
     ),
     cfg.StrOpt(
-        "user",
+        "username",
         help="""
 Name of an etcd user, where etcd's authentication is enabled. It needs a role
 with ``readwrite`` on the prefix ``key_prefix``. Related option: ``password``.
 """,
     ),
-    cfg.StrOpt("password", secret=True, help="Password of ``user``."),
+    cfg.StrOpt("password", secret=True, help="Password of ``username``."),
     cfg.StrOpt(
         "tls_cafile",
         help="""
@@ -119,7 +119,7 @@ class EtcdOptions:
     """Options of one client; see :data:`OPTS`."""
 
     endpoints: tuple[str, ...] = attrs.field(default=(DEFAULT_ENDPOINT,), converter=tuple)
-    user: str | None = None
+    username: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
     tls_cafile: str | None = None
     tls_certfile: str | None = None
@@ -140,8 +140,8 @@ class EtcdOptions:
         for endpoint in self.endpoints:
             _check_endpoint(endpoint)
         driver_options.check_key_prefix(GROUP, self.key_prefix, may_nest=True)
-        if (self.user is None) != (self.password is None):
-            raise refusal("user", self.user, "set both user and password, or neither.")
+        if (self.username is None) != (self.password is None):
+            raise refusal("username", self.username, "set both username and password, or neither.")
         if (self.tls_certfile is None) != (self.tls_keyfile is None):
             raise refusal(
                 "tls_certfile", self.tls_certfile, "set both tls_certfile and tls_keyfile."
@@ -162,7 +162,7 @@ def _check_endpoint(endpoint: str) -> None:
         raise refusal("endpoints", endpoint, f"{remedy}: {error}.") from error
     if "@" in url.netloc:
         # Not repeated here: it may be a password.
-        raise refusal("endpoints", "...@...", "give user and password by their own options.")
+        raise refusal("endpoints", "...@...", "give username and password by their own options.")
     if url.scheme not in ("http", "https") or not url.hostname or port is None:
         raise refusal("endpoints", endpoint, f"{remedy}.")
     if url.path.strip("/") or url.query or url.fragment:

@@ -14,7 +14,7 @@ from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, polling
+from nova_nodb_scheduler.synchronizer import admission, contract, polling, record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -39,25 +39,17 @@ PAGE_RECORDS = 500
 
 
 class MemcachedSynchronizer(contract.Synchronizer):
-    """One client of one memcached server.
-
-    :param observer: told each step of the write protocol before it is taken,
-        beside ``on_step``
-    """
+    """One client of one memcached server."""
 
     name = "memcached"
     STEPS = tuple(step.value for step in steps.Step)
 
-    def __init__(
-        self,
-        settings: options.MemcachedOptions,
-        observer: steps.Observer = steps.unobserved,
-    ) -> None:
+    def __init__(self, settings: options.MemcachedOptions) -> None:
         settings.check()
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
-        self._epochs = epochs.Epochs(settings.key_prefix, self._connection, self._clock)
+        self._epochs = epochs.Epochs(settings, self._connection, self._clock)
         self._index = index.Index(self._connection, self._epochs)
         self._follower = following.Follower(
             settings, self._connection, self._clock, self._epochs, self._index
@@ -68,13 +60,11 @@ class MemcachedSynchronizer(contract.Synchronizer):
         self._collector = collection.Collector(
             self._connection, self._clock, self._epochs, self._index, self._follower
         )
-        self._observer = observer
         self._poll = polling.Poll(settings.poll_intervals())
         self._is_open = False
         self._settled_at = 0.0
 
     def _come_by(self, step: steps.Step) -> None:
-        self._observer(step)
         self.on_step(step.value)
 
     @staticmethod
@@ -140,7 +130,7 @@ class MemcachedSynchronizer(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        names = {layout.encode_name(key) for key in keys}
+        names = {record_names.encode(key) for key in keys}
         _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
         standing = (layout.Item.decode(value).record for value in found.values())
         return {record.key: record for record in standing if record is not None}
@@ -228,7 +218,7 @@ class MemcachedSynchronizer(contract.Synchronizer):
                 wanted = sorted(
                     name
                     for name in names
-                    if namespaces is None or layout.decode_name(name).namespace in namespaces
+                    if namespaces is None or record_names.decode(name).namespace in namespaces
                 )
                 for start in range(0, len(wanted), PAGE_RECORDS):
                     page = self._page(epoch, wanted[start : start + PAGE_RECORDS])
@@ -270,8 +260,6 @@ class MemcachedSynchronizer(contract.Synchronizer):
 
 
 def _check_name(key: records.RecordKey) -> None:
-    name = layout.encode_name(key)
+    name = record_names.encode(key)
     if len(name) > layout.MAX_NAME_BYTES:
         raise ValueError(f"the name of a record has {len(name)} bytes")
-    if any(byte < 0x20 for byte in name.replace(b"\x1f", b"", 1)):
-        raise ValueError(f"the name {key!r} holds control characters")

@@ -16,7 +16,7 @@ from oslo_log import log
 
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options
 
 LOG = log.getLogger(__name__)
 
@@ -33,11 +33,12 @@ class Epochs:
 
     def __init__(
         self,
-        prefix: str,
+        settings: options.MemcachedOptions,
         connection: connection_module.Connection,
         clock: clock_module.ServerClock,
     ) -> None:
-        self._prefix = prefix.encode()
+        self._settings = settings
+        self._prefix = settings.key_prefix.encode()
         self._connection = connection
         self._clock = clock
         self._known: layout.Epoch | None = None
@@ -118,9 +119,14 @@ class Epochs:
         return layout.epoch_key(self._prefix)
 
     def _learn(self, value: bytes | None) -> None:
-        """Note the epoch in force, or begin one."""
+        """Note the epoch in force, or begin one.
+
+        :raises ConfigurationError: it is another cloud's
+        """
         if value is not None:
-            self._known = layout.Epoch.decode(self._prefix, value)
+            epoch = layout.Epoch.decode(self._prefix, value)
+            self._check_cloud(epoch)
+            self._known = epoch
             return
         fresh = self._lay_down()
         [line] = self._connection.send_all(
@@ -132,12 +138,22 @@ class Epochs:
         else:
             self._sweep(fresh)
 
+    def _check_cloud(self, epoch: layout.Epoch) -> None:
+        cloud = self._settings.cloud_name
+        if epoch.cloud != cloud:
+            raise options.refusal(
+                "key_prefix",
+                self._settings.key_prefix,
+                f"its keys belong to the cloud {epoch.cloud!r}, and [{options.GROUP}] cloud_name "
+                f"is {cloud!r}: choose another prefix, or correct cloud_name.",
+            )
+
     def _lay_down(self) -> layout.Epoch:
         """Store all an epoch needs but its name."""
         sample = self._clock.sample()
         # It grows, and two epochs that begin in the same second differ by chance.
         base = (int(sample.seconds) << 31) + secrets.randbits(31)
-        epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base)
+        epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base, self._settings.cloud_name)
         settled = layout.Settled(0, sample.seconds, sample.evictions)
         items = [
             (epoch.sequence_key, b"0"),

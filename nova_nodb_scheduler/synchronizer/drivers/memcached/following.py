@@ -19,6 +19,7 @@ import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import cursors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
@@ -99,7 +100,7 @@ class Follower:
         """Return what changed since a cursor; see the contract."""
         try:
             heights = self.heights()
-            return self._refuse(cursor, heights) or self._fetch(cursor, limit, heights)
+            return _refuse(cursor, heights) or self._fetch(cursor, limit, heights)
         except fencing.Unproven as error:
             return records.ResyncNeeded(records.ResyncReason.HISTORY_TRUNCATED, str(error))
         except epochs_module.EpochBroken as error:
@@ -129,18 +130,6 @@ class Follower:
         self._note_settled(heights, version, certain=True)
         return records.Cursor(epoch.name, version)
 
-    def _refuse(self, cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
-        reason = records.ResyncReason
-        if cursor.epoch != heights.epoch.name:
-            return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {heights.epoch.name}")
-        if cursor.version > heights.sequence:
-            return records.ResyncNeeded(
-                reason.HEAD_BEHIND_CURSOR, f"the head is {heights.sequence}"
-            )
-        if cursor.version < heights.floor:
-            return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {heights.floor}")
-        return None
-
     def _fetch(self, cursor: records.Cursor, limit: int, heights: Heights) -> records.Changes:
         found: list[records.Record] = []
         version, waiting = cursor.version, False
@@ -167,7 +156,7 @@ class Follower:
         """Tell a collected record, which raised the floor before, from an evicted one."""
         try:
             heights = self.heights()
-            refused = self._refuse(cursor, heights)
+            refused = _refuse(cursor, heights)
             if refused is None:
                 self._index.check_not_evicted(heights.epoch, [gone.name])
         except epochs_module.EpochBroken as error:
@@ -311,3 +300,9 @@ def _is_settled(number: int, name: bytes | None, items: Mapping[bytes, layout.It
         return False
     item = items.get(name)
     return name == layout.VOID or item is None or item.version >= number
+
+
+def _refuse(cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
+    return cursors.refuse(
+        cursor, epoch=heights.epoch.name, head=heights.sequence, floor=heights.floor
+    )

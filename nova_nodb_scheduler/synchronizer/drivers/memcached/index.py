@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable
 
+from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
@@ -76,7 +77,7 @@ class Index:
                 continue
             for name in wanted & layout.decode_page(before[page][0]):
                 if epoch.record_key(name) not in items:
-                    raise self._epochs.broken(epoch, f"record {layout.decode_name(name)}")
+                    raise self._epochs.broken(epoch, f"record {record_names.decode(name)}")
 
     def remove_graves(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         """Take graves off their pages, then away; returns the names that are gone.

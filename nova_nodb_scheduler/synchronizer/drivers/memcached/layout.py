@@ -2,7 +2,7 @@
 """Names and bytes of the items this driver keeps in memcached. No I/O.
 
 =====================  =======================================================
-``P:epoch``            name of the epoch and the base of its revisions
+``P:epoch``            name of the epoch, the base of its revisions, the cloud
 ``P:E:seq``            counter of log slots given out
 ``P:E:floor``          cursors below this version need a resync
 ``P:E:settled``        see :class:`Settled`
@@ -23,6 +23,7 @@ from collections.abc import Iterable
 import attrs
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 
 INDEX_PAGES = 256
 GRAVEYARD_PAGES = 16
@@ -33,7 +34,6 @@ VOID = b"\x00"
 #: Longest name of a record, encoded: 64 and 255 characters of up to 4 bytes.
 MAX_NAME_BYTES = 4 * (64 + 255) + 1
 
-_SEPARATOR = "\x1f"
 # format, kind, version, revision, seconds, bytes of the name
 _HEADER = struct.Struct("!BBQQdH")
 _FORMAT = 1
@@ -78,7 +78,7 @@ class Item:
         )
 
     def encode(self) -> bytes:
-        name = encode_name(self.key)
+        name = record_names.encode(self.key)
         header = _HEADER.pack(
             _FORMAT, self.kind, self.version, self.revision, self.since_seconds, len(name)
         )
@@ -89,23 +89,13 @@ class Item:
         _, kind, version, revision, since_seconds, length = _HEADER.unpack_from(value)
         end = _HEADER.size + length
         return cls(
-            decode_name(value[_HEADER.size : end]),
+            record_names.decode(value[_HEADER.size : end]),
             Kind(kind),
             version,
             revision,
             since_seconds,
             value[end:],
         )
-
-
-def encode_name(key: records.RecordKey) -> bytes:
-    """Return a record's name as one line without its end."""
-    return f"{key.namespace}{_SEPARATOR}{key.key}".encode()
-
-
-def decode_name(name: bytes) -> records.RecordKey:
-    namespace, _, key = name.decode().partition(_SEPARATOR)
-    return records.RecordKey(namespace, key)
 
 
 def encode_page(names: Iterable[bytes]) -> bytes:
@@ -162,19 +152,21 @@ class Epoch:
     :param revision_base: revisions are this plus a version, and bases differ
         from epoch to epoch, so that a writer that slept through a change of
         epoch does not find the revision it remembers on another state
+    :param cloud: whose it is, see the option ``cloud_name``
     """
 
     prefix: bytes
     name: str
     revision_base: int
+    cloud: str = ""
 
     def encode(self) -> bytes:
-        return b"%s %d" % (self.name.encode(), self.revision_base)
+        return b"%s %d %s" % (self.name.encode(), self.revision_base, self.cloud.encode())
 
     @classmethod
     def decode(cls, prefix: bytes, value: bytes) -> Epoch:
-        name, base = value.split()
-        return cls(prefix, name.decode(), int(base))
+        name, base, cloud = value.split(b" ", 2)
+        return cls(prefix, name.decode(), int(base), cloud.decode(errors="backslashreplace"))
 
     @property
     def sequence_key(self) -> bytes:

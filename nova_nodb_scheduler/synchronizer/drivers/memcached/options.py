@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import re
+import functools
 
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import polling
+from nova_nodb_scheduler.synchronizer import driver_options, polling
 
 GROUP = "nodb_memcached"
 
@@ -32,7 +31,17 @@ ample ``-m``: what another service evicts or flushes is lost here too.
         help="""
 Begin of every key this driver uses, for clouds that share a server: up to 60
 letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
-the same value.
+the same value, and no other cloud may.
+""",
+    ),
+    cfg.StrOpt(
+        "cloud_name",
+        default="",
+        help="""
+Name of this cloud, kept beside the records: a service whose ``cloud_name``
+differs is refused, before two clouds write each other's records. Set it where
+clouds share a server, so that a mistake in ``key_prefix`` does not mix their
+hosts.
 """,
     ),
     cfg.FloatOpt(
@@ -100,13 +109,17 @@ change costs about 150 bytes of the server's memory for so long.
     ),
 ]
 
+#: Of an option of this group; see :func:`.driver_options.refusal`.
+refusal = functools.partial(driver_options.refusal, GROUP)
+
 
 @attrs.frozen
 class MemcachedOptions:
     """Options of one client; see :data:`OPTS`."""
 
-    servers: tuple[str, ...] = ("127.0.0.1:11211",)
+    servers: tuple[str, ...] = attrs.field(default=("127.0.0.1:11211",), converter=tuple)
     key_prefix: str = "nodb"
+    cloud_name: str = ""
     timeout_seconds: float = 5.0
     poll_interval_seconds: float = 0.1
     busy_poll_interval_seconds: float | None = None
@@ -122,18 +135,13 @@ class MemcachedOptions:
             busy interval that is longer than the idle one
         """
         if len(self.servers) != 1:
-            raise errors.ConfigurationError(
-                f"[{GROUP}] servers",
+            raise refusal(
+                "servers",
                 ",".join(self.servers),
                 "name exactly one memcached server; records cannot be spread over "
                 "several. For high availability use the sqlalchemy driver.",
             )
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", self.key_prefix):
-            raise errors.ConfigurationError(
-                f"[{GROUP}] key_prefix",
-                self.key_prefix,
-                "use 1 to 60 letters, digits, '-', '_' and '.'.",
-            )
+        driver_options.check_key_prefix(GROUP, self.key_prefix)
         self.poll_intervals()
 
     def poll_intervals(self) -> polling.Intervals:
@@ -148,15 +156,4 @@ class MemcachedOptions:
 
 def from_config(conf: cfg.ConfigOpts) -> MemcachedOptions:
     """Read the group of this driver."""
-    group = conf[GROUP]
-    return MemcachedOptions(
-        servers=tuple(group.servers),
-        key_prefix=group.key_prefix,
-        timeout_seconds=group.timeout_seconds,
-        poll_interval_seconds=group.poll_interval_seconds,
-        busy_poll_interval_seconds=group.busy_poll_interval_seconds,
-        fence_after_seconds=group.fence_after_seconds,
-        log_ttl_seconds=group.log_ttl_seconds,
-        tls_enabled=group.tls_enabled,
-        tls_cafile=group.tls_cafile,
-    )
+    return driver_options.read(conf, GROUP, MemcachedOptions)

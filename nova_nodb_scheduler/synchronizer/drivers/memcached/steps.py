@@ -21,7 +21,3 @@ class Step(enum.Enum):
 
 
 Observer = Callable[[Step], None]
-
-
-def unobserved(_step: Step) -> None:
-    """Do nothing."""

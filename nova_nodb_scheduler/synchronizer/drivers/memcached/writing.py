@@ -20,6 +20,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
@@ -114,7 +115,7 @@ class Writer:
                 )
 
     def _round(self, call: _Call, todo: Sequence[int]) -> None:
-        names = {number: layout.encode_name(call.writes[number].key) for number in todo}
+        names = {number: record_names.encode(call.writes[number].key) for number in todo}
         self._at(steps.Step.READ)
         epoch, found = self._epochs.gets(
             lambda epoch: [epoch.record_key(name) for name in names.values()]
@@ -130,7 +131,7 @@ class Writer:
             record = item.record if item else None
             if item is None:
                 missing.append(number)
-            elif not _fits(write, record):
+            elif not write.wins(record):
                 call.results[number] = records.WriteResult(records.Verdict.LOST, record)
             elif item.kind is layout.Kind.GRAVE:
                 graves.append(number)
@@ -286,12 +287,6 @@ class Writer:
                     for version in versions
                 ]
             )
-
-
-def _fits(write: records.Write, standing: records.Record | None) -> bool:
-    if write.expected_revision == 0:
-        return standing is None or standing.deleted
-    return standing is not None and standing.revision == write.expected_revision
 
 
 def _item(epoch: layout.Epoch, version: int, each: _Ready, now_seconds: float) -> layout.Item:

@@ -210,9 +210,9 @@ class Connection:
                 "connection_class": redis.SSLConnection,
                 "ssl_cert_reqs": "required",
                 "ssl_check_hostname": True,
-                "ssl_ca_certs": settings.tls_ca_file,
-                "ssl_certfile": settings.tls_cert_file,
-                "ssl_keyfile": settings.tls_key_file,
+                "ssl_ca_certs": settings.tls_cafile,
+                "ssl_certfile": settings.tls_certfile,
+                "ssl_keyfile": settings.tls_keyfile,
             }
         return arguments
 

@@ -42,15 +42,15 @@ the commands named in the administration guide, on ``key_prefix`` alone.
         help="Password of ``username``, or of the default user. Unset: none is sent.",
     ),
     cfg.StrOpt(
-        "tls_ca_file",
+        "tls_cafile",
         help="File of the certificate authorities to trust with ``rediss://``; the system's "
         "if unset.",
     ),
     cfg.StrOpt(
-        "tls_cert_file",
-        help="Certificate of this client, where the server asks for one. Needs ``tls_key_file``.",
+        "tls_certfile",
+        help="Certificate of this client, where the server asks for one. Needs ``tls_keyfile``.",
     ),
-    cfg.StrOpt("tls_key_file", help="Private key of ``tls_cert_file``."),
+    cfg.StrOpt("tls_keyfile", help="Private key of ``tls_certfile``."),
     cfg.StrOpt(
         "key_prefix",
         default="nodb",
@@ -62,11 +62,12 @@ the same value, and no other cloud may.
     ),
     cfg.StrOpt(
         "cloud_name",
-        default="nova",
+        default="",
         help="""
 Name of this cloud, kept beside the records: a service whose ``cloud_name``
-differs is refused at its start, before two clouds write each other's records.
-Set it where clouds share a server.
+differs is refused, before two clouds write each other's records. Set it where
+clouds share a server, so that a mistake in ``key_prefix`` does not mix their
+hosts.
 """,
     ),
     cfg.FloatOpt(
@@ -118,11 +119,11 @@ class RedisOptions:
     url: str = "redis://127.0.0.1:6379/0"
     username: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
-    tls_ca_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
+    tls_cafile: str | None = None
+    tls_certfile: str | None = None
+    tls_keyfile: str | None = None
     key_prefix: str = "nodb"
-    cloud_name: str = "nova"
+    cloud_name: str = ""
     timeout_seconds: float = 5.0
     wake_check_seconds: float = 1.0
 
@@ -165,18 +166,14 @@ class RedisOptions:
         """
         address = self.address()
         driver_options.check_key_prefix(GROUP, self.key_prefix)
-        if not self.cloud_name:
-            raise refusal("cloud_name", self.cloud_name, "give this cloud a name.")
         if self.username and self.password is None:
             raise refusal("username", self.username, "set 'password', too.")
-        for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+        for name in ("tls_cafile", "tls_certfile", "tls_keyfile"):
             value = getattr(self, name)
             if value and not address.tls:
                 raise refusal(name, value, "it needs a 'url' that begins with rediss://.")
-        if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise refusal(
-                "tls_cert_file", self.tls_cert_file, "set it together with 'tls_key_file'."
-            )
+        if bool(self.tls_certfile) != bool(self.tls_keyfile):
+            raise refusal("tls_certfile", self.tls_certfile, "set it together with 'tls_keyfile'.")
 
 
 def from_config(conf: cfg.ConfigOpts) -> RedisOptions:

@@ -53,7 +53,7 @@ def explain(
             return options.refusal(
                 "url",
                 settings.url,
-                f"TLS failed ({text}): check tls_ca_file, tls_cert_file and tls_key_file, that "
+                f"TLS failed ({text}): check tls_cafile, tls_certfile and tls_keyfile, that "
                 "the certificate names the host of 'url', and that the port speaks TLS.",
             )
         if isinstance(cause, exceptions.NoPermissionError) or any(
