@@ -130,33 +130,6 @@ class HostStateStore:
                 self._subscriptions[name] = (*self._subscriptions.get(name, ()), made)
         return made
 
-    def apply_many(
-        self,
-        changes: Iterable[records.Change],
-        *,
-        refused: Callable[[records.Change, errors.NodbError], None] | None = None,
-    ) -> int:
-        """Apply changes in their order; return how many were newer.
-
-        Not one transaction: a snapshot may be taken in between, as the feed
-        gives no boundaries either.
-
-        :param refused: called, without the lock, for each change that
-            :meth:`apply` raises for; the others are applied. Without it the
-            first such error is raised, and the call may be repeated without
-            the offender.
-        """
-        changes = list(changes)
-        newer = 0
-        for change, outcome in zip(changes, self.apply_page(changes), strict=True):
-            if not isinstance(outcome, Exception):
-                newer += outcome
-            elif refused is not None and isinstance(outcome, errors.NodbError):
-                refused(change, outcome)
-            else:
-                raise outcome
-        return newer
-
     def _apply_turn(self, changes: Sequence[records.Change]) -> list[table.Outcome]:
         """Apply changes of different records."""
         places: dict[str, list[int]] = {}

@@ -167,26 +167,19 @@ class TestRefusals(testtools.TestCase):
             error = self.assertRaises(errors.UnknownNamespace, call)
             self.assertEqual(("clouds", "pools, shelves"), (error.namespace, error.known))
 
-    def test_of_many_changes_the_refused_are_handed_over_and_the_rest_applied(self):
-        refused = []
+    def test_of_a_page_the_refused_are_told_and_the_rest_applied(self):
         bad = records.Change(samples.change("b", 1, {}).record, {"thin": "x"})
         unknown = samples.change("d", 1, {}, namespace="clouds")
         changes = [bad, samples.change("a", 1, {}), unknown, samples.change("c", 1, {})]
 
-        newer = self.store.apply_many(changes, refused=lambda *each: refused.append(each))
+        invalid, first, undeclared, second = self.store.apply_page(changes)
 
-        self.assertEqual(1, newer)
+        # The first was there before.
+        self.assertEqual([False, True], [first, second])
         self.assertEqual({"a", "c"}, contents(self.store).keys())
-        self.assertEqual([bad, unknown], [change for change, _ in refused])
-        self.assertEqual("thin", refused[0][1].field)
-
-    def test_of_many_changes_the_first_refused_is_raised_where_nobody_takes_it(self):
-        bad = records.Change(samples.change("b", 1, {}).record, {"thin": "x"})
-        changes = [samples.change("c", 1, {}), bad, samples.change("d", 1, {})]
-
-        self.assertRaises(errors.InvalidRecord, self.store.apply_many, changes)
-
-        self.assertEqual({"a", "c", "d"}, contents(self.store).keys())
+        self.assertIsInstance(invalid, errors.InvalidRecord)
+        self.assertEqual("thin", invalid.field)
+        self.assertIsInstance(undeclared, errors.UnknownNamespace)
 
     def test_declarations_that_cannot_work_are_refused(self):
         column = namespaces.Column("n", samples.Kind.INT, ("n",))
@@ -251,7 +244,7 @@ class TestThreads(testtools.TestCase):
         for reader in readers:
             reader.start()
         for lap in range(1, 21):
-            store.apply_many(samples.change(key, lap, {"pool": {"free_gb": lap}}) for key in keys)
+            store.apply_page(samples.change(key, lap, {"pool": {"free_gb": lap}}) for key in keys)
         done.set()
         for reader in readers:
             reader.join(30)

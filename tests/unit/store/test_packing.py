@@ -34,7 +34,7 @@ class TestPackedStores(testtools.TestCase):
             pass
 
     def test_readers_see_no_difference(self):
-        self.store.apply_many(self.changes)
+        self.store.apply_page(self.changes)
         expected = [(change.record.payload, change.state["backend"]) for change in self.changes]
         before, size = self.store.snapshot(), self.kept_bytes()
         self.pack()
@@ -45,7 +45,7 @@ class TestPackedStores(testtools.TestCase):
         self.assertIs(before, self.store.snapshot())
 
     def test_a_change_after_packing_is_packed_the_next_time(self):
-        self.store.apply_many(self.changes)
+        self.store.apply_page(self.changes)
         self.pack()
         size = self.kept_bytes()
         self.store.apply(samples.change("k007", 10_000, state(7777)))
@@ -57,11 +57,11 @@ class TestPackedStores(testtools.TestCase):
         self.assertEqual("b7777", view.get("k007").state["backend"])
 
     def test_a_snapshot_of_an_ended_epoch_still_reads(self):
-        self.store.apply_many(self.changes[:9])
+        self.store.apply_page(self.changes[:9])
         self.pack()
         before = self.store.snapshot()
         self.store.begin_epoch()
-        self.store.apply_many(self.changes[300:309])
+        self.store.apply_page(self.changes[300:309])
         self.pack()
 
         self.assertEqual("b3", before.namespace("pools").get("k003").state["backend"])
@@ -69,7 +69,7 @@ class TestPackedStores(testtools.TestCase):
         self.assertEqual("b303", after.get("k303").state["backend"])
 
     def test_there_is_nothing_to_pack_twice(self):
-        self.store.apply_many(self.changes)
+        self.store.apply_page(self.changes)
         self.pack()
 
         self.assertFalse(self.store.pack(1))

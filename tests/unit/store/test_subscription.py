@@ -42,7 +42,7 @@ class TestSubscriptions(testtools.TestCase):
         self.assertEqual({}, self.subscription.drain())
 
     def test_what_a_snapshot_no_longer_held_is_told(self):
-        self.store.apply_many([samples.change("a", 1, {}), samples.change("b", 2, {})])
+        self.store.apply_page([samples.change("a", 1, {}), samples.change("b", 2, {})])
         self.subscription.drain()
         self.store.retain("pools", ["a"], 9)
 
@@ -56,13 +56,13 @@ class TestSubscriptions(testtools.TestCase):
         self.assertEqual({"pools": {"a"}}, self.subscription.drain())
 
     def test_more_keys_than_are_kept_mean_everything(self):
-        self.store.apply_many([samples.change(f"k{n}", 1 + n, {}) for n in range(9)])
+        self.store.apply_page([samples.change(f"k{n}", 1 + n, {}) for n in range(9)])
 
         self.assertIsNone(self.subscription.drain())
         self.assertEqual({}, self.subscription.drain())
 
     def test_one_key_that_changes_often_is_still_one_key(self):
-        self.store.apply_many([samples.change("a", 1 + n, {}) for n in range(50)])
+        self.store.apply_page([samples.change("a", 1 + n, {}) for n in range(50)])
 
         self.assertEqual({"pools": {"a"}}, self.subscription.drain())
 
