@@ -14,7 +14,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, writing
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines
 
 
 class TestConnections(unittest.TestCase):
@@ -144,4 +144,4 @@ class TestDecisions(unittest.TestCase):
         for expected, standing, wins in table:
             with self.subTest(expected=expected, standing=standing):
                 write = records.Write(key, expected, b"y")
-                self.assertIs(wins, writing.wins(write, standing))
+                self.assertIs(wins, write.wins(standing))

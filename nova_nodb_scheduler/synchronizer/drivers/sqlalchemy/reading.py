@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, polling
+from nova_nodb_scheduler.synchronizer import contract, cursors, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
@@ -80,20 +80,9 @@ class Reader:
         assert row is not None
         if self._sequencer is not None:
             self._sequencer.relieve(row)
-        if row.epoch != cursor.epoch:
-            return records.ResyncNeeded(
-                records.ResyncReason.EPOCH_CHANGED, f"{cursor.epoch} is now {row.epoch}"
-            )
-        if row.version < cursor.version:
-            return records.ResyncNeeded(
-                records.ResyncReason.HEAD_BEHIND_CURSOR,
-                f"version {row.version} is behind {cursor.version}",
-            )
-        if cursor.version < row.floor:
-            return records.ResyncNeeded(
-                records.ResyncReason.HISTORY_TRUNCATED,
-                f"version {cursor.version} is below the floor {row.floor}",
-            )
+        refused = cursors.refuse(cursor, epoch=row.epoch, head=row.version, floor=row.floor)
+        if refused is not None:
+            return refused
         if not changed:
             return records.Changes((), cursor)
         last = changed[-1].version

@@ -72,7 +72,7 @@ class SequencedWriter(writing.Writer):
             self._step("lock")
             keys = [write.key for write in writes]
             standing = statements.standing(connection, keys, locked=True)
-            accepted = [write for write in writes if writing.wins(write, standing.get(write.key))]
+            accepted = [write for write in writes if write.wins(standing.get(write.key))]
             if atomic and len(accepted) < len(writes):
                 accepted = []
             written = {

@@ -58,13 +58,6 @@ class Limits:
     statement_bytes: int = MAX_STATEMENT_BYTES
 
 
-def wins(write: records.Write, standing: records.Record | None) -> bool:
-    """Decide one compare-and-set."""
-    if write.expected_revision == 0:
-        return standing is None or standing.deleted
-    return standing is not None and standing.revision == write.expected_revision
-
-
 class Writer:
     """Carries out writes on one open database, in counter mode.
 
@@ -144,7 +137,7 @@ class Writer:
             row, standing = found.sequence, found.standing
             if row is None or not self._epochs.is_sound(row):
                 raise epochs.EpochBroken
-            accepted = [write for write in writes if wins(write, standing.get(write.key))]
+            accepted = [write for write in writes if write.wins(standing.get(write.key))]
             if atomic and len(accepted) < len(writes):
                 accepted = []
             written = {
