@@ -136,21 +136,6 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
             thread.join(60)
         self.assertEqual([HEADS] * 4, results)
 
-    def test_the_offline_version_is_the_same_schema(self) -> None:
-        text = migration.offline_sql(self.dialect)
-        for table in schema.metadata.tables:
-            self.assertEqual(1, text.count(f"CREATE TABLE {table} "), text)
-        statements = [part.strip() for part in text.split(";")]
-        self.execute(
-            *(
-                statement
-                for statement in statements
-                if statement and statement not in ("BEGIN", "COMMIT")
-            )
-        )
-        self.assertEqual(HEADS, migration.version(self.engine))
-        self.test_the_migrated_schema_is_the_models_schema()
-
     def test_a_service_on_an_empty_database_starts_only_where_it_may_migrate(self) -> None:
         # The file is ours alone; a server's schema is the operator's.
         self.synchronizer().open()

@@ -10,7 +10,6 @@ branch of a revision it has never heard of.
 from __future__ import annotations
 
 import contextlib
-import io
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -129,20 +128,8 @@ def require(engine: sa.Engine) -> None:
             )
 
 
-def offline_sql(dialect: str) -> str:
-    """Return the SQL of all migrations, for a database administrator to run.
-
-    :param dialect: sqlite, mysql or postgresql
-    """
-    output = io.StringIO()
-    settings = _config(output)
-    settings.set_main_option("sqlalchemy.url", f"{dialect}://")
-    command.upgrade(settings, "heads", sql=True)
-    return output.getvalue()
-
-
-def _config(output: io.StringIO | None = None) -> config.Config:
-    settings = config.Config(output_buffer=output) if output else config.Config()
+def _config() -> config.Config:
+    settings = config.Config()
     settings.set_main_option("script_location", str(_DIRECTORY).replace("%", "%%"))
     settings.set_main_option("path_separator", "newline")
     locations = "\n".join(str(_DIRECTORY / "versions" / name) for name in BRANCHES)

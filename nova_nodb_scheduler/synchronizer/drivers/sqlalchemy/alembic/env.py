@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alembic's environment: runs migrations on the connection it is given, or as text."""
+"""Alembic's environment: runs migrations on the connection it is given."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
 
 def run() -> None:
     """Run the migrations asked for."""
-    if context.is_offline_mode():
-        context.configure(
-            url=context.config.get_main_option("sqlalchemy.url"),
-            target_metadata=schema.metadata,
-            version_table=schema.VERSION_TABLE,
-            literal_binds=True,
-        )
-    else:
-        context.configure(
-            connection=context.config.attributes["connection"],
-            target_metadata=schema.metadata,
-            version_table=schema.VERSION_TABLE,
-            # SQLite alters a table by copying it.
-            render_as_batch=True,
-        )
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=schema.metadata,
+        version_table=schema.VERSION_TABLE,
+        # SQLite alters a table by copying it.
+        render_as_batch=True,
+    )
     with context.begin_transaction():
         context.run_migrations()
 
