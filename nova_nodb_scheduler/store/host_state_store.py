@@ -105,10 +105,12 @@ class HostStateStore:
         :returns: for each True, False, or the error that :meth:`apply` raises
         """
         outcomes: list[table.Outcome] = []
+        rested_at = 0
         for turn in _turns(changes):
-            if outcomes:
+            if len(outcomes) - rested_at >= _CHANGES_PER_TURN:
                 # A released lock alone does not let a waiting thread run.
                 time.sleep(0)
+                rested_at = len(outcomes)
             outcomes += self._apply_turn(turn)
         return outcomes
 
@@ -231,10 +233,9 @@ class HostStateStore:
 def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
     """Divide changes into lists of different records, none longer than a turn."""
     turn: list[records.Change] = []
-    # A uuid may name records of several namespaces: those end a turn, too.
-    keys: set[str] = set()
+    keys: set[tuple[str, str]] = set()
     for change in changes:
-        key = change.record.key.key
+        key = (change.record.key.namespace, change.record.key.key)
         if key in keys or len(turn) == _CHANGES_PER_TURN:
             yield turn
             turn, keys = [], set()
