@@ -92,10 +92,16 @@ class Client(memory.MemorySynchronizer):
     def __init__(self, options: memory.MemoryOptions, hub: memory.MemoryHub) -> None:
         super().__init__(options, hub)
         self.meanwhile: list[Callable[[], None]] = []
+        #: While others come between: its process cannot do anything else then.
+        self.is_busy = False
 
     def write(self, writes, *, atomic=False):
         if self.meanwhile:
-            self.meanwhile.pop()()
+            self.is_busy = True
+            try:
+                self.meanwhile.pop()()
+            finally:
+                self.is_busy = False
         return super().write(writes, atomic=atomic)
 
 

@@ -214,7 +214,8 @@ class Machine(stateful.RuleBasedStateMachine):
             "expire": lambda: self.expire(number, host),
             "epoch": self.cluster.begin_epoch,
         }[what]
-        clients[victim].meanwhile.append(act)
+        own = self.cluster.replicas[number].client
+        clients[victim].meanwhile.append(lambda: None if own.is_busy else act())
 
     # --- what must hold -----------------------------------------------------
 
