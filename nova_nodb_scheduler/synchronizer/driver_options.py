@@ -13,6 +13,29 @@ from nova_nodb_scheduler import errors
 
 _Options = TypeVar("_Options", bound=attrs.AttrsInstance)
 
+#: How clouds that share a server are told apart, where keys do not nest.
+CLOUD_OPTS = (
+    cfg.StrOpt(
+        "key_prefix",
+        default="nodb",
+        help="""
+Begin of every key this driver uses, for clouds that share a server: up to 60
+letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
+the same value, and no other cloud may.
+""",
+    ),
+    cfg.StrOpt(
+        "cloud_name",
+        default="",
+        help="""
+Name of this cloud, kept beside the records: a service whose ``cloud_name``
+differs is refused, before two clouds write each other's records. Set it where
+clouds share a server, so that a mistake in ``key_prefix`` does not mix their
+hosts.
+""",
+    ),
+)
+
 
 def read(conf: cfg.ConfigOpts, group: str, kind: type[_Options]) -> _Options:
     """Read the options of a group into a class that has a field for each."""

@@ -25,25 +25,7 @@ Give it a server of its own, started with ``-M`` (refuse instead of evict) and
 ample ``-m``: what another service evicts or flushes is lost here too.
 """,
     ),
-    cfg.StrOpt(
-        "key_prefix",
-        default="nodb",
-        help="""
-Begin of every key this driver uses, for clouds that share a server: up to 60
-letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
-the same value, and no other cloud may.
-""",
-    ),
-    cfg.StrOpt(
-        "cloud_name",
-        default="",
-        help="""
-Name of this cloud, kept beside the records: a service whose ``cloud_name``
-differs is refused, before two clouds write each other's records. Set it where
-clouds share a server, so that a mistake in ``key_prefix`` does not mix their
-hosts.
-""",
-    ),
+    *driver_options.CLOUD_OPTS,
     cfg.FloatOpt(
         "timeout_seconds",
         default=5.0,

@@ -51,25 +51,7 @@ the commands named in the administration guide, on ``key_prefix`` alone.
         help="Certificate of this client, where the server asks for one. Needs ``tls_keyfile``.",
     ),
     cfg.StrOpt("tls_keyfile", help="Private key of ``tls_certfile``."),
-    cfg.StrOpt(
-        "key_prefix",
-        default="nodb",
-        help="""
-Begin of every key this driver uses, for clouds that share a server: up to 60
-letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
-the same value, and no other cloud may.
-""",
-    ),
-    cfg.StrOpt(
-        "cloud_name",
-        default="",
-        help="""
-Name of this cloud, kept beside the records: a service whose ``cloud_name``
-differs is refused, before two clouds write each other's records. Set it where
-clouds share a server, so that a mistake in ``key_prefix`` does not mix their
-hosts.
-""",
-    ),
+    *driver_options.CLOUD_OPTS,
     cfg.FloatOpt(
         "timeout_seconds",
         default=5.0,
