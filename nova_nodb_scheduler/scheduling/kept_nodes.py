@@ -15,32 +15,18 @@ from typing import Any
 import numpy as np
 
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.scheduling import host_facts
+from nova_nodb_scheduler.scheduling import host_facts, plain_columns
 
-_INTEGERS = (
-    "memory_mb",
-    "free_ram_mb",
-    "local_gb",
-    "free_disk_mb",
-    "disk_mb_used",
-    "vcpus",
-    "vcpus_used",
-    "num_instances",
-    "num_io_ops",
-    "failed_builds",
-    "hypervisor_version",
-    "pci_free",
-)
 _RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
-_NUMBERS = (*_INTEGERS, *_RATIOS)
+_NUMBERS = (*plain_columns.REPORTED, *_RATIOS)
 
 #: Numbers are fields of HostFacts; ``instances`` is a code of :func:`instances`.
 ROW = np.dtype(
-    [(name, "<i8") for name in _INTEGERS]
+    [(name, "<i8") for name in plain_columns.REPORTED]
     + [(name, "<f8") for name in _RATIOS]
     + [("instances", "<i4"), ("updated", "?")]
 )
-_FORM = struct.Struct(f"<{len(_INTEGERS)}q{len(_RATIOS)}di?")
+_FORM = struct.Struct(f"<{len(plain_columns.REPORTED)}q{len(_RATIOS)}di?")
 assert _FORM.size == ROW.itemsize
 
 _numbers_of = operator.attrgetter(*_NUMBERS)
