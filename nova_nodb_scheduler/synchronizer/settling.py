@@ -148,7 +148,6 @@ class Settler:
         self.questions = settling_questions.Questions(ask)
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
-        self._for_all = False
         self.status = SettlingStatus()
         self.pace(options or SettlingOptions())
 
@@ -181,10 +180,9 @@ class Settler:
         cursor = self._cursor()
         if cursor is None:
             return False
-        if for_all and not self._for_all:
+        if for_all and not self._turns.for_all:
             # What was left alone until now is to be looked at.
             self._begun = False
-        self._for_all = for_all
         answers = self.questions.take()
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()

@@ -22,6 +22,7 @@ class Turns:
         claims come to it meanwhile
     :param others_seconds: how long a record of another process waits for it
     :param clock: monotonic seconds
+    :ivar for_all: whether this process settles what others leave, as of the last turn
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Turns:
         self._rest_seconds = rest_seconds
         self._others_seconds = others_seconds
         self._clock = clock
-        self._for_all = False
+        self.for_all = False
         #: Until when each record rests.
         self._resting: dict[records.RecordKey, float] = {}
         #: Records that are asked for again once they may be settled.
@@ -51,7 +52,7 @@ class Turns:
 
         :param for_all: whether this process settles what others leave
         """
-        self._for_all = for_all
+        self.for_all = for_all
         now = self._clock()
         for key in [key for key, until in self._resting.items() if until <= now]:
             del self._resting[key]
@@ -78,8 +79,8 @@ class Turns:
 
     def takes_over(self, key: records.RecordKey, since: float) -> bool:
         """Say whether another process left its record for so long that it is settled here."""
-        is_late = self._for_all and self._clock() >= since + self._others_seconds
+        is_late = self.for_all and self._clock() >= since + self._others_seconds
         return is_late and not self._owns(key)
 
     def _owns(self, key: records.RecordKey) -> bool:
-        return self._for_all if self._is_own is None else self._is_own(key.key)
+        return self.for_all if self._is_own is None else self._is_own(key.key)
