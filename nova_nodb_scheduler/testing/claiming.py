@@ -33,8 +33,8 @@ Fits = Callable[[model.ClaimRecord], bool]
 _NAMESPACES = (namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS)
 
 
-class Hosts:
-    """Claims on hosts. Blocks for the back end.
+class _Claims:
+    """Claims in one kind of records. Blocks for the back end.
 
     :param now_seconds: the back end's clock
     """
@@ -50,6 +50,10 @@ class Hosts:
         self._batches = batches
         self._now_seconds = now_seconds
         self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES, pause=pause)
+
+
+class Hosts(_Claims):
+    """Claims on hosts."""
 
     def read(self, host: str) -> model.ClaimRecord:
         """Return a host's claims as they stand in the back end.
@@ -145,20 +149,8 @@ class Hosts:
         return edited.answer if isinstance(edited, record_editor.Edited) else ()
 
 
-class Groups:
-    """Claims of group members. Parameters as those of :class:`Hosts`."""
-
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        batches: claim_batches.ClaimBatches,
-        now_seconds: Callable[[], float],
-        pause: Callable[[int], None] = record_editor.pause_briefly,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._batches = batches
-        self._now_seconds = now_seconds
-        self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES, pause=pause)
+class Groups(_Claims):
+    """Claims of group members."""
 
     def read(self, group_uuid: str) -> group_model.GroupRecord:
         """Return a group's members as they stand in the back end."""
