@@ -28,6 +28,7 @@ class Races(base.Case):
     race_rounds = 60
     race_keys = 40
     race_readers = 2
+    race_beginners = 3
 
     def test_readers_equal_the_back_end_after_concurrent_writers(self) -> None:
         self._race(self._run_in_threads, self._scribblers())
@@ -37,20 +38,28 @@ class Races(base.Case):
         self._race(self._run_in_processes, self._scribblers())
 
     def test_readers_that_begin_under_full_load_miss_nothing(self) -> None:
-        """The cursor is taken before the snapshot: what comes between is in both."""
+        """The cursor is taken before the snapshot: what comes between is in both.
+
+        Writers go on until enough readers began: a fast back end takes all
+        rounds before the other thread has had its first turn.
+        """
         self.client().head()
         done = threading.Event()
         followers: list[base.Reader] = []
 
         def write() -> None:
             try:
-                self._run_in_threads(self._scribblers())
+                while len(followers) < self.race_beginners and not done.is_set():
+                    self._run_in_threads(self._scribblers())
             finally:
                 done.set()
 
         def begin_often() -> None:
-            while not done.is_set() and len(followers) < 200:
-                followers.append(base.Reader(self.client(), limit=50))
+            try:
+                while not done.is_set() and len(followers) < 200:
+                    followers.append(base.Reader(self.client(), limit=50))
+            finally:
+                done.set()
 
         self.in_threads([write, begin_often])
         self.assertTrue(followers)

@@ -243,8 +243,10 @@ class TestThreads(testtools.TestCase):
         readers = [threading.Thread(target=read) for _ in range(3)]
         for reader in readers:
             reader.start()
-        for lap in range(1, 21):
+        for lap in range(1, 2001):
             store.apply_page(samples.change(key, lap, {"pool": {"free_gb": lap}}) for key in keys)
+            if lap >= 20 and len(set(taken)) > 3:
+                break
         done.set()
         for reader in readers:
             reader.join(30)
