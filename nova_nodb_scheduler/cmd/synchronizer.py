@@ -65,16 +65,15 @@ class Move(command.Command):
         target = make_target(plugin.conf, args.to, args.to_config)
         skipped = own_namespaces(plugin.declared)
         with self._progress(quiet=args.json) as progress, contextlib.ExitStack() as opened:
+            source.open_existing()
+            opened.callback(source.close)
             # What there is to carry is there; where it goes may be new.
-            for synchronizer, open_it in (
-                (source, source.open_existing),
-                (target, target.open),
-            ):
-                open_it()
-                opened.callback(synchronizer.close)
+            exists = _open_target(target, makes=not args.check)
+            opened.callback(target.close)
             mover = carrying.Mover(source, target, skipped, "--to", progress)
             if args.check:
-                mover.check()
+                check = mover.check if exists else mover.check_source
+                check()
                 outcome: dict[str, Any] = {"outcome": "can be moved"}
             elif args.cancel:
                 called_off = mover.cancel()
@@ -110,6 +109,18 @@ class Move(command.Command):
                 bars.update(tasks[phase], completed=count)
 
             yield progress
+
+
+def _open_target(target: Any, *, makes: bool) -> bool:
+    """Open where it goes; False where there is nothing yet and nothing shall be made."""
+    if makes:
+        target.open()
+        return True
+    try:
+        target.open_existing()
+    except errors.StoreMissing:
+        return False
+    return True
 
 
 def own_namespaces(declared: Any) -> list[str]:

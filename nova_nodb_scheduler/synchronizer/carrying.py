@@ -103,20 +103,12 @@ class Mover:
         :raises ConfigurationError: the target is the source, serves, or holds records
         """
         here, there = moving.read_mark(self._source), moving.read_mark(self._target)
-        if here is not None and here.place is moving.Place.INCOMING:
-            raise self._refuse(
-                f"the configured back end is itself being filled from {here.other}: end that "
-                "move first"
-            )
+        self._require_filled(here)
         if there is not None and there.place is moving.Place.INCOMING:
             if here is not None and here.place is moving.Place.MOVED and here.move != there.move:
                 raise self._refuse("it is the target of another move; empty it first")
             return there.move
-        if here is not None and here.place is moving.Place.MOVED:
-            raise self._refuse(
-                f"the records were moved to {here.other} already: change [nodb_scheduler] "
-                "synchronizer in this configuration"
-            )
+        self._require_serving(here)
         if there is not None and there.place is moving.Place.MOVED:
             # Left by a former move, and closed: nobody needs what it holds.
             return str(uuid.uuid4())
@@ -128,6 +120,29 @@ class Mover:
                         "that is to be left: name an empty one"
                     )
         return str(uuid.uuid4())
+
+    def check_source(self) -> None:
+        """Refuse a source that cannot be left for a target that is not made yet.
+
+        :raises ConfigurationError: it is being filled, or was left already
+        """
+        here = moving.read_mark(self._source)
+        self._require_filled(here)
+        self._require_serving(here)
+
+    def _require_filled(self, here: moving.Mark | None) -> None:
+        if here is not None and here.place is moving.Place.INCOMING:
+            raise self._refuse(
+                f"the configured back end is itself being filled from {here.other}: end that "
+                "move first"
+            )
+
+    def _require_serving(self, here: moving.Mark | None) -> None:
+        if here is not None and here.place is moving.Place.MOVED:
+            raise self._refuse(
+                f"the records were moved to {here.other} already: change [nodb_scheduler] "
+                "synchronizer in this configuration"
+            )
 
     def _refuse(self, remedy: str) -> errors.ConfigurationError:
         return errors.ConfigurationError(self._option, self._target.name, remedy)

@@ -246,9 +246,8 @@ class Settler:
                     continue
                 self._due[key] = None
                 if name == _PROVIDERS:
-                    shown = settling_evidence.allocated_on(snapshot, uuid)
-                    gone = waiting.entries - shown.keys()
-                    self._watches.hasten(key, gone, self._options.hasten_seconds)
+                    allocated = settling_evidence.allocated_on(snapshot, uuid)
+                    self._watches.note_allocated(key, allocated, self._options.hasten_seconds)
         self._due.update(dict.fromkeys(self._waiting.of_servers(touched, snapshot)))
         for key, ending in self._waiting.ending(touched, snapshot).items():
             self._watches.hasten(key, ending, self._options.hasten_seconds)

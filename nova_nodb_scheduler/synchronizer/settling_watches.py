@@ -13,8 +13,14 @@ from nova_nodb_scheduler.model import records
 
 @attrs.define
 class _Watch:
+    """:ivar missed_at: when to ask unless the allocation is seen until then; None if it is there"""
+
     next_at: float
     pause_seconds: float
+    missed_at: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        return now >= self.next_at or (self.missed_at is not None and now >= self.missed_at)
 
 
 class Watches:
@@ -46,7 +52,7 @@ class Watches:
     def is_due(self, key: records.RecordKey) -> bool:
         """Say whether a claim of a record is to be asked for."""
         now = self._clock()
-        return any(watch.next_at <= now for watch in self._watches.get(key, {}).values())
+        return any(watch.is_due(now) for watch in self._watches.get(key, {}).values())
 
     def hasten(self, key: records.RecordKey, entries: Collection[Any], seconds: float) -> None:
         """Ask for some entries of a record in so many seconds at the latest."""
@@ -54,6 +60,22 @@ class Watches:
         for (entry, _), watch in self._watches.get(key, {}).items():
             if entry in entries:
                 watch.next_at = min(watch.next_at, soon)
+
+    def note_allocated(
+        self, key: records.RecordKey, allocated: Collection[Any], seconds: float
+    ) -> None:
+        """Note whose allocations a host's provider shows by now.
+
+        Who is missing is asked for in so many seconds, unless another record shows it
+        until then: a provider's record is written by several, each with what it knows,
+        and lacks what another is about to add.
+        """
+        soon = self._clock() + seconds
+        for (entry, _), watch in self._watches.get(key, {}).items():
+            if entry in allocated:
+                watch.missed_at = None
+            elif watch.missed_at is None:
+                watch.missed_at = soon
 
     def to_ask(
         self,
@@ -77,8 +99,9 @@ class Watches:
             self._watches[key] = watches
         asked: set[Any] = set()
         for (entry, _), watch in watches.items():
-            if now >= watch.next_at and len(asked) < at_most and entry not in under_way:
+            if watch.is_due(now) and len(asked) < at_most and entry not in under_way:
                 watch.pause_seconds = min(2 * watch.pause_seconds, self._most_seconds)
                 watch.next_at = now + watch.pause_seconds
+                watch.missed_at = None
                 asked.add(entry)
         return frozenset(asked)

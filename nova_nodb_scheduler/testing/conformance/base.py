@@ -15,7 +15,7 @@ NAMESPACE = "suite"
 #: Another namespace in the same back end.
 OTHER = "other"
 #: Longest time the suite waits for something that must happen.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def key(name: str, namespace: str = NAMESPACE) -> records.RecordKey:

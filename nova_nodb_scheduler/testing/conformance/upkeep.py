@@ -105,7 +105,7 @@ class Collection(base.Case):
     def _collect_tombstones(self, client: contract.Synchronizer, at_least: int) -> int:
         """Collect until that many tombstones went; an engine may count whole seconds."""
         collected, floor = 0, 0
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + base.PATIENCE_SECONDS
         while True:
             done = client.collect(0.0)
             collected, floor = collected + done.tombstones, done.floor
@@ -211,17 +211,19 @@ class Life(base.Case):
     def test_the_clock_is_one_for_all_clients(self) -> None:
         first, second = self.client(), self.client()
         for _ in range(3):
-            self.assertAlmostEqual(first.now_seconds(), second.now_seconds(), delta=1.5)
+            began = time.monotonic()
+            apart = abs(first.now_seconds() - second.now_seconds())
+            self.assertLessEqual(apart, 1.5 + time.monotonic() - began)
 
     def test_the_clock_goes_on_and_not_back(self) -> None:
         client = self.client()
+        began = time.monotonic()
         seen = [client.now_seconds()]
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
+        while time.monotonic() < began + 2.5:
             seen.append(client.now_seconds())
             time.sleep(0.05)
         self.assertGreaterEqual(seen[-1] - seen[0], 1.0)
-        self.assertLess(seen[-1] - seen[0], 4.5)
+        self.assertLess(seen[-1] - seen[0], 2.0 + time.monotonic() - began)
         backward = max(max(seen[:n]) - seen[n] for n in range(1, len(seen)))
         self.assertLessEqual(backward, 0.0)
 

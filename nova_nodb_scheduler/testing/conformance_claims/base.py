@@ -17,7 +17,7 @@ from nova_nodb_scheduler.testing.conformance import base
 
 CAPACITY = {"VCPU": 4}
 #: A lease that ends within a test, and one that does not.
-SHORT_SECONDS = 2.5
+SHORT_SECONDS = 5.0
 LONG_SECONDS = 600.0
 #: How far two clients may read an engine's clock apart: memcached's has steps.
 CLOCK_STEP_SECONDS = 1.0

@@ -245,10 +245,7 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
             client.now_seconds,
             client.statistics,
         ):
-            began = time.monotonic()
-            with self.assertRaises(errors.BackendUnavailable):
-                call()
-            self.assertLess(time.monotonic() - began, etcd_case.TIMEOUT_SECONDS * 1.5)
+            self.assert_gives_up(call, etcd_case.TIMEOUT_SECONDS * 1.5)
         self.server.resume()
         self.assertEqual({self.before.key: self.before}, client.read([self.before.key]))
 
@@ -305,7 +302,7 @@ class CrashCase(etcd_case.EtcdCase):
         acknowledged: list[records.Record] = []
         self.in_threads(
             [
-                functools.partial(self._happen, accidents),
+                functools.partial(self._happen, accidents, acknowledged),
                 *(
                     functools.partial(self._write, number, writer, acknowledged)
                     for number, writer in enumerate(writers)
@@ -314,7 +311,6 @@ class CrashCase(etcd_case.EtcdCase):
             ]
         )
         held = base.everything(keeper)
-        self.assertGreater(len(acknowledged), 50)
         for record in acknowledged:
             self.assertEqual(record, held[record.key])
         self.assertEqual(epoch, keeper.head().epoch)
@@ -322,12 +318,15 @@ class CrashCase(etcd_case.EtcdCase):
             self.assert_reader_is_right(reader)
             self.assertEqual(0, reader.resyncs)
 
-    def _happen(self, accidents: Sequence[Callable[[], None]]) -> None:
+    def _happen(
+        self, accidents: Sequence[Callable[[], None]], acknowledged: Sequence[records.Record]
+    ) -> None:
         try:
             for accident in accidents:
                 time.sleep(1.0)
                 accident()
             time.sleep(1.0)
+            self.eventually(lambda: len(acknowledged) > 50, "writers are acknowledged")
         finally:
             self.done.set()
 
@@ -730,7 +729,7 @@ class TestCompaction(etcd_case.EtcdCase):
         reader = base.Reader(self.client())
         start = client.head()
         record = self.put(client, "a", b"0")
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + base.PATIENCE_SECONDS
         compacted = 0
         while compacted <= start.version >> 8:
             record = self.put(client, "a", b"x", record.revision)

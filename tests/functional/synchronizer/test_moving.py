@@ -490,6 +490,29 @@ class TestCommand(unittest.TestCase):
         self.assertEqual(1, again.returncode)
         self.assertIn("were moved to sqlalchemy already", again.stderr)
 
+    def test_a_check_makes_no_database(self) -> None:
+        self.assertTrue(_writes(self.source, "host"))
+        arguments = ("--to", "sqlalchemy", "--to-config", str(self.target), "--json", "--check")
+        before = self.contents()
+        checked = self.run_move(*arguments)
+        self.assertEqual(0, checked.returncode, checked.stderr)
+        self.assertEqual("can be moved", json.loads(checked.stdout)["outcome"])
+        self.assertEqual(before, self.contents())
+
+    def test_a_check_of_a_back_end_that_was_left_refuses_a_new_target(self) -> None:
+        self.assertTrue(_writes(self.source, "host"))
+        moved = self.run_move("--to", "sqlalchemy", "--to-config", str(self.target))
+        self.assertEqual(0, moved.returncode, moved.stderr)
+        self.target.write_text(self.target.read_text().replace("target", "another"))
+        before = self.contents()
+        checked = self.run_move("--to", "sqlalchemy", "--to-config", str(self.target), "--check")
+        self.assertEqual(1, checked.returncode)
+        self.assertIn("were moved to sqlalchemy already", checked.stderr)
+        self.assertEqual(before, self.contents())
+
+    def contents(self) -> set[str]:
+        return {path.name for path in self.directory.iterdir()}
+
     def test_people_are_told_what_to_do_next(self) -> None:
         done = self.run_move("--to", "sqlalchemy", "--to-config", str(self.target))
         self.assertEqual(0, done.returncode, done.stderr)

@@ -152,7 +152,7 @@ class TestLosses(redis_case.RedisCase):
         paused = step_case.PausedWriter(
             self.opened(), Step.COMMIT, records.Write(record.key, record.revision, b"late")
         )
-        self.assertTrue(paused.reached.wait(5.0))
+        self.assertTrue(paused.reached.wait(base.PATIENCE_SECONDS))
         self.server.flush_all()
         reader = base.Reader(self.client())
         self.assertEqual(records.WriteResult(Verdict.LOST, None), paused.let_go())
@@ -160,17 +160,18 @@ class TestLosses(redis_case.RedisCase):
         self.assertEqual({}, reader.held)
 
     def test_a_waiter_that_is_blocked_while_the_epoch_changes_is_woken(self) -> None:
-        waiter, other = self.opened(wake_check_seconds=60.0, timeout_seconds=40.0), self.client()
+        waiter, other = self.opened(wake_check_seconds=90.0, timeout_seconds=180.0), self.client()
         for change in (other.reset, lambda: (self.server.flush_all(), other.head())):
             woken: list[bool] = []
             cursor = waiter.head()
             thread = threading.Thread(
-                target=lambda cursor=cursor, woken=woken: woken.append(waiter.wait(cursor, 15.0))
+                target=lambda cursor=cursor, woken=woken: woken.append(waiter.wait(cursor, 80.0))
             )
             thread.start()
             time.sleep(0.3)
             change()
-            thread.join(5.0)
+            # Long before it looks by itself.
+            thread.join(40.0)
             self.assertEqual([True], woken)
 
     def _lose_by(self, accident: Callable[[], object]) -> None:
@@ -544,10 +545,7 @@ class TestUnknownOutcomes(redis_case.RedisCase):
             client.head,
             client.now_seconds,
         ):
-            began = time.monotonic()
-            with self.assertRaises(errors.BackendUnavailable):
-                call()
-            self.assertLess(time.monotonic() - began, redis_case.TIMEOUT_SECONDS * 1.5)
+            self.assert_gives_up(call, redis_case.TIMEOUT_SECONDS * 1.5)
         self.server.resume()
         self.assertEqual({self.before.key: self.before}, client.read([self.before.key]))
 
@@ -580,7 +578,7 @@ class TestWakeUps(redis_case.RedisCase):
     """A wait that is not woken ends by itself, one that cannot be is an error."""
 
     def test_a_lost_wake_up_costs_no_more_than_the_next_look(self) -> None:
-        waiter = self.opened(wake_check_seconds=0.5, timeout_seconds=5.0)
+        waiter = self.opened(wake_check_seconds=0.5, timeout_seconds=60.0)
         cursor = waiter.head()
         written_at: list[float] = []
 
@@ -598,9 +596,10 @@ class TestWakeUps(redis_case.RedisCase):
         thread = threading.Thread(target=write_silently)
         thread.start()
         self.assertTrue(waiter.wait(cursor, 30.0))
-        woken_after = time.monotonic() - written_at[0]
+        woken_at = time.monotonic()
         thread.join()
-        self.assertLess(woken_after, 1.0)
+        # Long before half a time-out, at which it would look for the connection's sake.
+        self.assertLess(woken_at - written_at[0], 10.0)
         self.assertEqual(1, len(self.changes(waiter, cursor).records))
 
     def test_waiting_on_a_half_open_connection_is_an_error_within_the_time_out(self) -> None:
@@ -614,7 +613,7 @@ class TestWakeUps(redis_case.RedisCase):
         began = time.monotonic()
         with self.assertRaises(errors.BackendUnavailable):
             waiter.wait(cursor, 60.0)
-        self.assertLess(time.monotonic() - began, 0.2 + 2 * redis_case.TIMEOUT_SECONDS)
+        self.assertLess(time.monotonic() - began, 20.0)
         lossy.heal()
         self.put(self.client(), "a", b"one")
         self.assertTrue(waiter.wait(cursor, 10.0))
@@ -633,9 +632,10 @@ class TestWakeUps(redis_case.RedisCase):
 
             thread = threading.Thread(target=write)
             thread.start()
-            self.assertTrue(waiter.wait(cursor, 15.0))
-            self.assertLess(time.monotonic() - written_at[0], 1.0)
+            self.assertTrue(waiter.wait(cursor, 60.0))
+            woken_at = time.monotonic()
             thread.join()
+            self.assertLess(woken_at - written_at[0], 10.0)
 
     def test_a_client_that_is_closed_waits_no_longer(self) -> None:
         waiter = self.opened(wake_check_seconds=0.2)
@@ -643,7 +643,7 @@ class TestWakeUps(redis_case.RedisCase):
         threading.Timer(0.3, waiter.close).start()
         began = time.monotonic()
         self.assertFalse(self._waits(waiter, cursor))
-        self.assertLess(time.monotonic() - began, 2.0)
+        self.assertLess(time.monotonic() - began, 10.0)
 
     @staticmethod
     def _waits(waiter: redis.RedisSynchronizer, cursor: records.Cursor) -> bool:

@@ -135,7 +135,7 @@ class DeafPush(memory.MemorySynchronizer):
     """Declares that a change wakes a waiter, and sleeps on."""
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        time.sleep(min(timeout_seconds, 4.0))
+        time.sleep(min(timeout_seconds, 8.0))
         return super().wait(cursor, 0.0)
 
 
