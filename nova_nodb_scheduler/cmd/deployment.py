@@ -47,10 +47,12 @@ def gather(
     ask: worker_answers.Ask,
     expected: tuple[type[Exception], ...],
     bound_seconds: float,
+    mirror_bound_seconds: float,
 ) -> Deployment:
     """Put together what the back end says and what schedulers answer.
 
     :param bound_seconds: silence after which a process is not taken to live
+    :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
     """
     alive: dict[str, set[int]] = {}
     for beat in backend.schedulers.values():
@@ -76,14 +78,16 @@ def gather(
         for name, beat in sorted(backend.reporters.items())
     ]
     cells = _cells(backend, list(answers.by_worker.values()), reporters)
+    mirror = _mirror(backend)
+    found = problems.find(backend, schedulers, reporters, cells, mirror, mirror_bound_seconds)
     return Deployment(
         backend,
         tuple(schedulers),
         tuple(reporters),
         tuple(cells),
-        _mirror(backend),
+        mirror,
         _claims(backend, bound_seconds),
-        tuple(problems.find(backend, schedulers, reporters, cells)),
+        tuple(found),
     )
 
 

@@ -14,10 +14,11 @@ class Status(asking.AskingCommand):
     """Show back end, schedulers, reporters and cells; status 1 if anything is not healthy.
 
     Healthy: the back end can be read, at least one scheduler runs, every
-    scheduler answers and follows its feed, all of them claim hosts or none, no
-    record is unreadable, no reporter is silent, and every scheduler has proof
-    of every cell. The workers are read from the back end, so that one which does not answer is
-    listed all the same.
+    scheduler answers and follows its feed, all of them claim hosts or none, the
+    mirror of Placement that claims are judged by is not too old, no record is
+    unreadable, no reporter is silent, and every scheduler has proof of every
+    cell. The workers are read from the back end, so that one which does not
+    answer is listed all the same.
     """
 
     def execute(self, args: argparse.Namespace) -> int:
@@ -29,6 +30,7 @@ class Status(asking.AskingCommand):
             lambda host: rpc.get_status(self.context(), server=host),
             expected,
             float(plugin.options.reporter_bound_seconds),
+            float(plugin.options.mirror_bound_seconds),
         )
         if args.json:
             self.print_json(found.as_dict())

@@ -17,8 +17,14 @@ def find(
     schedulers: Collection[Mapping[str, Any]],
     reporters: Collection[Mapping[str, Any]],
     cells: Collection[Mapping[str, Any]],
+    mirror: Mapping[str, Any],
+    mirror_bound_seconds: float,
 ) -> list[str]:
-    """Say in sentences what is not as it should be."""
+    """Say in sentences what is not as it should be.
+
+    :param mirror: of Placement; empty where none was compared in this epoch
+    :param mirror_bound_seconds: age beyond which schedulers do not use it
+    """
     found = []
     if backend.error is not None:
         found.append(f"The back end cannot be read: {backend.error}")
@@ -27,6 +33,7 @@ def find(
         found.append("No scheduler with the plugin runs.")
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
     found += claims_that_differ(schedulers)
+    found += _claims_not_judged(schedulers, mirror, mirror_bound_seconds)
     for each in reporters:
         if not each["alive"]:
             found.append(f"Reporter {each['id']} is silent for {each['age_seconds']:.0f} s.")
@@ -51,6 +58,23 @@ def claims_that_differ(schedulers: Collection[Mapping[str, Any]]) -> list[str]:
             f"Of the schedulers {claiming} claim hosts and {others} do not: together they may "
             "over-commit hosts. Give all of them the same [nodb_scheduler] claims and candidates, "
             "and restart those that differ."
+        )
+    ]
+
+
+def _claims_not_judged(
+    schedulers: Collection[Mapping[str, Any]], mirror: Mapping[str, Any], bound_seconds: float
+) -> list[str]:
+    """Say that schedulers would claim, and lack what a claim is judged by."""
+    if not any(each["alive"] and each["claiming"] for each in schedulers):
+        return []
+    if mirror and float(mirror["age_seconds"]) <= bound_seconds:
+        return []
+    when = f"for {mirror['age_seconds']:.0f} s" if mirror else "since the back end is in use"
+    return [
+        (
+            f"The mirror of Placement was not compared {when}: schedulers ask Placement itself, "
+            "and claim no hosts. If it lasts, see in their logs whether Placement answers."
         )
     ]
 

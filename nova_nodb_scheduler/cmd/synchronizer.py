@@ -28,9 +28,10 @@ class Move(command.Command):
 
     Services go on working until the records are over. Then the old back end is
     fenced: from that moment services that are configured for it take Nova's own
-    path and write nothing, until they are restarted with the new configuration,
-    the schedulers first. Interrupted, the same command completes the move;
-    --cancel calls it off. See "Moving" in the administrator's guide.
+    path, write nothing and claim nothing, until they are restarted with the new
+    configuration; so end the super conductor and the schedulers before, as the
+    administrator's guide says under "Moving". Interrupted, the same command
+    completes the move; --cancel calls it off.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -87,8 +88,9 @@ class Move(command.Command):
             self.print_facts("Move", outcome)
             if outcome["outcome"] == "moved":
                 self.console.print(
-                    f"Now set [nodb_scheduler] synchronizer = {target.name} on every service and "
-                    "restart them, schedulers first."
+                    f"Now set [nodb_scheduler] synchronizer = {target.name} on every service, "
+                    "restart the cells' conductors and the API, import, and start the schedulers, "
+                    'then the super conductor: see "Moving" in the administrator\'s guide.'
                 )
         return 0
 

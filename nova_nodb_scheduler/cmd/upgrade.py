@@ -69,6 +69,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             lambda host: client.get_status(context.get_admin_context(), server=host),
             rpc_server.CALL_ERRORS,
             float(self.plugin.options.reporter_bound_seconds),
+            float(self.plugin.options.mirror_bound_seconds),
         )
 
     @functools.cached_property

@@ -24,7 +24,7 @@ def expect_none(trial: trial_module.Trial, driver: str = "sqlalchemy") -> None:
     )
     trial.wait_for(
         f"status says that all is healthy on {driver}, and no claim is pending",
-        lambda: _is_healthy(trial, driver),
+        lambda: is_healthy(trial, driver, is_quiet=True),
         _PATIENCE_SECONDS,
     )
 
@@ -43,7 +43,11 @@ def standing(stack: stack_module.Stack) -> set[str]:
     }
 
 
-def _is_healthy(trial: trial_module.Trial, driver: str) -> bool:
+def is_healthy(trial: trial_module.Trial, driver: str, *, is_quiet: bool = False) -> bool:
+    """Whether ``status`` finds nothing wrong.
+
+    :param is_quiet: nor a claim pending
+    """
     answer = trial.manage("status", "--json")
     try:
         found: dict[str, Any] = json.loads(answer.stdout)
@@ -52,4 +56,5 @@ def _is_healthy(trial: trial_module.Trial, driver: str) -> bool:
         return False
     trial.say(f"status: claims {found['claims']}; problems {found['problems']}")
     pending = found["claims"].get("pending", 0)
-    return bool(found["healthy"] and found["backend"]["driver"] == driver and not pending)
+    is_served = bool(found["healthy"] and found["backend"]["driver"] == driver and found["mirror"])
+    return is_served and not (is_quiet and pending)

@@ -45,7 +45,8 @@ ALL = (
     Scenario(12, "rolling switch-off and switch-on", plugin_lines.rolling_there_and_back),
     Scenario(13, "every conductor of a cell killed", processes.every_conductor_of_a_cell_killed),
     Scenario(14, "a dead host nobody forces down", hosts.dead_host_not_told),
-    Scenario(15, "moved to memcached, to Redis, and back", moves.there_and_back),
+    Scenario(15, "moved to Redis and back", moves.to_redis_and_back),
     Scenario(16, "Placement restarted", backends.placement_restarted),
     Scenario(17, "Placement paused for 30 s", backends.placement_paused),
+    Scenario(18, "moved to memcached and back", moves.to_memcached_and_back),
 )

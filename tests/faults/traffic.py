@@ -14,7 +14,7 @@ from tools.stack import cloud as stack_cloud
 
 _ROUND_SECONDS = 1.0
 _HOLD_SECONDS = (2.0, 30.0)
-_SETTLED_SECONDS = 300.0
+_SETTLED_SECONDS = 420.0
 
 
 @attrs.define

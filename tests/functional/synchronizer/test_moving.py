@@ -516,7 +516,9 @@ class TestCommand(unittest.TestCase):
     def test_people_are_told_what_to_do_next(self) -> None:
         done = self.run_move("--to", "sqlalchemy", "--to-config", str(self.target))
         self.assertEqual(0, done.returncode, done.stderr)
-        self.assertIn("restart them, schedulers first", " ".join(done.stdout.split()))
+        self.assertIn(
+            "start the schedulers, then the super conductor", " ".join(done.stdout.split())
+        )
 
     def test_bad_input_is_refused_in_one_line_that_says_what_to_do(self) -> None:
         for arguments, told in (

@@ -37,7 +37,7 @@ class GatherTest(testtools.TestCase):
 
     def gather(self):
         return deployment.gather(
-            backend_records.read(self.cloud.client()), self.ask, (Unanswered,), 15.0
+            backend_records.read(self.cloud.client()), self.ask, (Unanswered,), 15.0, 300.0
         )
 
     def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, claiming=None, **status):
@@ -140,6 +140,7 @@ class GatherTest(testtools.TestCase):
 
     def test_schedulers_that_claim_beside_others_that_do_not_are_a_problem_by_name(self):
         self.healthy()
+        self.cloud.mirror(age_seconds=40)
         self.run_scheduler("sched1", 12, claiming=True)
         self.run_scheduler("sched2", 21, claiming=True)
         self.assertEqual((), self.gather().problems)
@@ -158,8 +159,22 @@ class GatherTest(testtools.TestCase):
 
         self.assertEqual((), self.gather().problems)
 
+    def test_schedulers_that_cannot_judge_their_claims_are_a_problem(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, claiming=True)
+
+        [never] = self.gather().problems
+        self.cloud.mirror(age_seconds=400)
+        [late] = self.gather().problems
+        self.cloud.mirror(age_seconds=40)
+
+        self.assertIn("since the back end is in use", never)
+        self.assertRegex(late, r"not compared for 4\d\d s: .* claim no hosts")
+        self.assertEqual((), self.gather().problems)
+
     def test_what_a_silent_scheduler_claimed_is_not_compared(self):
         self.healthy()
+        self.cloud.mirror(age_seconds=40)
         self.run_scheduler("sched2", 21, claiming=True)
         self.run_scheduler("sched3", 31, claiming=False, age_seconds=100.0)
 
