@@ -70,13 +70,25 @@ class World:
 
     def start(self) -> None:
         """Publish the hosts and start the schedulers."""
-        self.client.open()
-        self._sweep_new_epoch()
+        self._open()
         self._reporting.set()
         self._thread.start()
         for place in range(self._count):
             self.schedulers.append(self._begin(place))
         self.wait_ready(START_SECONDS)
+
+    def _open(self) -> None:
+        """Open and sweep; a busy machine may not answer in time at first."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.client.open()
+                self._sweep_new_epoch()
+                return
+            except errors.BackendUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def stop(self) -> None:
         """End everything."""

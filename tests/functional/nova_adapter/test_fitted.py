@@ -27,6 +27,12 @@ from tests.unit.scheduling import claims, hosts
 
 NODE = "22222222-0000-0000-0000-000000000001"
 BOTH = ("NUMATopologyFilter", "PciPassthroughFilter")
+#: A cloud is made for each case: what fails is told as it is, not made small.
+CASES = hypothesis.settings(
+    max_examples=100,
+    deadline=None,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
+)
 
 
 def topology(cells: int, memory: int) -> str:
@@ -201,11 +207,7 @@ class FittedTest(unittest.TestCase):
             state.num_io_ops,
         )
 
-    @hypothesis.settings(
-        max_examples=100,
-        deadline=None,
-        phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
-    )
+    @CASES
     @hypothesis.given(
         requests=st.lists(SPECS, max_size=4),
         wanted=SPECS,
@@ -272,11 +274,7 @@ class FittedTest(unittest.TestCase):
         self.assertTrue(self.fits(self.cloud(pinned, **row), device, BOTH))
         self.assertFalse(self.fits(self.cloud([device], **row), device, BOTH))
 
-    @hypothesis.settings(
-        max_examples=100,
-        deadline=None,
-        phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
-    )
+    @CASES
     @hypothesis.given(
         requests=st.lists(SPECS, max_size=4),
         wanted=SPECS,

@@ -11,7 +11,7 @@ from tests.functional.synchronizer import step_case
 
 Step = redis.Step
 
-TIMEOUT_SECONDS = 1.0
+TIMEOUT_SECONDS = 2.0
 
 
 class RedisCase(step_case.StepCase[redis.RedisSynchronizer]):

@@ -178,6 +178,10 @@ class TestFaultsGalera(unittest.TestCase):
             for number in range(2)
         ]
         time.sleep(2.0)
+        patience = time.monotonic() + RECOVERY_SECONDS
+        while any(len(each.won_at) < 15 for each in traffic):
+            self.assertLess(time.monotonic(), patience, "nobody writes")
+            time.sleep(0.05)
         lost_at = time.monotonic()
         lose()
         try:

@@ -45,12 +45,14 @@ class TestSlowClients(step_case.SlowClients, redis_case.RedisCase):
                 self.assert_reader_is_right(self.reader)
 
     def test_a_writer_paused_at_any_step_wins_where_it_is_alone(self) -> None:
+        paused = []
         for kind, step in _kinds_and_steps():
+            paused.append((kind, step, self.pause(step, self._prepare(kind, step))))
+            self.put(self.writer, f"other-{kind}-{step.name}", b"later")
+        time.sleep(redis_case.TIMEOUT_SECONDS * 1.2)
+        for kind, step, client in paused:
             with self.subTest(kind=kind, step=step.name):
-                paused = self.pause(step, self._prepare(kind, step))
-                self.put(self.writer, f"other-{kind}-{step.name}", b"later")
-                time.sleep(redis_case.TIMEOUT_SECONDS * 1.2)
-                result = paused.let_go()
+                result = client.let_go()
                 self.assertIs(Verdict.WON, result.verdict if result else None)
                 self.assert_reader_is_right(self.reader)
 

@@ -198,10 +198,14 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             mock.patch.object(statements, "peek", newest_as_head),
             mock.patch.object(counter_statements, "put", put_alone),
         ):
-            self.assertEqual({OTHER}, self._read_beside_a_slow_commit())
+            self.assertEqual({OTHER}, self._read_beside_a_slow_commit(PATIENCE_SECONDS))
 
-    def _read_beside_a_slow_commit(self) -> set[records.RecordKey]:
-        """Follow the feed while one writer is slow to commit and another is not."""
+    def _read_beside_a_slow_commit(self, quick_seconds: float = 1.0) -> set[records.RecordKey]:
+        """Follow the feed while one writer is slow to commit and another is not.
+
+        :param quick_seconds: how long the other one may take at the most, if
+            it does not have to wait for the first
+        """
         slow, quick, reader = self.client(), self.client(), self.client()
         cursor = reader.head()
         committing, go_on = threading.Event(), threading.Event()
@@ -216,7 +220,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         first.start()
         self.assertTrue(committing.wait(PATIENCE_SECONDS))
         second.start()
-        second.join(1.0)
+        second.join(quick_seconds)
         seen: set[records.RecordKey] = set()
         for _ in range(2):
             fetched = reader.fetch(cursor)
