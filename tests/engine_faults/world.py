@@ -95,7 +95,8 @@ class World:
         self._ended.set()
         for each in self.schedulers:
             each.end()
-        self._thread.join(10.0)
+        if self._thread.ident is not None:
+            self._thread.join(10.0)
         self.client.close()
 
     def _begin(self, place: int) -> processes.Process:
