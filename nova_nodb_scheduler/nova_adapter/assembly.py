@@ -195,6 +195,7 @@ class Plugin:
                 beat_interval_seconds=options.beat_interval_seconds,
                 exit_flush_seconds=options.exit_flush_seconds,
                 max_dirty_records=options.max_dirty_records,
+                service_down_time_seconds=float(self.conf.service_down_time),
             ),
             beats=beats,
         )

@@ -85,10 +85,17 @@ def _mark_service(service: Any, changed: Collection[str]) -> None:
             service.report_count,
             # As the row has it: UTC without an offset.
             seen.replace(tzinfo=None).isoformat() if seen else None,
+            silent_seconds=_silent_seconds(service),
         )
     # A version alone is a service that was upgraded and starts again.
     if "report_count" not in changed or not HEARTBEAT_FIELDS.issuperset(changed):
         _mark_whole_service(service, changed)
+
+
+def _silent_seconds(service: Any) -> float:
+    """Return how long before its latest heartbeat a service was silent."""
+    before, seen = service.nodb_seen_before, service.last_seen_up
+    return (seen - before).total_seconds() if before and seen else float("inf")
 
 
 def _mark_whole_service(service: Any, changed: Collection[str]) -> None:
@@ -142,7 +149,12 @@ class ComputeNodeList(nova_compute_node.ComputeNodeList):  # type: ignore[misc]
 
 
 class Service(nova_service.Service):  # type: ignore[misc]
-    """A service whose writes and heartbeats are reported."""
+    """A service whose writes and heartbeats are reported.
+
+    :ivar nodb_seen_before: its last heartbeat before the one that is being saved
+    """
+
+    nodb_seen_before: Any = None
 
     @_after(_mark_whole_service)
     def create(self) -> None:
@@ -150,6 +162,7 @@ class Service(nova_service.Service):  # type: ignore[misc]
 
     @_after(_mark_service)
     def save(self) -> None:
+        self.nodb_seen_before = self.last_seen_up if "last_seen_up" in self else None
         super().save()
 
     @_after(_mark_whole_service)

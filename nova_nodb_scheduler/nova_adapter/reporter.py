@@ -46,6 +46,7 @@ class ReporterOptions:
     beat_interval_seconds: float
     exit_flush_seconds: float
     max_dirty_records: int
+    service_down_time_seconds: float
     batch_records: int = 500
 
 
@@ -133,10 +134,23 @@ class Reporter:
         self.ensure_started()
 
     def heartbeat(
-        self, scope: str, service: str, report_count: int, last_seen_up: str | None
+        self,
+        scope: str,
+        service: str,
+        report_count: int,
+        last_seen_up: str | None,
+        *,
+        silent_seconds: float = 0.0,
     ) -> None:
-        """Note a heartbeat of a compute service. Never blocks, never raises."""
+        """Note a heartbeat of a compute service. Never blocks, never raises.
+
+        :param silent_seconds: since the one before; of a service that was down
+            it does not wait for others
+        """
         self._dirty.beat(scope, service, report_count, last_seen_up)
+        if silent_seconds > self._options.service_down_time_seconds:
+            self._last_heartbeats = float("-inf")
+            self._dirty.wake.set()
         self.ensure_started()
 
     def ensure_started(self) -> None:

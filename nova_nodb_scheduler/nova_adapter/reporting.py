@@ -96,9 +96,19 @@ def mark_api(namespace: str, keys: Collection[str]) -> None:
         reporter.mark(scopes_module.API, namespace, keys)
 
 
-def heartbeat(context: Any, service: str, report_count: int, last_seen_up: str | None) -> None:
-    """Note a heartbeat of a compute service."""
+def heartbeat(
+    context: Any,
+    service: str,
+    report_count: int,
+    last_seen_up: str | None,
+    *,
+    silent_seconds: float = 0.0,
+) -> None:
+    """Note a heartbeat of a compute service.
+
+    :param silent_seconds: since the one before
+    """
     cell = cell_of(context)
     reporter = _own()
     if cell is not None and reporter is not None:
-        reporter.heartbeat(cell, service, report_count, last_seen_up)
+        reporter.heartbeat(cell, service, report_count, last_seen_up, silent_seconds=silent_seconds)

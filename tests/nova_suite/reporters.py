@@ -110,10 +110,18 @@ class Reporters:
         self._by_scope[scope].mark(scope, namespace, keys)
 
     def heartbeat(
-        self, scope: str, service: str, report_count: int, last_seen_up: str | None
+        self,
+        scope: str,
+        service: str,
+        report_count: int,
+        last_seen_up: str | None,
+        *,
+        silent_seconds: float = 0.0,
     ) -> None:
         """Hand a heartbeat to its cell's reporter."""
-        self._by_scope[scope].heartbeat(scope, service, report_count, last_seen_up)
+        self._by_scope[scope].heartbeat(
+            scope, service, report_count, last_seen_up, silent_seconds=silent_seconds
+        )
 
 
 def _conductor(plugin: assembly.Plugin, cell: str) -> reporter.Reporter:

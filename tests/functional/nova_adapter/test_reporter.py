@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import threading
@@ -14,6 +15,7 @@ import hypothesis
 from hypothesis import strategies as st
 from nova.db.main import api as main_db
 
+from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import reporter, reporting, tables
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -101,6 +103,27 @@ class BatchTest(ReporterCase):
             costs.append((dict(self.client.requests), len(statements.seen)))
         self.assertEqual(costs[0], costs[1])
         self.assertEqual(({"read": 1, "write": 1}, 0), costs[1])
+
+    def test_a_host_that_was_down_is_known_to_be_up_without_waiting_for_others(self) -> None:
+        self.override("heartbeat_flush_interval_seconds", 10.0, nodb.GROUP)
+        made = self.report()
+        service = self.service(cloud.CELL1, "h1")
+        self.heartbeat(service)
+        made._clock = lambda: 1000.0
+        made.flush()
+
+        def counted() -> int:
+            made._turn()
+            return int(self.states(namespaces.SERVICE_LIVENESS)[service.uuid]["report_count"])
+
+        self.heartbeat(service)
+        self.assertEqual(1, counted())
+        for silent_seconds, known in ((30, 1), (90, 4)):
+            # As nova-compute's own copy has it.
+            service.last_seen_up -= datetime.timedelta(seconds=silent_seconds)
+            service.obj_reset_changes(["last_seen_up"])
+            self.heartbeat(service)
+            self.assertEqual(known, counted())
 
     def test_a_cell_that_is_down_does_not_hold_up_another(self) -> None:
         made = self.report()
