@@ -5,12 +5,16 @@ What a storm does is drawn from its seed; how its threads meet is not. A long
 run is a sequence of storms, and goes on where it was stopped::
 
     python -m tests.unit.synchronizer.placing_storm --operations 1000000 --progress FILE
+
+It takes the address of a server, or starts an engine of tests.engine_faults by its name.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import itertools
 import pathlib
 import random
 import tempfile
@@ -25,10 +29,13 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import memcached, memory, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
+from tests.engine_faults import engines
 from tests.unit.synchronizer import placing_trial
 
 THREADS = 4
 OPERATIONS = 50
+#: Of the engines that are started here: a busy machine is no fault of theirs.
+TIMEOUT_SECONDS = 30.0
 
 
 class Clock:
@@ -229,10 +236,13 @@ def shared_storm(
 
 
 def sql_client(url: str) -> sql.SQLAlchemySynchronizer:
-    return sql.SQLAlchemySynchronizer(sql.SQLOptions(url, timeout_seconds=30.0, auto_upgrade=True))
+    return sql.SQLAlchemySynchronizer(
+        sql.SQLOptions(url, timeout_seconds=TIMEOUT_SECONDS, auto_upgrade=True)
+    )
 
 
-def _makers(driver: str, address: str) -> Callable[[], contract.Synchronizer] | None:
+def _addressed_maker(driver: str, address: str) -> Callable[[], contract.Synchronizer] | None:
+    """Return what makes clients of a server that runs; None of one that must be started."""
     if driver == "sqlalchemy":
         return lambda: sql_client(address)
     if driver == "memcached":
@@ -242,6 +252,15 @@ def _makers(driver: str, address: str) -> Callable[[], contract.Synchronizer] | 
     if driver == "redis":
         return lambda: redis.RedisSynchronizer(redis.RedisOptions(url=address))
     return None
+
+
+def _engine_maker(engine: engines.Engine) -> Callable[[], contract.Synchronizer]:
+    """Return what makes clients of an engine, of its nodes in turn."""
+    choices = itertools.cycle(
+        attrs.evolve(each, options={**each.options, "timeout_seconds": str(TIMEOUT_SECONDS)})
+        for each in engine.site().through
+    )
+    return lambda: next(choices).make()
 
 
 # -- long runs ------------------------------------------------------------------------
@@ -266,15 +285,23 @@ def _storms(make: Callable[[int], Storm], progress: pathlib.Path, operations: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--driver", default="memory")
+    parser.add_argument("--driver", default="memory", help="or the engine that is started")
     parser.add_argument("--address", default="", help="URL, or host:port of memcached")
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--progress", type=pathlib.Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        address = given.address or f"sqlite:///{directory}/storm.sqlite"
-        maker = _makers(given.driver, address)
+    started = {each.name.lower(): each for each in engines.ENGINES}
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        maker = _addressed_maker(given.driver, given.address) if given.address else None
+        if maker is None and not given.address and given.driver.lower() in started:
+            maker = _engine_maker(stack.enter_context(started[given.driver.lower()]()))
+        if maker is None and given.driver != "memory":
+            parser.error(
+                "--driver: sqlalchemy, memcached or redis with an --address, "
+                f"or without: memory, {', '.join(each.name for each in engines.ENGINES)}"
+            )
 
         def make(seed: int) -> Storm:
             if maker is None:
