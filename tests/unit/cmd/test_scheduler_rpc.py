@@ -127,7 +127,7 @@ class SchedulerRpcTest(testtools.TestCase):
 
     @staticmethod
     def proved(runtime):
-        for _ in range(100):
+        for _ in range(1200):
             if runtime.replicator.alive(10.0):
                 return True
             threading.Event().wait(0.05)

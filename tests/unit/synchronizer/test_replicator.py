@@ -14,6 +14,8 @@ from tests.unit.synchronizer import replicas
 
 State = replication.State
 StepOutcome = replication.StepOutcome
+#: Longest time to wait for what a thread must do.
+PATIENCE_SECONDS = 60.0
 
 
 class TestFollowing(testtools.TestCase):
@@ -492,16 +494,16 @@ class TestThread(testtools.TestCase):
         self.addCleanup(self.replica.replicator.stop)
 
     def _eventually(self, condition, what):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                self.fail(f"not within 10 s: {what}; {self.replica.status}")
+                self.fail(f"not within {PATIENCE_SECONDS} s: {what}; {self.replica.status}")
             time.sleep(0.005)
 
     def test_the_thread_follows_and_wait_until_sees_it(self):
         self.replica.replicator.start()
         record = self.world.put("a", 1)
-        self.assertTrue(self.replica.replicator.wait_until(record.version, 10))
+        self.assertTrue(self.replica.replicator.wait_until(record.version, PATIENCE_SECONDS))
         self.assertEqual({"a": 1}, self.replica.pools())
         self._eventually(lambda: self.replica.replicator.alive(1), "alive")
         self.assertTrue(self.replica.status.thread_alive)
@@ -529,7 +531,7 @@ class TestThread(testtools.TestCase):
         self.replica.replicator.stop()
         self.replica.replicator.start()
         record = self.world.put("a", 1)
-        self.assertTrue(self.replica.replicator.wait_until(record.version, 10))
+        self.assertTrue(self.replica.replicator.wait_until(record.version, PATIENCE_SECONDS))
 
     def test_an_outage_is_survived(self):
         self.replica.replicator.start()
@@ -538,7 +540,7 @@ class TestThread(testtools.TestCase):
         self._eventually(lambda: self.replica.status.state is State.DISCONNECTED, "down")
         self.world.hub.faults.come_up()
         record = self.world.put("a", 1)
-        self.assertTrue(self.replica.replicator.wait_until(record.version, 10))
+        self.assertTrue(self.replica.replicator.wait_until(record.version, PATIENCE_SECONDS))
         self._eventually(lambda: self.replica.status.state is State.FOLLOWING, "following")
 
     def test_a_feed_that_falls_silent_is_dead_within_its_bound_and_comes_back(self):
@@ -550,7 +552,7 @@ class TestThread(testtools.TestCase):
         )
         self.world.hub.faults.thaw()
         record = self.world.put("a", 1)
-        self.assertTrue(self.replica.replicator.wait_until(record.version, 10))
+        self.assertTrue(self.replica.replicator.wait_until(record.version, PATIENCE_SECONDS))
 
     def test_an_unexpected_error_is_logged_and_counted_and_the_thread_goes_on(self):
         failing = threading.Event()

@@ -192,7 +192,7 @@ class HostsTest(SettlingCase):
         del world.allocations["x", "n1"]
         world.settle()
         world.settle(20.0)
-        for _ in range(400):
+        for _ in range(12_000):
             if len(world.left()) == 1:
                 break
             time.sleep(0.005)
@@ -427,7 +427,7 @@ class DutyTest(SettlingCase):
         )
         duty._backoff = backoff.Backoff(0.001, 0.002, time.monotonic)
         duty.start()
-        for _ in range(400):
+        for _ in range(12_000):
             if duty.failures > 2:
                 break
             time.sleep(0.005)
@@ -452,7 +452,7 @@ class DutyTest(SettlingCase):
         )
         self.served()
         duty.start()
-        for _ in range(400):
+        for _ in range(12_000):
             if not world.left():
                 break
             time.sleep(0.005)

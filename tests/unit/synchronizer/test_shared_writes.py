@@ -36,7 +36,7 @@ class SharedWritesTest(testtools.TestCase):
         self.calls.append([each.key.key for each in writes])
         if len(self.calls) == 1:
             self.held_up.set()
-            self.go_on.wait(10)
+            self.go_on.wait(60)
             return self.client.write(writes)
         return self.carry_out(writes)
 
@@ -52,7 +52,7 @@ class SharedWritesTest(testtools.TestCase):
 
         first = threading.Thread(target=self.shared.write, args=([write("first")],))
         first.start()
-        self.held_up.wait(10)
+        self.held_up.wait(60)
         threads = []
         for place, writes in enumerate(calls):
             waiting = len(self.shared._waiting)
@@ -62,7 +62,7 @@ class SharedWritesTest(testtools.TestCase):
                 threading.Event().wait(0.001)
         self.go_on.set()
         for thread in (first, *threads):
-            thread.join(10)
+            thread.join(60)
         return answers
 
     def test_what_queues_up_goes_in_one_call(self):
