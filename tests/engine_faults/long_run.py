@@ -14,6 +14,7 @@ import argparse
 import collections
 import json
 import logging
+import math
 import pathlib
 import random
 import sys
@@ -125,6 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--driver", required=True, help="the engine, as --list names it")
     parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no piece later")
     parser.add_argument("--resume", type=pathlib.Path, help="one line of JSON for each piece")
     given = parser.parse_args()
     logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
@@ -135,8 +137,11 @@ def main() -> int:
     if given.resume is not None and given.resume.exists():
         lines = given.resume.read_text().splitlines()
         pieces = [Piece(**json.loads(line)) for line in lines]
+    end = time.monotonic() + given.seconds
     with kinds[0]() as engine:
         while (left := given.operations - sum(each.operations for each in pieces)) > 0:
+            if time.monotonic() > end:
+                break
             piece = run_piece(engine, len(pieces), left)
             pieces.append(piece)
             if given.resume is not None:

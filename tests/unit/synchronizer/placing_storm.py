@@ -15,6 +15,7 @@ import argparse
 import collections
 import contextlib
 import itertools
+import math
 import pathlib
 import random
 import tempfile
@@ -266,12 +267,15 @@ def _engine_maker(engine: engines.Engine) -> Callable[[], contract.Synchronizer]
 # -- long runs ------------------------------------------------------------------------
 
 
-def _storms(make: Callable[[int], Storm], progress: pathlib.Path, operations: int) -> Iterator[str]:
-    """Run storms until so many operations are done, and keep count in a file."""
+def _storms(
+    make: Callable[[int], Storm], progress: pathlib.Path, operations: int, seconds: float
+) -> Iterator[str]:
+    """Run storms until so many operations are done or time is over, and keep count in a file."""
+    end = time.monotonic() + seconds
     lines = progress.read_text().splitlines() if progress.exists() else []
     done = sum(int(line.split()[1]) for line in lines)
     seed = len(lines)
-    while done < operations:
+    while done < operations and time.monotonic() < end:
         began = time.monotonic()
         storm = make(seed)
         storm.run()
@@ -288,6 +292,7 @@ def main() -> None:
     parser.add_argument("--driver", default="memory", help="or the engine that is started")
     parser.add_argument("--address", default="", help="URL, or host:port of memcached")
     parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no storm later")
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--progress", type=pathlib.Path)
     given = parser.parse_args()
@@ -309,7 +314,7 @@ def main() -> None:
             return shared_storm(maker, seed, 250, given.threads)
 
         progress = given.progress or pathlib.Path(directory, "progress")
-        for line in _storms(make, progress, given.operations):
+        for line in _storms(make, progress, given.operations, given.seconds):
             print(line, flush=True)  # noqa: T201 - a command's output
 
 
