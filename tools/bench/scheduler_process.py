@@ -185,6 +185,19 @@ class Scheduler:
             return load_module.Answer(uuids, [], text)
         return load_module.Answer(uuids, [each[0].nodename for each in chosen], None)
 
+    def wait_unclaimed(self, seconds: float) -> int:
+        """Wait until no claim is left of servers that were deleted; returns how many are."""
+        if not self._is_plugin:
+            return 0
+        duty = self._manager.nodb.decisions.claim_duty
+        deadline = time.monotonic() + seconds
+        while True:
+            figures = duty.figures()
+            left = int(figures["pending"] + figures["confirmed"])
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(_POLL_SECONDS)
+
     def rest(self, seconds: float) -> None:
         """Do nothing for a while; what runs beside requests goes on."""
         time.sleep(seconds)
@@ -237,7 +250,7 @@ def _without_instances(conf: Any) -> None:
 def main() -> None:
     """Serve the parent: scheduler_process CONFIG_FILE."""
     scheduler = Scheduler(sys.argv[1])
-    names = ("begin", "run", "rest", "state", "fallbacks", "stop")
+    names = ("begin", "run", "wait_unclaimed", "rest", "state", "fallbacks", "stop")
     serving.serve({"ready": lambda: True, **{name: getattr(scheduler, name) for name in names}})
 
 
