@@ -11,8 +11,8 @@ from tests.faults import trial as trial_module
 _DOWN_SECONDS = 150.0
 """``service_down_time`` (60 s) and what the last heartbeats and the periodic task add."""
 
-_KNOWN_SECONDS = 3.0
-"""``heartbeat_flush_interval_seconds`` (1 s), and the way to the schedulers."""
+_KNOWN_SECONDS = 1.0
+"""The way of a heartbeat to the schedulers: the first one behind a silence waits for no other."""
 
 _REGISTER_SECONDS = 90.0
 
