@@ -117,6 +117,7 @@ class SchedulerRpcTest(testtools.TestCase):
             lambda host: self.client.get_status(self.context(), server=host),
             self.rpc_server.CALL_ERRORS,
             15.0,
+            300.0,
         )
 
         [scheduler] = found.schedulers

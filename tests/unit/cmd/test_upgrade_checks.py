@@ -22,7 +22,11 @@ class ChecksTest(testtools.TestCase):
 
     def found(self):
         return deployment.gather(
-            backend_records.read(self.cloud.client()), lambda host: self.status, (), 15.0
+            backend_records.read(self.cloud.client()),
+            lambda host: self.status,
+            (),
+            15.0,
+            300.0,
         )
 
     def services(self, *services, expects_schedulers=True):
