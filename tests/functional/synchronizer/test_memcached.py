@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 
 from oslo_config import cfg
@@ -11,7 +13,8 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers import memcached
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection, layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import options as memcached_options
 from nova_nodb_scheduler.testing import proxy, servers
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import memcached_case, step_case
@@ -367,6 +370,55 @@ class TestUnknownOutcomes(memcached_case.MemcachedCase):
         self.assertEqual({before.key: before}, client.read([before.key]))
         lossy.cut()
         self.put(client, "a", b"two", before.revision)
+
+    def test_a_broken_connection_of_one_thread_takes_no_other_threads_away(self) -> None:
+        edge = connection.Connection(
+            memcached_options.MemcachedOptions((self.memcached.address,), timeout_seconds=60.0)
+        )
+        edge.open()
+        self.addCleanup(edge.close)
+        self.addCleanup(self.server.resume)
+        pool = edge._pool.client_pool
+        answers: list[object] = []
+
+        def ask() -> None:
+            try:
+                answers.append(edge.get([b"absent"]))
+            except Exception as error:
+                answers.append(error)
+
+        def asking(count: int) -> list[threading.Thread]:
+            """Return threads that wait for the server, which stands still."""
+            self.server.pause()
+            threads = [threading.Thread(target=ask) for _ in range(count)]
+            for number, thread in enumerate(threads, 1):
+                thread.start()
+                self.eventually(
+                    lambda number=number: (
+                        len(pool.used) == number
+                        and all(  # type: ignore[misc]
+                            each.sock for each in pool.used
+                        )
+                    ),
+                    "the threads ask",
+                )
+            return threads
+
+        def answered(threads: list[threading.Thread]) -> None:
+            self.server.resume()
+            for thread in threads:
+                thread.join(base.PATIENCE_SECONDS)
+
+        answered(asking(2))
+        self.assertEqual(2, len(pool.free))
+        threads = asking(1)
+        [idle] = pool.free
+        idle.sock.shutdown(socket.SHUT_RDWR)
+        threads.append(threading.Thread(target=ask))
+        threads[-1].start()
+        self.eventually(lambda: idle.sock is None, "the broken connection is noticed")
+        answered(threads)
+        self.assertEqual([{}] * 4, answers)
 
     def test_a_server_that_stands_still_is_unavailable_within_the_time_out(self) -> None:
         client = self.client()

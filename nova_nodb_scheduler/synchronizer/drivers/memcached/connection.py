@@ -93,6 +93,16 @@ class _Pool(base.PooledClient):  # type: ignore[misc]  # untyped library
             replies: Replies = client.pipeline(commands)
             return replies
 
+    def drop_idle(self) -> None:
+        """Close the connections that nobody uses.
+
+        ``close()`` of the library closes those as well on which other threads
+        wait for their replies: they fail with an AttributeError, perhaps after
+        the server has carried out what they sent.
+        """
+        for _ in self.client_pool.free:
+            self.client_pool.destroy(self.client_pool.get())
+
 
 class Connection:
     """A pool of connections to one server; any thread may call."""
@@ -122,7 +132,7 @@ class Connection:
         """Drop all idle connections; those in use end with their calls."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.close()
+            pool.drop_idle()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of those keys that exist."""
@@ -212,7 +222,7 @@ class Connection:
             try:
                 return call(pool)
             except _BROKEN:
-                pool.close()
+                pool.drop_idle()
                 return call(pool)
         except _FAILED as error:
             raise self.unavailable(error) from error
