@@ -83,6 +83,7 @@ class ClaimDuty:
             "reconciled": float(status.reconciled),
             "asked": float(status.asked),
             "unanswered": float(status.unanswered),
+            "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -19,8 +19,10 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import (
     claim_edits,
+    claim_floors,
     claim_rules,
     claims,
     contract,
@@ -129,6 +131,7 @@ class ClaimBatches:
         self._edits = claim_edits.ClaimEdits(
             synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
         )
+        self._floors = claim_floors.ClaimFloors(synchronizer)
 
     def take(
         self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None
@@ -149,15 +152,17 @@ class ClaimBatches:
         # First of all: of another epoch nothing may be remembered, of groups neither.
         self._edits.see(view.cursor.epoch, filter(None, map(view.record, keys)))
         members: dict[str, str] = {}
+        #: Namespaces in which there was no record before.
+        made: set[str] = set()
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
-            for consumer, place in self._join(left, ids, view, group).items():
+            for consumer, place in self._join(left, ids, view, group, made).items():
                 if isinstance(place, str):
                     members[consumer] = place
                 else:
                     answers[consumer] = place
         left = [claim for claim in wanted if claim.consumer not in answers]
-        for claim, written in zip(left, self._claim(left, ids, view), strict=True):
+        for claim, written in zip(left, self._claim(left, ids, view, made), strict=True):
             answers[claim.consumer] = self._with_member(claim, written, ids, group, members)
         outside = {
             claim.group_place: members[claim.consumer]
@@ -169,6 +174,7 @@ class ClaimBatches:
         if group is not None and outside:
             self._leave({group.group.uuid: outside})
         self._check_epoch(answers, view)
+        self._check_floors(answers, view, made)
         return answers
 
     def settle(self, doubt: Doubt, view: View) -> Answer | model.Gone:
@@ -190,6 +196,9 @@ class ClaimBatches:
             claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
         }
         self._check_epoch(answers, view)
+        # Nobody knows by now whether it was the first in its record.
+        made = {namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name}
+        self._check_floors(answers, view, made)
         return answers[claim.consumer]
 
     def confirm(self, held: Sequence[Held]) -> list[bool | None]:
@@ -249,6 +258,7 @@ class ClaimBatches:
         ids: Mapping[str, str],
         view: View,
         group: GroupView,
+        made: set[str],
     ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
         if not wanted:
             return {}
@@ -268,6 +278,8 @@ class ClaimBatches:
         )[uuid]
         self._after_step("joined")
         if isinstance(edited, record_editor.Edited):
+            if edited.made:
+                made.add(namespaces.GROUP_CLAIMS.name)
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
         if edited is record_editor.Unwritten.UNKNOWN:
             self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
@@ -275,7 +287,11 @@ class ClaimBatches:
         return dict.fromkeys((claim.consumer for claim in wanted), edited)
 
     def _claim(
-        self, wanted: Sequence[model.Claim], ids: Mapping[str, str], view: View
+        self,
+        wanted: Sequence[model.Claim],
+        ids: Mapping[str, str],
+        view: View,
+        made: set[str],
     ) -> list[_Written]:
         if not wanted:
             return []
@@ -302,6 +318,8 @@ class ClaimBatches:
         answers: dict[str, _Written] = {}
         for host, of_host in by_host.items():
             found = edited[host]
+            if isinstance(found, record_editor.Edited) and found.made:
+                made.add(namespaces.CLAIM_RECORDS.name)
             for place, claim in enumerate(of_host):
                 if isinstance(found, record_editor.Edited):
                     answers[claim.consumer] = found.answer[place], found.epoch
@@ -348,14 +366,39 @@ class ClaimBatches:
         told = {each.epoch for each in held.values()} - {None}
         if epoch == view.cursor.epoch and not told:
             return
+        detail = None if epoch is None else f"view of epoch {view.cursor.epoch}, now {epoch}"
+        self._undo(answers, held, model.Reason.EPOCH_CHANGED, detail)
+
+    def _check_floors(self, answers: dict[str, Answer], view: View, made: Collection[str]) -> None:
+        """Undo what was checked against a view that is too old for a record removed since.
+
+        :param made: namespaces in which there was no record before the write
+        """
+        held = {name: answer for name, answer in answers.items() if isinstance(answer, Held)}
+        if not held or not made:
+            return
+        stale: str | None = None
+        try:
+            stale = self._floors.stale(made, view.cursor)
+        except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
+            LOG.warning("Whether claims hold is not known, they are undone: %s", error)
+        if stale != "":
+            self._undo(answers, held, model.Reason.STALE_VIEW, stale)
+
+    def _undo(
+        self,
+        answers: dict[str, Answer],
+        held: Mapping[str, Held],
+        reason: model.Reason,
+        detail: str | None,
+    ) -> None:
+        """Give claims back, and answer why; None where the back end did not say it."""
         self.release(list(held.values()))
         for name, each in held.items():
-            if epoch is None:
+            if detail is None:
                 answers[name] = record_editor.Unwritten.UNAVAILABLE
             else:
-                detail = f"view of epoch {view.cursor.epoch}, now {epoch}"
-                claim = each.granted.claim
-                answers[name] = model.Refused(claim, model.Reason.EPOCH_CHANGED, detail)
+                answers[name] = model.Refused(each.granted.claim, reason, detail)
 
     # -- confirming ------------------------------------------------------------------
 

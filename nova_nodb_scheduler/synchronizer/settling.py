@@ -9,6 +9,7 @@
 - A confirmed claim that stays unshown is *reconciled*: its allocations are asked
   of their authority, after the claim was read, and it goes only if nothing
   stands behind it. Time alone never ends it.
+- A record that nobody uses is *removed*, see :mod:`claim_removal`.
 
 Places in server groups likewise, but that they stay for a while once they are
 shown: a request that was made before a member came names it not.
@@ -33,6 +34,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
+    claim_removal,
     contract,
     latest_records,
     settling_evidence,
@@ -70,6 +72,9 @@ class SettlingOptions:
         rpc_response_timeout) and than it then takes
     :param rest_seconds: how long a record is left alone after it was settled
     :param others_seconds: how long what another process owns is left to it
+    :param keep_seconds: how long a record stays that nobody uses; longer than any
+        view lives, or claims that need a moment's patience are refused
+    :param removal_seconds: how often such records are looked for
     """
 
     batch_records: int = 128
@@ -81,6 +86,8 @@ class SettlingOptions:
     linger_seconds: float = 90.0
     rest_seconds: float = 2.0
     others_seconds: float = 10.0
+    keep_seconds: float = 3600.0
+    removal_seconds: float = 60.0
 
 
 @attrs.define
@@ -92,6 +99,7 @@ class SettlingStatus:
     reconciled: int = 0
     asked: int = 0
     unanswered: int = 0
+    removed: int = 0
 
 
 @attrs.frozen
@@ -145,6 +153,7 @@ class Settler:
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
         self._latest = latest or latest_records.LatestRecords()
+        self._removal = claim_removal.ClaimRemoval(synchronizer, self._latest)
         self.questions = settling_questions.Questions(ask)
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
@@ -161,6 +170,8 @@ class Settler:
             self._is_own, options.rest_seconds, options.others_seconds, self._clock
         )
         self._lingering = settling_lingering.Lingering(options.linger_seconds, self._clock)
+        self._unused = claim_removal.UnusedRecords(options.keep_seconds, self._clock)
+        self._remove_at = float("-inf")
         self._begun = False
 
     @property
@@ -203,6 +214,11 @@ class Settler:
         except BaseException:
             self._due.update(dict.fromkeys(wanted))
             raise
+        if for_all and now >= self._remove_at:
+            self._remove_at = now + self._options.removal_seconds
+            unused = self._unused.look(snapshot, self._options.batch_records)
+            if unused:
+                self.status.removed += self._removal.remove(unused)
         return bool(self._due) or self.questions.answered
 
     # -- what to look at ------------------------------------------------------------
@@ -232,6 +248,7 @@ class Settler:
             self.questions.clear()
             self._lingering.clear()
             self._turns.clear()
+            self._unused.clear()
             self._look_at = float("-inf")
             for name in self._ledgers:
                 self._note_claims(name, snapshot.namespace(name).keys(), snapshot)

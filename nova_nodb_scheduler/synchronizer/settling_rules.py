@@ -61,7 +61,7 @@ class Ledger(abc.ABC):
     ) -> Mapping[str, Any]:
         """Return the state to write once some entries are dropped.
 
-        An emptied record stays: a tombstone would forget the settlement.
+        An emptied record stays: its next claimer has to know of the settlement.
         """
         left = self._record(key, state, version).without(entries)
         return (left.settled_up_to(settled) if settled else left).to_state()

@@ -16,6 +16,7 @@ class ClaimsConformance(
     hosts.HostClaims,
     hosts.BatchClaims,
     groups.GroupClaims,
+    groups.RemovedGroups,
     faults.UnknownOutcomes,
     faults.Crashes,
 ):

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import claim_removal, group_claims, latest_records
 from nova_nodb_scheduler.testing.conformance_claims import base as cases
 
 
@@ -118,3 +120,95 @@ class GroupClaims(cases.ClaimsCase):
         self.granted(scheduler.groups.confirm(destination))
         scheduler.groups.release(source)
         self.joined(scheduler.join(group, cases.claim("b", "two")))
+
+
+class RemovedGroups(cases.ClaimsCase):
+    """Claims in a record that was removed, for nobody had used it for long."""
+
+    GROUP = group_model.Group("group", group_model.Policy.ANTI_AFFINITY)
+
+    def test_a_record_that_holds_claims_or_was_written_since_is_not_removed(self) -> None:
+        scheduler = self.scheduler()
+        granted = self.joined(scheduler.join(self.GROUP, cases.claim("a", "host")))
+        self.assertEqual(0, self.remove(scheduler))
+        scheduler.groups.release(granted)
+        former = self.revision(scheduler) - 1
+        self.assertEqual(0, self.remove(scheduler, former))
+        self.assertEqual(1, self.remove(scheduler))
+        self.assertEqual(0, self.remove(scheduler))
+        self.joined(scheduler.join(self.GROUP, cases.claim("b", "host")))
+
+    def test_a_removed_record_refuses_the_views_that_it_refused(self) -> None:
+        scheduler = self.scheduler()
+        before = scheduler.client.head()
+        shown_at = self.settle_one(scheduler)
+        self.assertEqual(1, self.remove(scheduler))
+        self.refused(self.join(scheduler, before, {}), model.Reason.STALE_VIEW)
+        self.assertEqual({}, scheduler.groups.read("group").members)
+        self.assertEqual(set(), self.consumers(scheduler, "host"))
+        self.refused(self.join(scheduler, shown_at, {"a": ["host"]}), model.Reason.GROUP_POLICY)
+        self.joined(self.join(scheduler, scheduler.client.head(), {"a": ["elsewhere"]}))
+
+    def test_a_claimer_that_slept_through_a_life_of_the_record_is_refused(self) -> None:
+        """It found no record, and its write comes when the record is gone again."""
+        sleeper, other = self.scheduler("sleeper"), self.scheduler("other")
+        view = sleeper.client.head()
+        read = sleeper.client.read
+
+        def sleep_after_reading(
+            keys: Collection[records.RecordKey],
+        ) -> Mapping[records.RecordKey, records.Record]:
+            found = read(keys)
+            sleeper.client.read = read  # type: ignore[method-assign]
+            self.settle_one(other)
+            self.assertEqual(1, self.remove(other))
+            return found
+
+        sleeper.client.read = sleep_after_reading  # type: ignore[method-assign]
+        self.refused(self.join(sleeper, view, {}), model.Reason.STALE_VIEW)
+        self.assertEqual({}, other.groups.read("group").members)
+        self.assertEqual(set(), self.consumers(other, "host"))
+
+    def test_where_the_floor_cannot_be_read_nothing_stands(self) -> None:
+        scheduler, other = self.scheduler(), self.scheduler("other")
+        read = scheduler.client.read
+
+        def cut_off_from_floors(
+            keys: Collection[records.RecordKey],
+        ) -> Mapping[records.RecordKey, records.Record]:
+            if any(key.namespace == "claim_floors" for key in keys):
+                raise errors.BackendUnavailable(scheduler.client.name, "cut off by the test")
+            return read(keys)
+
+        scheduler.client.read = cut_off_from_floors  # type: ignore[method-assign]
+        with self.assertRaises(errors.BackendUnavailable):
+            scheduler.join(self.GROUP, cases.claim("a", "host"))
+        self.assertEqual({}, other.groups.read("group").members)
+        self.assertEqual(set(), self.consumers(other, "host"))
+
+    def join(
+        self, scheduler: cases.Scheduler, view: records.Cursor, known: Mapping[str, list[str]]
+    ) -> object:
+        return scheduler.groups.claim(
+            self.GROUP, cases.claim("b", "host"), lambda record: True, view, known
+        )
+
+    def settle_one(self, scheduler: cases.Scheduler) -> records.Cursor:
+        """Have a member come and be settled; returns where a view knows it."""
+        granted = self.joined(scheduler.join(self.GROUP, cases.claim("a", "host")))
+        self.granted(scheduler.groups.confirm(granted))
+        shown_at = self.publication(scheduler.client)
+        settled = scheduler.groups.settle("group", [("a", "host")], shown_at)
+        self.assertEqual((("a", "host"),), settled)
+        self.assertEqual(("a",), scheduler.hosts.settle("host", ["a"], shown_at))
+        return shown_at
+
+    def revision(self, scheduler: cases.Scheduler) -> int:
+        key = group_claims.key_of("group")
+        return scheduler.client.read([key])[key].revision
+
+    def remove(self, scheduler: cases.Scheduler, revision: int | None = None) -> int:
+        removal = claim_removal.ClaimRemoval(scheduler.client, latest_records.LatestRecords())
+        if revision is None:
+            revision = self.revision(scheduler)
+        return removal.remove({group_claims.key_of("group"): revision})

@@ -15,7 +15,7 @@ from nova_nodb_scheduler.model import group_claims, records, requests
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.scheduling import group_members, namespaces
 from nova_nodb_scheduler.synchronizer import backoff, leases, settling, settling_duty
-from tests.unit.scheduling import hosts
+from tests.unit.scheduling import claims, hosts
 from tests.unit.synchronizer import settling_world
 
 APART = group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY)
@@ -594,3 +594,71 @@ class ForeignRecordsTest(SettlingCase):
         )
         self.world.settle()
         self.assertEqual(set(), self.world.left())
+
+
+class TestRemoval(testtools.TestCase):
+    """Records of claims that nobody uses go, and with them no protection."""
+
+    KEEP = 3600.0
+
+    def setUp(self):
+        super().setUp()
+        self.world = settling_world.World(keep_seconds=self.KEEP)
+        self.world.node()
+
+    def records(self):
+        found = self.world.client.read(
+            [
+                records.RecordKey(namespaces.CLAIM_RECORDS.name, "n1"),
+                records.RecordKey(namespaces.GROUP_CLAIMS.name, "g"),
+            ]
+        )
+        return {key.key for key, record in found.items() if not record.deleted}
+
+    def serve(self):
+        """Have a member of a group be claimed for, built and settled."""
+        claim = model.Claim("x", "n1", {"VCPU": 1}, place="h1", node=claims.SMALL)
+        fits = lambda record: True  # noqa: E731 - as claimers give it
+        answer = self.world.groups.claim(APART, claim, fits, self.world.cursor, {})
+        self.world.allocations["x", "n1"] = {"VCPU": 1}
+        self.world.groups.confirm(answer)
+        self.world.mirror()
+        self.world.instance("x")
+        self.world.node(1)
+        for _ in range(3):
+            self.world.settle(LATER)
+
+    def test_an_empty_group_goes_after_a_while_and_a_living_host_s_record_stays(self):
+        self.serve()
+        self.assertEqual({"n1", "g"}, self.records())
+        self.world.settle(self.KEEP / 2)
+        self.assertEqual({"n1", "g"}, self.records())
+        self.world.settle(self.KEEP)
+        self.assertEqual({"n1"}, self.records())
+        self.assertEqual(1, self.world.settler.status.removed)
+
+    def test_a_group_that_is_used_again_meanwhile_stays(self):
+        self.serve()
+        self.world.settle(self.KEEP * 0.7)
+        self.serve()
+        self.world.settle(self.KEEP * 0.7)
+        self.assertEqual({"n1", "g"}, self.records())
+
+    def test_the_record_of_a_node_that_is_gone_goes(self):
+        self.serve()
+        self.world.put(namespaces.COMPUTE_NODES, "n1", None)
+        self.world.settle(LATER)
+        self.world.settle(self.KEEP)
+        self.assertEqual(set(), self.records())
+
+    def test_a_record_that_still_holds_a_claim_stays(self):
+        self.world.place("y")
+        for _ in range(3):
+            self.world.settle(self.KEEP)
+        self.assertEqual({"n1"}, self.records())
+
+    def test_one_that_nobody_understands_stays(self):
+        self.world.put(namespaces.GROUP_CLAIMS, "g", {"members": "nonsense", "settled": None})
+        for _ in range(3):
+            self.world.settle(self.KEEP)
+        self.assertEqual({"g"}, self.records())
