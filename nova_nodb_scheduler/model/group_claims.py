@@ -91,12 +91,14 @@ class GroupRecord:
 
     :param members: by place, pending ones included, whatever their lease
     :param settled: see :class:`claims.ClaimRecord`
+    :param version: likewise
     """
 
     uuid: str
     members: Mapping[Place, Member] = attrs.field(factory=dict)
     settled: records.Cursor | None = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
+    version: int = attrs.field(default=0, eq=False)
 
     @classmethod
     def from_state(cls, uuid: str, state: Mapping[str, Any] | None, version: int) -> GroupRecord:
@@ -113,6 +115,7 @@ class GroupRecord:
             },
             settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,
             extra={n: value for n, value in state.items() if n not in ("members", "settled")},
+            version=version,
         )
 
     def to_state(self) -> dict[str, Any]:

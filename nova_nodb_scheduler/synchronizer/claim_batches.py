@@ -152,17 +152,17 @@ class ClaimBatches:
         # First of all: of another epoch nothing may be remembered, of groups neither.
         self._edits.see(view.cursor.epoch, filter(None, map(view.record, keys)))
         members: dict[str, str] = {}
-        #: Namespaces in which there was no record before.
-        made: set[str] = set()
+        #: Namespaces whose floors must say whether the view is too old.
+        floors: set[str] = set()
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
-            for consumer, place in self._join(left, ids, view, group, made).items():
+            for consumer, place in self._join(left, ids, view, group, floors).items():
                 if isinstance(place, str):
                     members[consumer] = place
                 else:
                     answers[consumer] = place
         left = [claim for claim in wanted if claim.consumer not in answers]
-        for claim, written in zip(left, self._claim(left, ids, view, made), strict=True):
+        for claim, written in zip(left, self._claim(left, ids, view, floors), strict=True):
             answers[claim.consumer] = self._with_member(claim, written, ids, group, members)
         outside = {
             claim.group_place: members[claim.consumer]
@@ -174,7 +174,7 @@ class ClaimBatches:
         if group is not None and outside:
             self._leave({group.group.uuid: outside})
         self._check_epoch(answers, view)
-        self._check_floors(answers, view, made)
+        self._check_floors(answers, view, floors)
         return answers
 
     def settle(self, doubt: Doubt, view: View) -> Answer | model.Gone:
@@ -196,9 +196,9 @@ class ClaimBatches:
             claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
         }
         self._check_epoch(answers, view)
-        # Nobody knows by now whether it was the first in its record.
-        made = {namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name}
-        self._check_floors(answers, view, made)
+        # Nobody knows by now what its record said.
+        floors = {namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name}
+        self._check_floors(answers, view, floors)
         return answers[claim.consumer]
 
     def confirm(self, held: Sequence[Held]) -> list[bool | None]:
@@ -258,7 +258,7 @@ class ClaimBatches:
         ids: Mapping[str, str],
         view: View,
         group: GroupView,
-        made: set[str],
+        floors: set[str],
     ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
         if not wanted:
             return {}
@@ -273,13 +273,17 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
         )
         uuid = group.group.uuid
-        edited = self._edits.groups(
-            {uuid: functools.partial(group_rules.join_each, wanted=wanted, joining=joining)}
-        )[uuid]
+
+        def join(
+            record: group_model.GroupRecord,
+        ) -> record_editor.Proposal[tuple[str | group_rules.Broken, ...]]:
+            if claim_floors.is_asked(record.version, record.settled, view.cursor):
+                floors.add(namespaces.GROUP_CLAIMS.name)
+            return group_rules.join_each(record, wanted, joining)
+
+        edited = self._edits.groups({uuid: join})[uuid]
         self._after_step("joined")
         if isinstance(edited, record_editor.Edited):
-            if edited.made:
-                made.add(namespaces.GROUP_CLAIMS.name)
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
         if edited is record_editor.Unwritten.UNKNOWN:
             self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
@@ -291,7 +295,7 @@ class ClaimBatches:
         wanted: Sequence[model.Claim],
         ids: Mapping[str, str],
         view: View,
-        made: set[str],
+        floors: set[str],
     ) -> list[_Written]:
         if not wanted:
             return []
@@ -308,18 +312,21 @@ class ClaimBatches:
         by_host: dict[str, list[model.Claim]] = {}
         for claim in wanted:
             by_host.setdefault(claim.host, []).append(claim)
+
+        def take(
+            record: model.ClaimRecord, of_host: Sequence[model.Claim]
+        ) -> record_editor.Proposal[tuple[model.Granted | model.Refused, ...]]:
+            if claim_floors.is_asked(record.version, record.settled, view.cursor):
+                floors.add(namespaces.CLAIM_RECORDS.name)
+            return claim_rules.take_each(record, of_host, taking)
+
         edited = self._edits.hosts(
-            {
-                host: functools.partial(claim_rules.take_each, claims=of_host, taking=taking)
-                for host, of_host in by_host.items()
-            }
+            {host: functools.partial(take, of_host=of_host) for host, of_host in by_host.items()}
         )
         self._after_step("claimed")
         answers: dict[str, _Written] = {}
         for host, of_host in by_host.items():
             found = edited[host]
-            if isinstance(found, record_editor.Edited) and found.made:
-                made.add(namespaces.CLAIM_RECORDS.name)
             for place, claim in enumerate(of_host):
                 if isinstance(found, record_editor.Edited):
                     answers[claim.consumer] = found.answer[place], found.epoch
@@ -369,17 +376,19 @@ class ClaimBatches:
         detail = None if epoch is None else f"view of epoch {view.cursor.epoch}, now {epoch}"
         self._undo(answers, held, model.Reason.EPOCH_CHANGED, detail)
 
-    def _check_floors(self, answers: dict[str, Answer], view: View, made: Collection[str]) -> None:
+    def _check_floors(
+        self, answers: dict[str, Answer], view: View, floors: Collection[str]
+    ) -> None:
         """Undo what was checked against a view that is too old for a record removed since.
 
-        :param made: namespaces in which there was no record before the write
+        :param floors: namespaces with records that did not say it themselves
         """
         held = {name: answer for name, answer in answers.items() if isinstance(answer, Held)}
-        if not held or not made:
+        if not held or not floors:
             return
         stale: str | None = None
         try:
-            stale = self._floors.stale(made, view.cursor)
+            stale = self._floors.stale(floors, view.cursor)
         except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
             LOG.warning("Whether claims hold is not known, they are undone: %s", error)
         if stale != "":

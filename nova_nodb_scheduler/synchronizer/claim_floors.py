@@ -3,9 +3,11 @@
 
 The record of a host, or of a group, says which views are too old to know what was
 settled there. Before such a record is removed, that goes to the floor of its
-namespace; and who makes a record where there was none reads the floor after the
-write. However long it slept in between: the floor was raised before the removal,
-so a write that found nothing there is behind both.
+namespace; and who writes a record that says nothing of views reads the floor after
+the write. Not only who makes it: another one, with an older view, may come to what
+somebody made before anything was settled there. However long it slept in between:
+the floor was raised before the removal, so its write is behind both. What a record
+says once something was settled in it is above the floor that it was removed by.
 """
 
 from __future__ import annotations
@@ -19,6 +21,20 @@ from nova_nodb_scheduler.synchronizer import claim_rules, contract, record_edito
 from nova_nodb_scheduler.wire import codec
 
 _FLOORS = namespaces.CLAIM_FLOORS
+
+
+def is_asked(version: int, settled: records.Cursor | None, view: records.Cursor) -> bool:
+    """Say whether a record does not tell by itself if a view is too old.
+
+    A record that the view is not older than was made after all removals of its
+    like, so that the view is not older than their floors either.
+
+    :param version: of the record, 0 where there is none
+    :param settled: what the record says
+    """
+    if 0 < version <= view.version:
+        return False
+    return settled is None or settled.epoch != view.epoch
 
 
 class ClaimFloors:

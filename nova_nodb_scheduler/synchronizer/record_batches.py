@@ -131,8 +131,6 @@ class _Batch(Generic[T]):
         #: For good: a write in doubt may have been carried out, and then lost
         #: its recognition to somebody else's.
         self._unsure: set[records.RecordKey] = set()
-        #: Likewise those that were written where no live record was seen.
-        self._made: set[records.RecordKey] = set()
 
     def missing(self) -> list[records.RecordKey]:
         return [key for key in self.left if key not in self.found]
@@ -157,8 +155,6 @@ class _Batch(Generic[T]):
         lost = 0
         for write, result in zip(writes, results, strict=True):
             key = write.key
-            if not write.expected_revision:
-                self._made.add(key)
             if result.won and result.record is not None:
                 self.answer(
                     key,
@@ -168,7 +164,6 @@ class _Batch(Generic[T]):
                         result.record.revision,
                         result.record,
                         result.epoch,
-                        made=key in self._made,
                     ),
                 )
             elif result.verdict is records.Verdict.LOST:

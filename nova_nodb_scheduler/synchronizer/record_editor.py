@@ -64,7 +64,6 @@ class Edited(Generic[T]):
     :param revision: of the (last) record, as read or as written
     :param record: as it was written, of an edit in a batch
     :param epoch: that it was written in, where the driver says it
-    :param made: whether there was no live record before, of an edit in a batch
     """
 
     answer: T
@@ -72,7 +71,6 @@ class Edited(Generic[T]):
     revision: int
     record: records.Record | None = None
     epoch: str | None = None
-    made: bool = False
 
 
 #: From a decoded state (None: no live record) and the version of its last

@@ -9,7 +9,12 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import claim_removal, group_claims, latest_records
+from nova_nodb_scheduler.synchronizer import (
+    claim_removal,
+    claims,
+    group_claims,
+    latest_records,
+)
 from nova_nodb_scheduler.testing.conformance_claims import base as cases
 
 
@@ -148,6 +153,24 @@ class RemovedGroups(cases.ClaimsCase):
         self.assertEqual(set(), self.consumers(scheduler, "host"))
         self.refused(self.join(scheduler, shown_at, {"a": ["host"]}), model.Reason.GROUP_POLICY)
         self.joined(self.join(scheduler, scheduler.client.head(), {"a": ["elsewhere"]}))
+
+    def test_a_record_that_was_made_anew_refuses_the_views_that_the_removed_one_did(self) -> None:
+        """Its maker knew what was settled; who comes after it may not."""
+        other, late = self.scheduler("other"), self.scheduler("late")
+        before = late.client.head()
+        self.settle_one(other)
+        host = claims.key_of("host")
+        revision = other.client.read([host])[host].revision
+        removal = claim_removal.ClaimRemoval(other.client, latest_records.LatestRecords())
+        self.assertEqual(1, removal.remove({host: revision}))
+        self.assertEqual(1, self.remove(other))
+        self.joined(other.join(self.GROUP, cases.claim("c", "elsewhere")))
+        self.granted(other.claim(cases.claim("d", "host")))
+        claim = late.hosts.claim(cases.claim("e", "host"), lambda record: True, before)
+        self.refused(claim, model.Reason.STALE_VIEW)
+        self.refused(self.join(late, before, {}), model.Reason.STALE_VIEW)
+        self.assertEqual({("c", "elsewhere")}, set(other.groups.read("group").members))
+        self.assertEqual({"d"}, self.consumers(other, "host"))
 
     def test_a_claimer_that_slept_through_a_life_of_the_record_is_refused(self) -> None:
         """It found no record, and its write comes when the record is gone again."""

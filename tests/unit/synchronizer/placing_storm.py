@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random placing, deleting, dying and sleeping of several schedulers at once.
 
+Empty records of claims are removed at once, under those who look at old views.
+
 What a storm does is drawn from its seed; how its threads meet is not. A long
 run is a sequence of storms, and goes on where it was stopped::
 
@@ -168,6 +170,8 @@ class _Worker:
         else:
             self._scheduler.tidy(self._rng.choice(placing_trial.HOSTS))
             self._storm.counts["tidied"] += 1
+            self._storm.counts["removed"] += self._scheduler.removed
+            self._scheduler.removed = 0
 
     def _place(self) -> None:
         servers = []

@@ -31,7 +31,15 @@ from nova_nodb_scheduler.scheduling import (
     reservations,
     room,
 )
-from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    claim_removal,
+    claims,
+    contract,
+    group_claims,
+    group_rules,
+    latest_records,
+)
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 from nova_nodb_scheduler.testing import claiming
 
@@ -171,6 +179,7 @@ class Scheduler:
         self.client, self.truth, self.after = client, truth, after
         self._rng, self._looks = random.Random(seed), looks
         self._seen: _Seen | None = None
+        self.removed = 0
         self.engine = engine.Engine(
             options.SchedulingOptions(shuffle_best_same_weighed_hosts=True),
             (),
@@ -182,7 +191,8 @@ class Scheduler:
         provider = host_facts.ProviderFacts(1, {"VCPU": host_facts.Inventory(10**6)})
         for host in HOSTS:
             self.engine.put(host_facts.HostFacts(host, CELL, host, host, provider=provider))
-        batches = claim_batches.ClaimBatches(
+        latest = latest_records.LatestRecords()
+        self.batches = claim_batches.ClaimBatches(
             client,
             name,
             make_id,
@@ -191,14 +201,16 @@ class Scheduler:
             now_seconds=now_seconds,
             after_step=after,
             pause=lambda _: None,
+            latest=latest,
         )
+        self._removal = claim_removal.ClaimRemoval(client, latest)
         self.parts = placing.Parts(
             room.Room(self.engine, reservations.Reservations(now_seconds)),
-            ledger_claimer.LedgerClaimer(batches, self, sleep=lambda _: None),
+            ledger_claimer.LedgerClaimer(self.batches, self, sleep=lambda _: None),
             sleep=lambda _: None,
         )
-        self.ledger = claiming.Hosts(client, batches, now_seconds)
-        self.groups = claiming.Groups(client, batches, now_seconds)
+        self.ledger = claiming.Hosts(client, self.batches, now_seconds)
+        self.groups = claiming.Groups(client, self.batches, now_seconds)
 
     # -- views ----------------------------------------------------------------------
 
@@ -284,6 +296,15 @@ class Scheduler:
         for group in GROUPS:
             self.groups.expire(group.uuid)
             self.groups.reconcile(group.uuid, lambda consumer, host: self._exists(consumer))
+        if self._rng.random() < 0.5:
+            self._remove_empty(host)
+
+    def _remove_empty(self, host: str) -> None:
+        """Remove what is empty at once: no view is too old for the floors to tell."""
+        keys = [claims.key_of(host), *(group_claims.key_of(each.uuid) for each in GROUPS)]
+        standing = self.client.read(keys)
+        revisions = {key: each.revision for key, each in standing.items() if not each.deleted}
+        self.removed += self._removal.remove(revisions)
 
     def _exists(self, consumer: str) -> bool:
         with self.truth.lock:
