@@ -176,14 +176,12 @@ class ClaimRecord:
     :param settled: place in the feed up to which a view must have come to
         know every consumer whose claim was settled away; None if none was
     :param extra: fields of newer minor versions, kept verbatim
-    :param version: of its last write, 0 where none is known
     """
 
     host: str
     claims: Mapping[str, HeldClaim] = attrs.field(factory=dict)
     settled: records.Cursor | None = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
-    version: int = attrs.field(default=0, eq=False)
 
     @classmethod
     def from_state(cls, host: str, state: Mapping[str, Any] | None, version: int) -> ClaimRecord:
@@ -202,7 +200,6 @@ class ClaimRecord:
             },
             settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,
             extra={n: value for n, value in state.items() if n not in ("claims", "settled")},
-            version=version,
         )
 
     def to_state(self) -> dict[str, Any]:

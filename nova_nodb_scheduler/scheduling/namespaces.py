@@ -185,8 +185,8 @@ CLAIM_RECORDS = model.Namespace(name="claims", owner=CLAIMS, schema=_V1, digest=
 #: key: server group uuid; members with the hosts they stand on
 GROUP_CLAIMS = model.Namespace(name="group_claims", owner=CLAIMS, schema=_V1)
 
-#: key: name of a namespace of claims; ``settled`` is the place in the feed up to
-#: which a view must have come to know whatever was settled in records removed there
+#: key: ``group_claims``; ``settled`` is the place in the feed up to which a view must
+#: have come to know whatever was settled in records removed there
 CLAIM_FLOORS = model.Namespace(name="claim_floors", owner=CLAIMS, schema=_V1)
 
 #: key: reporter id; beats of every process that reports Nova's writes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -19,14 +19,13 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import (
     claim_edits,
-    claim_floors,
     claim_rules,
     claims,
     contract,
     group_claims,
+    group_floor,
     group_rules,
     latest_records,
     record_editor,
@@ -131,7 +130,7 @@ class ClaimBatches:
         self._edits = claim_edits.ClaimEdits(
             synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
         )
-        self._floors = claim_floors.ClaimFloors(synchronizer)
+        self._floor = group_floor.GroupFloor(synchronizer)
 
     def take(
         self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None
@@ -152,17 +151,15 @@ class ClaimBatches:
         # First of all: of another epoch nothing may be remembered, of groups neither.
         self._edits.see(view.cursor.epoch, filter(None, map(view.record, keys)))
         members: dict[str, str] = {}
-        #: Namespaces whose floors must say whether the view is too old.
-        floors: set[str] = set()
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
-            for consumer, place in self._join(left, ids, view, group, floors).items():
+            for consumer, place in self._join(left, ids, view, group).items():
                 if isinstance(place, str):
                     members[consumer] = place
                 else:
                     answers[consumer] = place
         left = [claim for claim in wanted if claim.consumer not in answers]
-        for claim, written in zip(left, self._claim(left, ids, view, floors), strict=True):
+        for claim, written in zip(left, self._claim(left, ids, view), strict=True):
             answers[claim.consumer] = self._with_member(claim, written, ids, group, members)
         outside = {
             claim.group_place: members[claim.consumer]
@@ -174,7 +171,6 @@ class ClaimBatches:
         if group is not None and outside:
             self._leave({group.group.uuid: outside})
         self._check_epoch(answers, view)
-        self._check_floors(answers, view, floors)
         return answers
 
     def settle(self, doubt: Doubt, view: View) -> Answer | model.Gone:
@@ -196,9 +192,6 @@ class ClaimBatches:
             claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
         }
         self._check_epoch(answers, view)
-        # Nobody knows by now what its record said.
-        floors = {namespaces.CLAIM_RECORDS.name, namespaces.GROUP_CLAIMS.name}
-        self._check_floors(answers, view, floors)
         return answers[claim.consumer]
 
     def confirm(self, held: Sequence[Held]) -> list[bool | None]:
@@ -258,7 +251,6 @@ class ClaimBatches:
         ids: Mapping[str, str],
         view: View,
         group: GroupView,
-        floors: set[str],
     ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
         if not wanted:
             return {}
@@ -273,29 +265,41 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
         )
         uuid = group.group.uuid
+        asked = False
 
         def join(
             record: group_model.GroupRecord,
         ) -> record_editor.Proposal[tuple[str | group_rules.Broken, ...]]:
-            if claim_floors.is_asked(record.version, record.settled, view.cursor):
-                floors.add(namespaces.GROUP_CLAIMS.name)
+            nonlocal asked
+            asked |= group_floor.is_asked(record, view.cursor)
             return group_rules.join_each(record, wanted, joining)
 
         edited = self._edits.groups({uuid: join})[uuid]
         self._after_step("joined")
-        if isinstance(edited, record_editor.Edited):
+        why: record_editor.Unwritten | str = ""
+        if not isinstance(edited, record_editor.Edited):
+            why = edited
+        elif asked and any(isinstance(one, str) for one in edited.answer):
+            why = self._too_old(view)
+        if isinstance(edited, record_editor.Edited) and not why:
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
-        if edited is record_editor.Unwritten.UNKNOWN:
+        if isinstance(edited, record_editor.Edited) or why is record_editor.Unwritten.UNKNOWN:
             self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
-            edited = record_editor.Unwritten.UNAVAILABLE
-        return dict.fromkeys((claim.consumer for claim in wanted), edited)
+        return {claim.consumer: _not_joined(claim, why) for claim in wanted}
+
+    def _too_old(self, view: View) -> record_editor.Unwritten | str:
+        """Say how a view is too old for a group's record that was removed; empty if it is not."""
+        try:
+            return self._floor.stale(view.cursor)
+        except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
+            LOG.warning("Whether a group's view is too old is not known: %s", error)
+            return record_editor.Unwritten.UNAVAILABLE
 
     def _claim(
         self,
         wanted: Sequence[model.Claim],
         ids: Mapping[str, str],
         view: View,
-        floors: set[str],
     ) -> list[_Written]:
         if not wanted:
             return []
@@ -312,16 +316,11 @@ class ClaimBatches:
         by_host: dict[str, list[model.Claim]] = {}
         for claim in wanted:
             by_host.setdefault(claim.host, []).append(claim)
-
-        def take(
-            record: model.ClaimRecord, of_host: Sequence[model.Claim]
-        ) -> record_editor.Proposal[tuple[model.Granted | model.Refused, ...]]:
-            if claim_floors.is_asked(record.version, record.settled, view.cursor):
-                floors.add(namespaces.CLAIM_RECORDS.name)
-            return claim_rules.take_each(record, of_host, taking)
-
         edited = self._edits.hosts(
-            {host: functools.partial(take, of_host=of_host) for host, of_host in by_host.items()}
+            {
+                host: functools.partial(claim_rules.take_each, claims=of_host, taking=taking)
+                for host, of_host in by_host.items()
+            }
         )
         self._after_step("claimed")
         answers: dict[str, _Written] = {}
@@ -373,41 +372,14 @@ class ClaimBatches:
         told = {each.epoch for each in held.values()} - {None}
         if epoch == view.cursor.epoch and not told:
             return
-        detail = None if epoch is None else f"view of epoch {view.cursor.epoch}, now {epoch}"
-        self._undo(answers, held, model.Reason.EPOCH_CHANGED, detail)
-
-    def _check_floors(
-        self, answers: dict[str, Answer], view: View, floors: Collection[str]
-    ) -> None:
-        """Undo what was checked against a view that is too old for a record removed since.
-
-        :param floors: namespaces with records that did not say it themselves
-        """
-        held = {name: answer for name, answer in answers.items() if isinstance(answer, Held)}
-        if not held or not floors:
-            return
-        stale: str | None = None
-        try:
-            stale = self._floors.stale(floors, view.cursor)
-        except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
-            LOG.warning("Whether claims hold is not known, they are undone: %s", error)
-        if stale != "":
-            self._undo(answers, held, model.Reason.STALE_VIEW, stale)
-
-    def _undo(
-        self,
-        answers: dict[str, Answer],
-        held: Mapping[str, Held],
-        reason: model.Reason,
-        detail: str | None,
-    ) -> None:
-        """Give claims back, and answer why; None where the back end did not say it."""
         self.release(list(held.values()))
         for name, each in held.items():
-            if detail is None:
+            if epoch is None:
                 answers[name] = record_editor.Unwritten.UNAVAILABLE
             else:
-                answers[name] = model.Refused(each.granted.claim, reason, detail)
+                detail = f"view of epoch {view.cursor.epoch}, now {epoch}"
+                claim = each.granted.claim
+                answers[name] = model.Refused(claim, model.Reason.EPOCH_CHANGED, detail)
 
     # -- confirming ------------------------------------------------------------------
 
@@ -458,3 +430,13 @@ class ClaimBatches:
                 "Places in server groups could not be given back; a pending one ends with its "
                 "lease, a confirmed one with a reconciliation."
             )
+
+
+def _not_joined(
+    claim: model.Claim, why: record_editor.Unwritten | str
+) -> group_rules.Broken | record_editor.Unwritten:
+    if isinstance(why, str):
+        return group_rules.Broken(model.Refused(claim, model.Reason.STALE_VIEW, why))
+    if why is record_editor.Unwritten.UNKNOWN:
+        return record_editor.Unwritten.UNAVAILABLE
+    return why

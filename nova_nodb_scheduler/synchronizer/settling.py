@@ -9,7 +9,7 @@
 - A confirmed claim that stays unshown is *reconciled*: its allocations are asked
   of their authority, after the claim was read, and it goes only if nothing
   stands behind it. Time alone never ends it.
-- A record that nobody uses is *removed*, see :mod:`claim_removal`.
+- A group's record that nobody uses is *removed*, see :mod:`group_removal`.
 
 Places in server groups likewise, but that they stay for a while once they are
 shown: a request that was made before a member came names it not.
@@ -34,8 +34,8 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
-    claim_removal,
     contract,
+    group_removal,
     latest_records,
     settling_evidence,
     settling_lingering,
@@ -72,8 +72,8 @@ class SettlingOptions:
         rpc_response_timeout) and than it then takes
     :param rest_seconds: how long a record is left alone after it was settled
     :param others_seconds: how long what another process owns is left to it
-    :param keep_seconds: how long a record stays that nobody uses; longer than any
-        view lives, or claims that need a moment's patience are refused
+    :param keep_seconds: how long a group's record stays that nobody uses; the views
+        that claim are younger, so that hardly any meets the floor
     :param removal_seconds: how often such records are looked for
     """
 
@@ -153,7 +153,7 @@ class Settler:
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
         self._latest = latest or latest_records.LatestRecords()
-        self._removal = claim_removal.ClaimRemoval(synchronizer, self._latest)
+        self._removal = group_removal.GroupRemoval(synchronizer, self._latest)
         self.questions = settling_questions.Questions(ask)
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
@@ -170,7 +170,7 @@ class Settler:
             self._is_own, options.rest_seconds, options.others_seconds, self._clock
         )
         self._lingering = settling_lingering.Lingering(options.linger_seconds, self._clock)
-        self._unused = claim_removal.UnusedRecords(options.keep_seconds, self._clock)
+        self._unused = group_removal.UnusedGroups(options.keep_seconds, self._clock)
         self._remove_at = float("-inf")
         self._begun = False
 

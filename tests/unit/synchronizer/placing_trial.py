@@ -33,10 +33,9 @@ from nova_nodb_scheduler.scheduling import (
 )
 from nova_nodb_scheduler.synchronizer import (
     claim_batches,
-    claim_removal,
-    claims,
     contract,
     group_claims,
+    group_removal,
     group_rules,
     latest_records,
 )
@@ -203,7 +202,7 @@ class Scheduler:
             pause=lambda _: None,
             latest=latest,
         )
-        self._removal = claim_removal.ClaimRemoval(client, latest)
+        self._removal = group_removal.GroupRemoval(client, latest)
         self.parts = placing.Parts(
             room.Room(self.engine, reservations.Reservations(now_seconds)),
             ledger_claimer.LedgerClaimer(self.batches, self, sleep=lambda _: None),
@@ -297,11 +296,11 @@ class Scheduler:
             self.groups.expire(group.uuid)
             self.groups.reconcile(group.uuid, lambda consumer, host: self._exists(consumer))
         if self._rng.random() < 0.5:
-            self._remove_empty(host)
+            self._remove_empty()
 
-    def _remove_empty(self, host: str) -> None:
-        """Remove what is empty at once: no view is too old for the floors to tell."""
-        keys = [claims.key_of(host), *(group_claims.key_of(each.uuid) for each in GROUPS)]
+    def _remove_empty(self) -> None:
+        """Remove what is empty at once: no view is too old for the floor to tell."""
+        keys = [group_claims.key_of(each.uuid) for each in GROUPS]
         standing = self.client.read(keys)
         revisions = {key: each.revision for key, each in standing.items() if not each.deleted}
         self.removed += self._removal.remove(revisions)

@@ -597,7 +597,7 @@ class ForeignRecordsTest(SettlingCase):
 
 
 class TestRemoval(testtools.TestCase):
-    """Records of claims that nobody uses go, and with them no protection."""
+    """Records of groups that nobody uses go, and with them no protection."""
 
     KEEP = 3600.0
 
@@ -628,7 +628,7 @@ class TestRemoval(testtools.TestCase):
         for _ in range(3):
             self.world.settle(LATER)
 
-    def test_an_empty_group_goes_after_a_while_and_a_living_host_s_record_stays(self):
+    def test_an_empty_group_goes_after_a_while_and_its_host_s_record_stays(self):
         self.serve()
         self.assertEqual({"n1", "g"}, self.records())
         self.world.settle(self.KEEP / 2)
@@ -644,18 +644,14 @@ class TestRemoval(testtools.TestCase):
         self.world.settle(self.KEEP * 0.7)
         self.assertEqual({"n1", "g"}, self.records())
 
-    def test_the_record_of_a_node_that_is_gone_goes(self):
-        self.serve()
-        self.world.put(namespaces.COMPUTE_NODES, "n1", None)
-        self.world.settle(LATER)
-        self.world.settle(self.KEEP)
-        self.assertEqual(set(), self.records())
-
-    def test_a_record_that_still_holds_a_claim_stays(self):
-        self.world.place("y")
+    def test_a_group_with_a_member_that_is_not_shown_stays(self):
+        claim = model.Claim("x", "n1", {"VCPU": 1}, place="h1", node=claims.SMALL)
+        answer = self.world.groups.claim(APART, claim, lambda _: True, self.world.cursor, {})
+        self.world.allocations["x", "n1"] = {"VCPU": 1}
+        self.world.groups.confirm(answer)
         for _ in range(3):
             self.world.settle(self.KEEP)
-        self.assertEqual({"n1"}, self.records())
+        self.assertEqual({"n1", "g"}, self.records())
 
     def test_one_that_nobody_understands_stays(self):
         self.world.put(namespaces.GROUP_CLAIMS, "g", {"members": "nonsense", "settled": None})
