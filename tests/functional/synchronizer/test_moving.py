@@ -177,6 +177,14 @@ class TestSQLiteToMemcached(unittest.TestCase):
             self.opened(self.make_source), self.opened(self.make_target), OWN, progress=progress
         )
 
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertTrue(condition())
+        # And some more of the same, under load as well.
+        time.sleep(0.5)
+
     # --- traffic ---
 
     def report(self, name: str) -> Callable[[Service, int], None]:
@@ -223,7 +231,7 @@ class TestSQLiteToMemcached(unittest.TestCase):
             Service(self.guarded(self.make_source), self.report("second")),
             Service(self.guarded(self.make_source), self.claim("old")),
         ]
-        time.sleep(1.0)
+        self.wait_for(lambda: len(self.told) > 10 and bool(self.granted))
 
         def delete_in_between(phase: str, _count: int) -> None:
             if phase == "copy" and created.record is not None:
@@ -232,15 +240,15 @@ class TestSQLiteToMemcached(unittest.TestCase):
         moved = self.mover(delete_in_between).move()
         # Restarted one after the other: for a while both kinds run.
         new = [Service(self.guarded(self.make_target), self.claim("new"))]
-        time.sleep(1.0)
+        self.wait_for(lambda: all(service.failures for service in services))
         for service in services:
             service.stop()
         before = dict(self.told)
         new.append(Service(self.guarded(self.make_target), self.report("third")))
-        time.sleep(1.0)
+        self.wait_for(lambda: len(self.told) > len(before))
+        self.wait_for(lambda: any(consumer[:3] == "new" for _, consumer in list(self.kept)))
         for service in new:
             service.stop()
-        self.assertTrue(all(service.failures for service in services))
         self.assertIn("restart this service", services[0].failures[-1])
         self.assertFalse(new[0].failures + new[1].failures)
         target = self.guarded(self.make_target)
