@@ -61,6 +61,8 @@ class HostStateStore:
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
         self._latest: snapshot.Snapshot | None = None
+        #: Whether anything may have changed since the latest snapshot.
+        self._touched = True
         self._snapshot_count = 0
         self._subscriptions: dict[str, tuple[subscription.Subscription, ...]] = {}
 
@@ -139,6 +141,7 @@ class HostStateStore:
             places.setdefault(change.record.key.namespace, []).append(at)
         outcomes: list[table.Outcome] = [False] * len(changes)
         with self._lock:
+            self._touched = True
             for name, here in places.items():
                 made = self._apply_to(name, [changes[at] for at in here])
                 for at, outcome in zip(here, made, strict=True):
@@ -169,6 +172,7 @@ class HostStateStore:
         :raises UnknownNamespace: it is not declared
         """
         with self._lock:
+            self._touched = True
             dropped = self._table(namespace).retain(keys, version)
             for each in self._subscriptions.get(namespace, ()):
                 each.note(namespace, dropped)
@@ -203,6 +207,7 @@ class HostStateStore:
         """Drop everything, remembered tombstones included: revisions begin anew."""
         texts: contents.Vocabularies = {}
         with self._lock:
+            self._touched = True
             for each in self._tables.values():
                 each.clear(texts)
             for subscriptions in self._subscriptions.values():
@@ -216,8 +221,11 @@ class HostStateStore:
         (:meth:`retain` and :meth:`forget_tombstones`: one pass over the keys).
         """
         with self._lock:
-            views = {name: each.view() for name, each in self._tables.items()}
             latest = self._latest
+            if latest is not None and not self._touched:
+                return latest
+            self._touched = False
+            views = {name: each.view() for name, each in self._tables.items()}
             if latest is None or any(latest.namespace(name) is not views[name] for name in views):
                 self._snapshot_count += 1
                 self._latest = latest = snapshot.Snapshot(self._snapshot_count, views)
