@@ -127,7 +127,8 @@ class Connection:
         """Send a transaction, once.
 
         :raises BackendUnavailable: it was not carried out
-        :raises Failure: nothing is known, see :data:`failures.UNKNOWN`
+        :raises Failure: nothing is known, see :data:`failures.UNKNOWN`; or etcd is
+            full, and it is for the caller to look whether it is by this write
         """
         sendable = frozenset({failures.Kind.NOT_SENT, failures.Kind.NO_LEADER})
         return self._call("/kv/txn", body, sendable)
@@ -217,7 +218,8 @@ class Connection:
                     continue
                 if failure.kind is failures.Kind.COMPACTED:
                     raise
-                if failure.kind in failures.UNKNOWN and failures.Kind.UNSURE not in retried:
+                in_doubt = failures.UNKNOWN | {failures.Kind.FULL}
+                if failure.kind in in_doubt and failures.Kind.UNSURE not in retried:
                     raise
                 raise self.translate(failure) from failure
             self.cluster = str(reply["header"]["cluster_id"])

@@ -40,7 +40,8 @@ class Kind(enum.Enum):
     #: The token is missing, old or expired.
     UNAUTHENTICATED = enum.auto()
     PERMISSION_DENIED = enum.auto()
-    #: The NOSPACE alarm is up: nothing is written any more.
+    #: The NOSPACE alarm is up: nothing is written any more. But the write that
+    #: raised it was carried out, and is answered with the same words.
     FULL = enum.auto()
     #: The revision that was asked for is not kept any more.
     COMPACTED = enum.auto()

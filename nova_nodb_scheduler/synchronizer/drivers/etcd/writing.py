@@ -123,7 +123,12 @@ class Writer:
         epoch = self._epochs.current()
         body, nests = self._transaction(call, epoch, numbers)
         self._at(step)
-        reply = self._connection.write(body)
+        try:
+            reply = self._connection.write(body)
+        except failures.Failure as failure:
+            if failure.kind is failures.Kind.FULL and self._may_stand(call, epoch, numbers):
+                raise failures.Failure(failures.Kind.UNSURE, failure.text) from failure
+            raise
         if reply["header"]["cluster_id"] != epoch.cluster:
             # A restored backup holds the same epoch until somebody looks: what
             # was written there now will not outlive that look.
@@ -135,6 +140,31 @@ class Writer:
             self._settle_each(call, epoch, numbers, reply)
         else:
             self._settle_together(call, epoch, numbers, reply)
+
+    def _may_stand(self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int]) -> bool:
+        """Say whether a write that filled etcd may have been carried out.
+
+        It was, or will never be: it is answered behind where it would have been.
+        """
+        keys = [self._keys.record_key(epoch.name, call.writes[number].key) for number in numbers]
+        show = transactions.transaction([], [transactions.get(key) for key in keys])
+        try:
+            reply = self._connection.call("/kv/txn", show)
+        except errors.BackendUnavailable:
+            return True
+        for place, number in enumerate(numbers):
+            held, write = transactions.first(reply, place), call.writes[number]
+            if (
+                held is not None
+                and layout.value_of(held) == layout.encode_value(write, place)
+                and layout.mod_revision(held) != self._compared(call, epoch, number)
+            ):
+                return True
+        return False
+
+    @staticmethod
+    def _compared(call: _Call, epoch: layout.Epoch, number: int) -> int:
+        return call.compared.get(number, _revision_to_compare(epoch, call.writes[number]))
 
     def _transaction(
         self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int]
@@ -163,7 +193,7 @@ class Writer:
         write = call.writes[number]
         key = self._keys.record_key(epoch.name, write.key)
         grave = self._keys.grave_key(epoch.name, write.key)
-        expected = call.compared.get(number, _revision_to_compare(epoch, write))
+        expected = self._compared(call, epoch, number)
         operations = [transactions.put(key, layout.encode_value(write, place))]
         if write.deleted:
             operations.append(transactions.put(grave, b"%.3f" % self._now_seconds()))
