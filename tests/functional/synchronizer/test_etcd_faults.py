@@ -429,6 +429,33 @@ class TestWatch(etcd_case.EtcdCase):
         self.assertLess(time.monotonic() - began, etcd_case.TIMEOUT_SECONDS)
         self.assertGreater(client.statistics()["watches"], 1)
 
+    def test_a_watch_that_was_made_after_a_pause_has_its_time(self) -> None:
+        """Who waited through the pause must not break it off as soon as it is there."""
+        for name in ("RETRY_MIN_SECONDS", "RETRY_MAX_SECONDS"):
+            self.addCleanup(setattr, following, name, getattr(following, name))
+            setattr(following, name, 0.8)
+        client = self.through(self.proxy.address, timeout_seconds=1.0)
+        cursor = client.head()
+        self.assertFalse(client.wait(cursor, 0.3))
+        for _ in range(2):
+            # The second time in a row it pauses before it goes on.
+            begun = client._feed.watches
+            self.proxy.cut()
+            self.eventually(lambda n=begun: client._feed.watches > n, "it is made anew")
+        before = client._feed.watches
+        self.proxy.cut()
+        written = self.put(self.writer, "a", b"one")
+        self.eventually(lambda: self._fetched(client, cursor) == (written,), "it is brought")
+        self.assertEqual(before + 1, client._feed.watches)
+
+    def _fetched(
+        self, client: etcd.EtcdSynchronizer, cursor: records.Cursor
+    ) -> tuple[records.Record, ...]:
+        try:
+            return self.changes(client, cursor).records
+        except errors.BackendUnavailable:
+            return ()
+
     def test_compaction_past_the_cursor_needs_a_resync(self) -> None:
         client = self.client()
         start = client.head()

@@ -82,6 +82,8 @@ class Feed:
         self._stream: streaming.Stream | None = None
         self._endpoint = connection.preferred
         self._is_watching = False
+        #: Monotonic seconds when the present watch was made.
+        self._watching_since = 0.0
         self._failures = 0
         self._trouble = ""
         #: How often a watch was made, for statistics.
@@ -103,8 +105,8 @@ class Feed:
 
         :raises BackendUnavailable: the watch does not come to the head in time
         """
-        now = time.monotonic()
-        deadline, broken_off_at = now + self._timeout_seconds, now + self._timeout_seconds / 4
+        asked_at = time.monotonic()
+        deadline, patience = asked_at + self._timeout_seconds, self._timeout_seconds / 4
         with self._changed:
             generation = -1
             while True:
@@ -127,10 +129,12 @@ class Feed:
                 if self._thread is None or now >= deadline:
                     reason = self._trouble or "its watch does not bring what was written"
                     raise self._connection.unavailable(reason)
-                if self._is_watching and now >= broken_off_at:
-                    broken_off_at = now + self._timeout_seconds / 4
+                # One that was made just now, after a pause, has its time too.
+                late_at = max(asked_at, self._watching_since) + patience
+                if self._is_watching and now >= late_at:
                     self._break_off("the watch was behind the head for too long")
-                self._changed.wait(min(deadline, max(broken_off_at, now + 0.01)) - now)
+                look_at = late_at if self._is_watching else now + patience
+                self._changed.wait(min(deadline, look_at) - now)
 
     def is_watching(self, cursor: records.Cursor) -> bool:
         """Return whether :meth:`wait` would be told of what comes after a cursor."""
@@ -296,7 +300,9 @@ class Feed:
             if message.get("created"):
                 if header["cluster_id"] != self._epoch.cluster:
                     return self._ended(End.EPOCH, f"cluster {header['cluster_id']} answers")
-                self._is_watching = True
+                self._is_watching, self._watching_since = True, time.monotonic()
+                # Who waits for what it brings counts from now.
+                self._changed.notify_all()
                 return True
             self._failures = 0
             events = message.get("events", ())
