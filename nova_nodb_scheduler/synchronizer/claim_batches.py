@@ -26,6 +26,7 @@ from nova_nodb_scheduler.synchronizer import (
     contract,
     group_claims,
     group_floor,
+    group_places,
     group_rules,
     latest_records,
     record_editor,
@@ -48,14 +49,6 @@ class View:
     fits: claim_rules.Fits
     record: Callable[[records.RecordKey], records.Record | None] = lambda key: None
     ended: claim_rules.Ended = claim_rules.never_ended
-
-
-@attrs.frozen
-class GroupView:
-    """A group whose policy is to be kept, and its members as the authority shows them."""
-
-    group: group_model.Group
-    known: group_rules.Known
 
 
 @attrs.frozen
@@ -130,10 +123,17 @@ class ClaimBatches:
         self._edits = claim_edits.ClaimEdits(
             synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
         )
-        self._floor = group_floor.GroupFloor(synchronizer)
+        self._groups = group_places.GroupPlaces(
+            self._edits,
+            group_floor.GroupFloor(synchronizer),
+            writer,
+            lease_seconds,
+            self._now_seconds,
+            after_step,
+        )
 
     def take(
-        self, wanted: Sequence[model.Claim], view: View, group: GroupView | None = None
+        self, wanted: Sequence[model.Claim], view: View, group: group_places.GroupView | None = None
     ) -> dict[str, Answer]:
         """Claim for each consumer by itself; answers by consumer.
 
@@ -153,7 +153,7 @@ class ClaimBatches:
         members: dict[str, str] = {}
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
-            for consumer, place in self._join(left, ids, view, group).items():
+            for consumer, place in self._groups.join(left, ids, view.cursor, group).items():
                 if isinstance(place, str):
                     members[consumer] = place
                 else:
@@ -169,7 +169,7 @@ class ClaimBatches:
             and not isinstance(answers[claim.consumer], Held | Doubt)
         }
         if group is not None and outside:
-            self._leave({group.group.uuid: outside})
+            self._groups.leave({group.group.uuid: outside})
         self._check_epoch(answers, view)
         return answers
 
@@ -203,7 +203,7 @@ class ClaimBatches:
         stands: dict[str, bool | None] = {}
         members = [each.member for each in held if each.member is not None]
         if members:
-            stands.update(self._confirm_members(members))
+            stands.update(self._groups.confirm(members))
             self._after_step("member confirmed")
         left = [each for each in held if stands.get(each.granted.claim.consumer, True)]
         stands.update(self._confirm_claims([each.granted for each in left]))
@@ -241,59 +241,9 @@ class ClaimBatches:
                 {"count": len(kept)},
             )
         if places:
-            self._leave(places)
+            self._groups.leave(places)
 
     # -- taking --------------------------------------------------------------------
-
-    def _join(
-        self,
-        wanted: Sequence[model.Claim],
-        ids: Mapping[str, str],
-        view: View,
-        group: GroupView,
-    ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
-        if not wanted:
-            return {}
-        now_seconds = self._now_seconds()
-        joining = group_rules.Joining(
-            group.group,
-            ids,
-            self._writer,
-            group.known,
-            view.cursor,
-            now_seconds,
-            now_seconds + self._lease_seconds,
-        )
-        uuid = group.group.uuid
-        asked = False
-
-        def join(
-            record: group_model.GroupRecord,
-        ) -> record_editor.Proposal[tuple[str | group_rules.Broken, ...]]:
-            nonlocal asked
-            asked |= group_floor.is_asked(record, view.cursor)
-            return group_rules.join_each(record, wanted, joining)
-
-        edited = self._edits.groups({uuid: join})[uuid]
-        self._after_step("joined")
-        why: record_editor.Unwritten | str = ""
-        if not isinstance(edited, record_editor.Edited):
-            why = edited
-        elif asked and any(isinstance(one, str) for one in edited.answer):
-            why = self._too_old(view)
-        if isinstance(edited, record_editor.Edited) and not why:
-            return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
-        if isinstance(edited, record_editor.Edited) or why is record_editor.Unwritten.UNKNOWN:
-            self._leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
-        return {claim.consumer: _not_joined(claim, why) for claim in wanted}
-
-    def _too_old(self, view: View) -> record_editor.Unwritten | str:
-        """Say how a view is too old for a group's record that was removed; empty if it is not."""
-        try:
-            return self._floor.stale(view.cursor)
-        except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
-            LOG.warning("Whether a group's view is too old is not known: %s", error)
-            return record_editor.Unwritten.UNAVAILABLE
 
     def _claim(
         self,
@@ -338,7 +288,7 @@ class ClaimBatches:
         claim: model.Claim,
         written: _Written,
         ids: Mapping[str, str],
-        group: GroupView | None,
+        group: group_places.GroupView | None,
         members: Mapping[str, str],
     ) -> Answer:
         answer, epoch = written
@@ -383,24 +333,6 @@ class ClaimBatches:
 
     # -- confirming ------------------------------------------------------------------
 
-    def _confirm_members(
-        self, members: Sequence[group_model.GroupGranted]
-    ) -> dict[str, bool | None]:
-        by_group: dict[str, list[group_model.GroupGranted]] = {}
-        for each in members:
-            by_group.setdefault(each.group.uuid, []).append(each)
-        found = self._edits.groups(
-            {
-                uuid: functools.partial(group_rules.confirm_each, grants=of_group)
-                for uuid, of_group in by_group.items()
-            }
-        )
-        return {
-            each.grant.claim.consumer: claim_edits.stands(found[uuid], place)
-            for uuid, of_group in by_group.items()
-            for place, each in enumerate(of_group)
-        }
-
     def _confirm_claims(self, grants: Sequence[model.Granted]) -> dict[str, bool | None]:
         by_host: dict[str, list[model.Granted]] = {}
         for granted in grants:
@@ -416,27 +348,3 @@ class ClaimBatches:
             for host, of_host in by_host.items()
             for place, granted in enumerate(of_host)
         }
-
-    def _leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
-        found = self._edits.groups(
-            {
-                uuid: functools.partial(group_rules.leave_each, ids=ids)
-                for uuid, ids in places.items()
-            }
-        )
-        self._after_step("left")
-        if not all(isinstance(each, record_editor.Edited) for each in found.values()):
-            LOG.warning(
-                "Places in server groups could not be given back; a pending one ends with its "
-                "lease, a confirmed one with a reconciliation."
-            )
-
-
-def _not_joined(
-    claim: model.Claim, why: record_editor.Unwritten | str
-) -> group_rules.Broken | record_editor.Unwritten:
-    if isinstance(why, str):
-        return group_rules.Broken(model.Refused(claim, model.Reason.STALE_VIEW, why))
-    if why is record_editor.Unwritten.UNKNOWN:
-        return record_editor.Unwritten.UNAVAILABLE
-    return why

@@ -15,7 +15,12 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import claimer
-from nova_nodb_scheduler.synchronizer import claim_batches, group_rules, record_editor
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    group_places,
+    group_rules,
+    record_editor,
+)
 
 #: Policies that rule hosts out.
 Policy = group_model.Policy
@@ -167,7 +172,7 @@ class LedgerClaimer:
 
     # -- parts of taking ---------------------------------------------------------------
 
-    def _group(self, request: requests.Request) -> claim_batches.GroupView | None:
+    def _group(self, request: requests.Request) -> group_places.GroupView | None:
         asked = request.group
         if asked is None or not asked.uuid:
             return None
@@ -180,7 +185,7 @@ class LedgerClaimer:
             # No filter rules such a host out; others are to know of the member.
             policy = _SOFT[policy]
         group = group_model.Group(asked.uuid, policy, asked.max_server_per_host)
-        return claim_batches.GroupView(group, self._views.members(asked))
+        return group_places.GroupView(group, self._views.members(asked))
 
     def _settled(
         self, doubt: claim_batches.Doubt, view: claim_batches.View, deadline: float

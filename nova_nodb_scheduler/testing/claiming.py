@@ -23,6 +23,7 @@ from nova_nodb_scheduler.synchronizer import (
     claims,
     contract,
     group_claims,
+    group_places,
     group_rules,
     record_editor,
 )
@@ -166,7 +167,7 @@ class Groups(_Claims):
         known: group_rules.Known,
     ) -> group_model.GroupGranted | model.Refused | model.Lost | model.Unknown:
         """Take one claim with its place in a group; see :meth:`Hosts.claim`."""
-        place = claim_batches.GroupView(group, known)
+        place = group_places.GroupView(group, known)
         answer = take(self._batches, claim, fits, view, place)
         if isinstance(answer, claim_batches.Held):
             assert answer.member is not None
@@ -239,7 +240,7 @@ def take(
     claim: model.Claim,
     fits: Fits,
     view: records.Cursor,
-    group: claim_batches.GroupView | None = None,
+    group: group_places.GroupView | None = None,
 ) -> claim_batches.Held | model.Refused | model.Lost | model.Unknown:
     """Take one claim; see :meth:`Hosts.claim`."""
     seen = claim_batches.View(view, lambda _, record: fits(record))
