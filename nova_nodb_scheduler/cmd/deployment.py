@@ -164,6 +164,7 @@ def _reporter(
         "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
         "published": beat.get("published"),
         "failed_flushes": beat.get("failed_flushes"),
+        "claiming": beat.get("claiming"),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),
     }

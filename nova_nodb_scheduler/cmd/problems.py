@@ -32,7 +32,7 @@ def find(
     if not any(each["alive"] for each in schedulers):
         found.append("No scheduler with the plugin runs.")
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
-    found += claims_that_differ(schedulers)
+    found += claims_that_differ(schedulers, reporters)
     found += _claims_not_judged(schedulers, mirror, mirror_bound_seconds)
     for each in reporters:
         if not each["alive"]:
@@ -43,10 +43,15 @@ def find(
     return found
 
 
-def claims_that_differ(schedulers: Collection[Mapping[str, Any]]) -> list[str]:
-    """Say which living schedulers claim hosts beside others that do not; empty where all agree."""
+def claims_that_differ(
+    schedulers: Collection[Mapping[str, Any]], reporters: Collection[Mapping[str, Any]]
+) -> list[str]:
+    """Say who claims hosts beside others that do not; empty where all agree.
+
+    Schedulers, and the conductors that move servers on by themselves.
+    """
     names: dict[bool, list[str]] = {True: [], False: []}
-    for each in schedulers:
+    for each in (*schedulers, *reporters):
         # Of a worker that answers and has sent no beat yet nothing is known.
         if each["alive"] and each["claiming"] is not None:
             names[bool(each["claiming"])].append(_name(each))
@@ -55,9 +60,9 @@ def claims_that_differ(schedulers: Collection[Mapping[str, Any]]) -> list[str]:
     claiming, others = (", ".join(names[kind]) for kind in (True, False))
     return [
         (
-            f"Of the schedulers {claiming} claim hosts and {others} do not: together they may "
-            "over-commit hosts. Give all of them the same [nodb_scheduler] claims and candidates, "
-            "and restart those that differ."
+            f"Of schedulers and conductors {claiming} claim hosts and {others} do not: together "
+            "they may over-commit hosts. Give all of them the same [nodb_scheduler] claims and "
+            "candidates, and restart those that differ."
         )
     ]
 

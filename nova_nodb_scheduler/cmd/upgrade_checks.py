@@ -158,8 +158,9 @@ def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> li
 
 
 def judge_claims(found: deployment.Deployment) -> list[Finding]:
-    """Say where some schedulers claim hosts and others do not."""
-    return [Finding(Code.WARNING, text) for text in problems.claims_that_differ(found.schedulers)]
+    """Say where some schedulers and conductors claim hosts and others do not."""
+    texts = problems.claims_that_differ(found.schedulers, found.reporters)
+    return [Finding(Code.WARNING, text) for text in texts]
 
 
 def judge_cells(

@@ -181,6 +181,7 @@ class Plugin:
                 guards=guards(),
                 plugin_version=plugin_version(),
                 nova_version=releases.nova_version(),
+                claiming=self._claims_outside if role == "conductor" else None,
             )
 
         options = self.options
@@ -211,10 +212,14 @@ class Plugin:
             self.options.sweep_pause_seconds,
         )
 
+    @property
+    def _claims_outside(self) -> bool:
+        return bool(self.options.claims == "on" and self.options.candidates == "memory")
+
     def outside_claims(self) -> outside_claims_module.OutsideClaims | None:
         """Return what claims for a conductor; None where nobody claims."""
         options = self.options
-        if options.claims != "on" or options.candidates != "memory":
+        if not self._claims_outside:
             return None
         return outside_claims_module.OutsideClaims(
             self.make_synchronizer(),

@@ -58,6 +58,8 @@ class Identity:
     :param guards: cells whose compute services write through it: conductors
         have their own cell here, the others nothing
     :param role: ``conductor``, ``api``, ``manage`` or ``scheduler``
+    :param claiming: whether it claims the hosts that it chooses; None where it
+        chooses none
     """
 
     reporter_id: str
@@ -68,6 +70,7 @@ class Identity:
     guards: tuple[str, ...]
     plugin_version: str
     nova_version: str
+    claiming: bool | None = None
 
 
 @attrs.frozen
@@ -364,6 +367,7 @@ class Reporter:
             "pid": identity.pid,
             "plugin": identity.plugin_version,
             "nova": identity.nova_version,
+            "claiming": identity.claiming,
             "since": self._since,
             "beat": self._beat_number,
             "beat_at": self._synchronizer.now_seconds(),

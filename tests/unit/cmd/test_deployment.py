@@ -152,6 +152,19 @@ class GatherTest(testtools.TestCase):
         self.assertIn("and sched2 (process 22) do not", problem)
         self.assertIn("[nodb_scheduler] claims", problem)
 
+    def test_a_conductor_that_does_not_claim_as_schedulers_do_is_a_problem_by_name(self):
+        self.healthy()
+        self.cloud.mirror(age_seconds=40)
+        self.run_scheduler("sched1", 12, claiming=True)
+        self.cloud.reporter("conductor", "cond1", "cell1", claiming=True)
+        self.cloud.reporter("api", "api1", "*", guards=[], claiming=None)
+        self.assertEqual((), self.gather().problems)
+
+        self.cloud.reporter("conductor", "cond1", "cell1", claiming=False)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched1 (process 12) claim hosts and cond1 (process 5) do not", problem)
+
     def test_schedulers_none_of_which_claims_agree(self):
         self.healthy()
         self.run_scheduler("sched1", 12, claiming=False)
