@@ -19,9 +19,9 @@ from nova.i18n import _
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import (
-    claiming,
     decision_log,
     host_objects,
+    request_allocations,
     request_conversion,
     selections,
 )
@@ -86,7 +86,7 @@ class Parts:
     engine: engine_module.Engine
     keeper: frame_keeper.FrameKeeper
     ways: placing.Parts
-    placement: claiming.Placement
+    placement: request_allocations.Placement
     places: placing.Places
     generation: Callable[[], int]
 
@@ -285,7 +285,7 @@ class _Decision:
             self._planner.request,
             asked.instance_uuids,
             self._planner,
-            claiming.RequestAllocations(parts.placement, asked.context, asked.spec),
+            request_allocations.RequestAllocations(parts.placement, asked.context, asked.spec),
             view.trace,
             parts.places,
             deadline,

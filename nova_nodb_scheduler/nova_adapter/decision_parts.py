@@ -16,9 +16,9 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import (
     claim_duty,
     claim_parts,
-    claiming,
     deciding,
     fallback_claims,
+    request_allocations,
     scheduling_options,
 )
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
@@ -129,7 +129,7 @@ class DecisionParts:
                     self._make_claimer(),
                     self._spread,
                 ),
-                placement=claiming.Placement(
+                placement=request_allocations.Placement(
                     around.placement_client, self._writer, self._mirror.hints.hint
                 ),
                 places=self._present.locate,
