@@ -519,7 +519,8 @@ class TestWatch(etcd_case.EtcdCase):
         kept = following.KEPT_RECORDS
         following.KEPT_RECORDS = 5
         self.addCleanup(setattr, following, "KEPT_RECORDS", kept)
-        client = self.client()
+        # Each may have the watch made anew several times before it has its turn.
+        client = self.opened(timeout_seconds=15.0)
         readers = [base.Reader(client, limit=limit) for limit in (2, 7, 1000)]
         done = threading.Event()
 
@@ -597,14 +598,15 @@ class TestWatch(etcd_case.EtcdCase):
         self.assertEqual(written, held)
 
     def test_more_than_the_buffer_holds_is_fed_without_loss(self) -> None:
-        # On a busy machine etcd ends a watch that brings so much, and it is made anew.
-        client = self.opened(timeout_seconds=15.0)
+        # On a busy machine etcd ends a watch that brings so much, and it is made anew;
+        # and its disk holds up a write of so much.
+        client, writer = self.opened(timeout_seconds=15.0), self.opened(timeout_seconds=30.0)
         start = client.head()
         client.fetch(start)
         payload = os.urandom(900_000)
         names = [f"large-{number}" for number in range(180)]
         for name in names:
-            self.put(self.writer, name, payload)
+            self.put(writer, name, payload)
         fed: list[str] = []
         cursor, more = start, True
         while more or cursor != client.head():
