@@ -91,7 +91,7 @@ class GroupRecord:
 
     :param members: by place, pending ones included, whatever their lease
     :param settled: see :class:`claims.ClaimRecord`
-    :param version: likewise
+    :param version: of its last write, 0 where there is none
     """
 
     uuid: str

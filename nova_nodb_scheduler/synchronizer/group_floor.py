@@ -22,7 +22,6 @@ from nova_nodb_scheduler.model import group_claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import claim_rules, contract, record_editor
-from nova_nodb_scheduler.wire import codec
 
 _FLOORS = namespaces.CLAIM_FLOORS
 _KEY = records.RecordKey(_FLOORS.name, namespaces.GROUP_CLAIMS.name)
@@ -43,7 +42,6 @@ class GroupFloor:
     """The floor of one back end; any thread. Blocks for it."""
 
     def __init__(self, synchronizer: contract.Synchronizer) -> None:
-        self._synchronizer = synchronizer
         self._editor = record_editor.RecordEditor(synchronizer, [_FLOORS])
 
     def stale(self, view: records.Cursor) -> str:
@@ -52,12 +50,8 @@ class GroupFloor:
         :raises BackendUnavailable: nobody can tell
         :raises UndecodableRecord: a newer release wrote it; nobody can tell either
         """
-        record = self._synchronizer.read([_KEY]).get(_KEY)
-        if record is None or record.deleted:
-            return ""
-        decoded = codec.decode(record.payload)
-        codec.check_readable(decoded.schema, _FLOORS)
-        return claim_rules.stale_view(_floor(decoded.state), view)
+        state, _, _ = self._editor.read(_KEY)
+        return claim_rules.stale_view(_floor(state or {}), view)
 
     def raise_to(self, settled: records.Cursor) -> bool:
         """Raise the floor; True if it stands at least there.

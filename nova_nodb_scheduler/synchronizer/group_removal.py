@@ -44,8 +44,7 @@ class GroupRemoval:
             for key, record in self._synchronizer.read(revisions).items()
             if record.revision == revisions[key]
             and not record.deleted
-            and (group := _read(record)) is not None
-            and not group.members
+            and (group := _empty(key.key, record.payload, record.version)) is not None
         }
         # After the records were read: a new epoch has other revisions.
         epoch = self._synchronizer.head().epoch
@@ -107,7 +106,7 @@ class UnusedGroups:
             seen = before.get(uuid)
             if seen is None or seen.revision != stored.revision:
                 seen = _Seen(stored.revision, now)
-                if not _is_empty(stored):
+                if _empty(uuid, stored.payload, stored.version) is None:
                     continue
             self._seen[uuid] = seen
             if now - seen.since >= self._keep_seconds and len(due) < most:
@@ -115,18 +114,12 @@ class UnusedGroups:
         return due
 
 
-def _read(record: records.Record) -> model.GroupRecord | None:
-    """Return a record as it was read; None where it is of a newer release, or broken."""
+def _empty(uuid: str, payload: bytes, version: int) -> model.GroupRecord | None:
+    """Return a record without members; None for one that has some, or cannot be understood."""
     try:
-        decoded = codec.decode(record.payload)
+        decoded = codec.decode(payload)
         codec.check_readable(decoded.schema, _GROUPS)
-        return model.GroupRecord.from_state(record.key.key, decoded.state, record.version)
+        group = model.GroupRecord.from_state(uuid, decoded.state, version)
     except _NOT_READ:
         return None
-
-
-def _is_empty(stored: snapshot_module.StoredRecord) -> bool:
-    try:
-        return not model.GroupRecord.from_state(stored.key, stored.state, stored.version).members
-    except _NOT_READ:
-        return False
+    return None if group.members else group

@@ -127,8 +127,7 @@ class Connection:
         """Send a transaction, once.
 
         :raises BackendUnavailable: it was not carried out
-        :raises Failure: nothing is known, see :data:`failures.UNKNOWN`; or etcd is
-            full, and it is for the caller to look whether it is by this write
+        :raises Failure: it may have been, see :data:`failures.IN_DOUBT`
         """
         sendable = frozenset({failures.Kind.NOT_SENT, failures.Kind.NO_LEADER})
         return self._call("/kv/txn", body, sendable)
@@ -218,8 +217,7 @@ class Connection:
                     continue
                 if failure.kind is failures.Kind.COMPACTED:
                     raise
-                in_doubt = failures.UNKNOWN | {failures.Kind.FULL}
-                if failure.kind in in_doubt and failures.Kind.UNSURE not in retried:
+                if failure.kind in failures.IN_DOUBT and failures.Kind.UNSURE not in retried:
                     raise
                 raise self.translate(failure) from failure
             self.cluster = str(reply["header"]["cluster_id"])

@@ -57,6 +57,8 @@ class Kind(enum.Enum):
 RETRIED_READS = frozenset({Kind.NOT_SENT, Kind.NO_LEADER, Kind.UNSURE})
 #: After these nothing is known of a write.
 UNKNOWN = frozenset({Kind.UNSURE, Kind.TIMED_OUT})
+#: After these who sent a write has to look what became of it.
+IN_DOUBT = UNKNOWN | {Kind.FULL}
 
 
 class Failure(Exception):
