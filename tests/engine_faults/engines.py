@@ -213,8 +213,6 @@ class MariaDB(_Server):
 
     def _start(self) -> None:
         self.server = self._use(servers.MariaDB(private=True)).server
-        # A commit that it is killed after shall be there again.
-        self.server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
 
 
 class PostgreSQL(_Server):
@@ -222,8 +220,6 @@ class PostgreSQL(_Server):
 
     def _start(self) -> None:
         self.server = self._use(servers.PostgreSQL(private=True)).server
-        self.server.execute("ALTER SYSTEM SET synchronous_commit = on")
-        self.server.execute("SELECT pg_reload_conf()")
 
     def freeze(self) -> None:
         for each in self._processes():

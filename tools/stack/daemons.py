@@ -78,7 +78,7 @@ def _my_cnf(settings: stack_settings.Settings) -> str:
         log_error = {settings.log / "mariadb.log"}
         # Durability across a crash of the machine is of no use here; speed is.
         innodb_buffer_pool_size = 512M
-        innodb_flush_log_at_trx_commit = 0
+        innodb_flush_log_at_trx_commit = 2
         innodb_doublewrite = 0
         innodb_log_file_size = 256M
         sync_frm = 0

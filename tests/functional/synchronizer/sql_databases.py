@@ -60,9 +60,6 @@ class MariaDBCase(SQLiteCase):
         unittest.TestCase.setUp(self)
         self.database = self.enterContext(servers.MariaDB())
         self.url = self.database.url
-        # The fixture's server writes its log once a second; a commit that a
-        # test kills it after must be there again, as with a server in earnest.
-        self.database.server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
 
     def kill_connections(self) -> None:
         """End all connections to this test's database, from the server's side."""
@@ -94,8 +91,6 @@ class PostgreSQLCase(SQLiteCase):
         unittest.TestCase.setUp(self)
         self.database = self.enterContext(servers.PostgreSQL())
         self.url = self.database.url
-        name = sa.make_url(self.url).database
-        self.database.server.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
 
     def kill_connections(self) -> None:
         """End all connections to this test's database, from the server's side."""
