@@ -47,7 +47,7 @@ _PARTS = {
     "plan": (("deciding", "_Planner", "__init__"), ("deciding", "_Planner", "plan")),
     "room": (("scheduling.room", "Room", "take"), ("scheduling.room", "Room", "keep")),
     "claim": (("scheduling.placing", "Placing", "_claim"),),
-    "POST": (("claiming", "RequestAllocations", "write"),),
+    "POST": (("request_allocations", "RequestAllocations", "write"),),
     "confirm": (("scheduling.placing", "Placing", "_confirm"),),
     "reply": (("deciding", "_Decision", "_selections"),),
     "account": (("manager", "SchedulerManager", "_account"),),
