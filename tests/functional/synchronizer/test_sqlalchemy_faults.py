@@ -91,11 +91,13 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         def count(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
             seen.append(text)
 
-        sa.event.listen(client.engine, "before_cursor_execute", count)
+        for engine in client.engines:
+            sa.event.listen(engine, "before_cursor_execute", count)
         try:
             action()
         finally:
-            sa.event.remove(client.engine, "before_cursor_execute", count)
+            for engine in client.engines:
+                sa.event.remove(engine, "before_cursor_execute", count)
         return seen
 
     def test_a_hundred_heartbeats_cost_as_many_statements_as_one(self) -> None:
@@ -425,14 +427,24 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
             )
             self.assertEqual(self.write_questions, len(asked), asked)
 
+    def test_a_look_is_one_exchange_and_a_fetch_two(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        cursor = client.head()
+        self.assertEqual(1, len(self.exchanges_of(client, lambda: client.wait(cursor, 0.0))))
+        self.put(client, b"two")
+        self.assertEqual(2, len(self.exchanges_of(client, lambda: client.fetch(cursor))))
+        self.assertEqual(1, len(self.exchanges_of(client, lambda: client.read([KEY]))))
+
     open_transactions = (
         "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist "
         "ON id = trx_mysql_thread_id WHERE db = DATABASE()"
     )
 
-    def test_no_transaction_stays_open_behind_a_write(self) -> None:
+    def test_no_transaction_stays_open_behind_a_write_or_a_read(self) -> None:
         client = self.client()
         old = self.put(client, b"old")
+        client.fetch(client.head())
         engine = sa.create_engine(self.url)
         self.addCleanup(engine.dispose)
         writes = {
@@ -445,7 +457,7 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
                 time.sleep(0.2)  # InnoDB shows a picture that is up to 0.1 s old.
                 query = sa.text(self.open_transactions)
                 self.assertEqual(0, connection.execute(query).scalar_one())
-        with engine.connect() as connection, client.engine.connect() as held:
+        with engine.connect() as connection, client.engines[0].connect() as held:
             held.execute(sa.text("SELECT * FROM nodb_sequence FOR UPDATE"))
             time.sleep(0.2)
             self.assertEqual(1, connection.execute(query).scalar_one())

@@ -18,13 +18,16 @@ _Result = TypeVar("_Result")
 
 
 class Database:
-    """One engine and the rules of its use; safe for use by several threads.
+    """Two engines and the rules of their use; safe for use by several threads.
 
+    :param engine: for writers
+    :param readers: for those who only read; see :func:`.engines.create_for_readers`
     :param timeout_seconds: after this time nothing is tried again
     """
 
-    def __init__(self, engine: sa.Engine, timeout_seconds: float) -> None:
+    def __init__(self, engine: sa.Engine, readers: sa.Engine, timeout_seconds: float) -> None:
         self.engine = engine
+        self.readers = readers
         self.name = failures.backend_name(engine.url)
         self.timeout_seconds = timeout_seconds
         self._retrying = tenacity.Retrying(
@@ -34,18 +37,30 @@ class Database:
             reraise=True,
         )
 
-    @property
-    def is_sqlite(self) -> bool:
-        return self.engine.dialect.name == "sqlite"
+    def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
+        """Answer a question by reading; every statement sees what was committed before it.
 
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[sa.Connection]:
-        """Lend a connection; every statement sees what was committed before it.
+        (In SQLite all statements see what the first one saw.) No exchange but
+        the question's own: there is no transaction to roll back, and a pooled
+        connection that the server ended is found out by the first statement.
 
-        (In SQLite all statements see what the first one saw.)
+        :param question: may be asked twice
         """
-        with failures.translated(self.name), self.engine.connect() as connection:
-            yield connection
+        with failures.translated(self.name):
+            try:
+                with engines.trust.granted():
+                    connection = self.readers.connect()
+                return self._answer(connection, question)
+            except db_exc.DBConnectionError:
+                return self._answer(self.readers.connect(), question)
+
+    @staticmethod
+    def _answer(connection: sa.Connection, question: Callable[[sa.Connection], _Result]) -> _Result:
+        with contextlib.closing(connection):
+            answer = question(connection)
+            with engines.trust.granted():
+                connection.close()
+        return answer
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[sa.Connection]:
@@ -124,3 +139,4 @@ class Database:
     def close(self) -> None:
         """Close pooled connections; those lent are closed at their return."""
         self.engine.dispose()
+        self.readers.dispose()

@@ -93,9 +93,10 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         return self._options
 
     @property
-    def engine(self) -> sa.Engine:
-        """The open engine, for those who count statements."""
-        return self._parts.database.engine
+    def engines(self) -> tuple[sa.Engine, ...]:
+        """The open engines, for those who count statements: writers', readers'."""
+        opened = self._parts.database
+        return opened.engine, opened.readers
 
     @property
     def capabilities(self) -> contract.Capabilities:
@@ -135,7 +136,8 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             except BaseException:
                 engine.dispose()
                 raise
-            opened = database.Database(engine, self._options.timeout_seconds)
+            readers = engines.create_for_readers(self._options)
+            opened = database.Database(engine, readers, self._options.timeout_seconds)
             keeper = epochs.Epochs(opened, self._options.ordering)
             try:
                 keeper.agree_on_ordering()

@@ -122,6 +122,21 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
 
     :raises ConfigurationError: the connection cannot be served
     """
+    return _create(options, autocommit=False)
+
+
+def create_for_readers(options: sql_options.SQLOptions) -> sa.Engine:
+    """Make an engine whose connections are in no transaction between two statements.
+
+    So that nothing has to be rolled back when one returns to the pool. In
+    SQLite they are like any other: there nothing travels.
+
+    :raises ConfigurationError: the connection cannot be served
+    """
+    return _create(options, autocommit=True)
+
+
+def _create(options: sql_options.SQLOptions, *, autocommit: bool) -> sa.Engine:
     url = parse(options.connection)
     if url.drivername.startswith("sqlite"):
         return _create_sqlite(url, options)
@@ -137,7 +152,20 @@ def create(options: sql_options.SQLOptions) -> sa.Engine:
         _prepare_mysql(engine, io_timeout_seconds, options.timeout_seconds, sync_wait)
     else:
         _prepare_postgresql(engine, io_timeout_seconds, options.timeout_seconds)
+    if autocommit:
+        _commit_each_statement(engine)
     return engine
+
+
+def _commit_each_statement(engine: sa.Engine) -> None:
+    # Not SQLAlchemy's isolation level: that is set and reset by an exchange each
+    # time a connection is borrowed.
+    @sa.event.listens_for(engine, "connect")
+    def set_autocommit(connection: Any, _record: Any) -> None:
+        if engine.dialect.name == "mysql":
+            connection.autocommit(True)
+        else:
+            connection.autocommit = True
 
 
 def _heed_trust(dialect: sa.Dialect) -> None:

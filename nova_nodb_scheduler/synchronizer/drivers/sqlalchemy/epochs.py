@@ -95,8 +95,7 @@ class Epochs:
 
         :raises ConfigurationError: it holds records in the other mode
         """
-        with self._database.reader() as connection:
-            row = statements.peek(connection)
+        row = self._database.ask(statements.peek)
         if row is not None and row.ordering != self._ordering:
             self._database.repeat(self._adopt)
 
@@ -124,8 +123,7 @@ class Epochs:
     def current(self) -> statements.SequenceRow:
         """Return a sound state of the sequence, repairing it where need be."""
         for _attempt in range(3):
-            with self._database.reader() as connection:
-                row = statements.peek(connection)
+            row = self._database.ask(statements.peek)
             if self.is_sound(row):
                 assert row is not None
                 return row

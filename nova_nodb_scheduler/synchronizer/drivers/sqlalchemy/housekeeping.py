@@ -43,21 +43,24 @@ class Clock:
 
     def now_seconds(self) -> float:
         """See the contract."""
-        started = time.monotonic()
-        if started - self._asked_at > _CLOCK_CACHE_SECONDS:
-            with self._database.reader() as connection:
-                connection.connection  # noqa: B018, connecting is not part of the round trip
-                started = time.monotonic()
-                remote = statements.clock(connection)
-            ended = time.monotonic()
+        if time.monotonic() - self._asked_at > _CLOCK_CACHE_SECONDS:
+            offset, asked_at = self._database.ask(_compare_clocks)
             with self._lock:
-                self._offset, self._asked_at = remote - (started + ended) / 2, ended
+                self._offset, self._asked_at = offset, asked_at
         with self._lock:
             now = self._offset + time.monotonic()
             if 0 < self._last - now < _CLOCK_JITTER_SECONDS:
                 now = self._last
             self._last = now
             return now
+
+
+def _compare_clocks(connection: sa.Connection) -> tuple[float, float]:
+    """Return how far the database's clock is ahead of ours, and when that was seen."""
+    started = time.monotonic()
+    remote = statements.clock(connection)
+    ended = time.monotonic()
+    return remote - (started + ended) / 2, ended
 
 
 class Housekeeper:
@@ -140,8 +143,7 @@ class Housekeeper:
 
     def statistics(self) -> Mapping[str, int | float | str]:
         """See the contract; reads every row, so it is for people, not for loops."""
-        with self._database.reader() as connection:
-            per_namespace = statements.counts(connection)
+        per_namespace = self._database.ask(statements.counts)
         row = self._epochs.current()
         result: dict[str, int | float | str] = {
             "backend": self._database.name,

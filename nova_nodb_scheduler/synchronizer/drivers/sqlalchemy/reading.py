@@ -15,7 +15,6 @@ cursor on: it is read by the same statement, so nothing up to it is missing.
 
 from __future__ import annotations
 
-import functools
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -41,8 +40,6 @@ _CHANGED = (
     "FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
 )
 KEYS_PER_STATEMENT = 500
-#: A wait keeps one transaction open (see :meth:`Reader.wait`), not for longer.
-_MAX_HOLD_SECONDS = 1.0
 
 _RECORD = schema.record
 _HEAD = records.RecordKey(*schema.HEAD_KEY)
@@ -72,9 +69,12 @@ class Reader:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
-        with self._database.reader() as connection:
-            changed = _changed(connection, cursor.version, limit)
-            row = statements.peek(connection)
+        changed, row = self._database.ask(
+            lambda connection: (
+                _changed(connection, cursor.version, limit),
+                statements.peek(connection),
+            )
+        )
         if not self._epochs.is_sound(row):
             row = self._epochs.current()
         assert row is not None
@@ -91,27 +91,11 @@ class Reader:
         return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        """See the contract; one statement for each look.
+        """See the contract; one statement for each look."""
+        return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
 
-        The statements share a transaction for up to a second, which saves a
-        BEGIN and a ROLLBACK each: at READ COMMITTED every statement sees the
-        present, and holds neither a snapshot nor a row afterwards. SQLite
-        would go on showing the first one's, so there each has its own.
-        """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            hold_seconds = min(deadline - time.monotonic(), _MAX_HOLD_SECONDS)
-            with self._database.reader() as connection:
-                look = functools.partial(self._has_news, connection, cursor)
-                if self._poll.wait(look, hold_seconds):
-                    return True
-            if time.monotonic() >= deadline:
-                return False
-
-    def _has_news(self, connection: sa.Connection, cursor: records.Cursor) -> bool:
-        row = statements.peek(connection)
-        if self._database.is_sqlite:
-            connection.rollback()
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        row = self._database.ask(statements.peek)
         if self._sequencer is not None and row is not None and self._sequencer.relieve(row):
             return True
         return (
@@ -132,8 +116,9 @@ class Reader:
 
     def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
         query = statements.select_records().where(statements.by_keys(keys))
-        with self._database.reader() as connection:
-            return statements.to_records(connection.execute(query))
+        return self._database.ask(
+            lambda connection: statements.to_records(connection.execute(query))
+        )
 
     def _numbered(self, found: list[records.Record]) -> list[records.Record]:
         """Replace records that have no version yet by what they are when they do."""
@@ -181,8 +166,9 @@ class Reader:
         query = sa.select(sa.func.min(_RECORD.c.namespace, type_=_RECORD.c.namespace.type)).where(
             _RECORD.c.namespace > after
         )
-        with self._database.reader() as connection:
-            found: str | None = connection.execute(query).scalar_one()
+        found: str | None = self._database.ask(
+            lambda connection: connection.execute(query).scalar_one()
+        )
         return found
 
     def _page(self, epoch: str, namespace: str, after: str) -> list[records.Record]:
@@ -193,9 +179,12 @@ class Reader:
             .order_by(_RECORD.c.record_key)
             .limit(PAGE_RECORDS)
         )
-        with self._database.reader() as connection:
-            page = statements.to_records(connection.execute(query))
-            row = statements.peek(connection)
+        page, row = self._database.ask(
+            lambda connection: (
+                statements.to_records(connection.execute(query)),
+                statements.peek(connection),
+            )
+        )
         if row is None or row.epoch != epoch or row.records_missing:
             raise contract.SnapshotInterrupted
         return page

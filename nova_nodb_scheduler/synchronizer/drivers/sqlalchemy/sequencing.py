@@ -30,6 +30,7 @@ committed: the caller then reads, as it must be able to anyway.
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import threading
 import time
@@ -156,8 +157,7 @@ class Sequencer:
         keys = list(left)
         for start in range(0, len(keys), _KEYS_PER_STATEMENT):
             part = keys[start : start + _KEYS_PER_STATEMENT]
-            with self._database.reader() as connection:
-                found = statements.standing(connection, part)
+            found = self._database.ask(functools.partial(statements.standing, keys=part))
             for key in part:
                 record = found.get(key)
                 if record is None or record.revision < left[key]:
