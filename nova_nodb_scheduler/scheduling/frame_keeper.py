@@ -40,6 +40,8 @@ _AGGREGATES = namespaces.AGGREGATES.name
 _PROVIDERS = namespaces.PROVIDERS.name
 _CLAIMS = namespaces.CLAIM_RECORDS.name
 
+#: From so many on the collector of cycles is kept from walking over them.
+_MANY_HOSTS = 1000
 
 #: What hosts are made of. Of instances nothing is kept here.
 _WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS, _CLAIMS)
@@ -135,6 +137,8 @@ class FrameKeeper:
                 self._claimed_hosts.take_all(source)
                 with collector.at_rest():
                     self._take_all(source)
+                if len(self._engine.frame) >= _MANY_HOSTS:
+                    collector.settle()
             else:
                 claimed = self._claimed_hosts.take(
                     touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source

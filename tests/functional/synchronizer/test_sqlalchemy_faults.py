@@ -24,6 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     deadline,
     row_writes,
     statements,
+    whole_writes,
 )
 from nova_nodb_scheduler.testing import servers
 from nova_nodb_scheduler.testing.conformance import base
@@ -43,6 +44,8 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
     #: Per write, of a batch of any size, without its BEGINs.
     write_statements = 3
     write_transactions = 1
+    #: Whether a small write is one statement, and cannot be cut in two.
+    writes_whole = False
 
     @property
     def before_commit(self) -> tuple[str, ...]:
@@ -111,10 +114,10 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         ]
         one = self.statements_of(client, lambda: client.write(beats[:1]))
         hundred = self.statements_of(client, lambda: client.write(beats[1:]))
-        self.assertEqual(len(one), len(hundred))
         # BEGIN IMMEDIATE is a statement to SQLite's driver.
         begins = self.write_transactions if self.dialect == "sqlite" else 0
-        self.assertEqual(self.write_statements + begins, len(one), one)
+        self.assertEqual(self.write_statements + begins, len(hundred), hundred)
+        self.assertEqual(1 if self.writes_whole else len(hundred), len(one), one)
 
     def test_waiting_costs_one_statement_per_poll_interval(self) -> None:
         client = self.client(poll_interval_seconds=0.1)
@@ -196,6 +199,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             self.skipTest("a test of its own shows it for the sequencer")
         self.client().head()
         with (
+            mock.patch.object(whole_writes, "serves", return_value=False),
             mock.patch.object(counter_statements, "lock", number_at_once),
             mock.patch.object(statements, "peek", newest_as_head),
             mock.patch.object(counter_statements, "put", put_alone),
@@ -412,20 +416,23 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
     fixture = servers.MariaDB
     write_statements = 2
-    #: What the server is asked for a write of any size, the COMMIT included.
+    #: What the server is asked for a write of many records, the COMMIT included.
     write_questions = 3
+    #: For one of a few: whether the connection lives, and one that does all.
+    small_write_questions = 2
+    writes_whole = True
 
     def test_a_write_is_as_few_exchanges_as_it_says(self) -> None:
         if not self.write_questions:
             self.skipTest("a sequenced write waits for its number")
         client = self.client()
         self.put(client, b"connected")
-        for count in (1, 50):
+        for count, questions in ((1, self.small_write_questions), (50, self.write_questions)):
             keys = [records.RecordKey("suite", f"{count}-{number}") for number in range(count)]
             asked = self.exchanges_of(
                 client, lambda keys=keys: client.write([records.Write(key, 0) for key in keys])
             )
-            self.assertEqual(self.write_questions, len(asked), asked)
+            self.assertEqual(questions, len(asked), asked)
 
     def test_a_look_is_one_exchange_and_a_fetch_two(self) -> None:
         client = self.client()
@@ -478,6 +485,9 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         return sent
 
     def test_a_connection_cut_before_the_commit_means_nothing_was_written(self) -> None:
+        others = [
+            records.Write(records.RecordKey("suite", f"with-{number}"), 0) for number in range(50)
+        ]
         for step in self.before_commit:
             with self.subTest(step=step):
                 client = self.client()
@@ -485,7 +495,7 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
                 revision = client.read([KEY])[KEY].revision
                 self.at_step(client, step, self.kill_connections)
                 with self.assertRaises(errors.BackendUnavailable):
-                    client.write([records.Write(KEY, revision, b"new")])
+                    client.write([records.Write(KEY, revision, b"new"), *others])
                 self.assertEqual(b"old", self.payload(client))
                 self.put(client, b"next")
 
@@ -505,12 +515,24 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.at_step(client, "commit", self.kill_connections)
         lost = records.Write(OTHER, 17, b"")
         results = client.write([records.Write(KEY, old.revision, b"new"), lost])
-        self.assertEqual(
-            [records.Verdict.UNKNOWN, records.Verdict.LOST], [result.verdict for result in results]
-        )
+        # Of a statement that does all of it nothing is known, of a lost one neither.
+        second = records.Verdict.UNKNOWN if self.writes_whole else records.Verdict.LOST
+        self.assertEqual([records.Verdict.UNKNOWN, second], [result.verdict for result in results])
         self.assertIsNone(results[0].record)
         self.assertEqual(b"old", self.payload(client))
         self.put(client, b"next")
+
+    def test_a_small_write_of_which_one_is_lost_writes_the_others(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        keys = [records.RecordKey("suite", f"new-{number}") for number in range(3)]
+        late = records.Write(KEY, old.revision + 17, b"late")
+        writes = [late, *(records.Write(key, 0, key.key.encode()) for key in keys)]
+        lost, *won = client.write(writes)
+        self.assertIs(records.Verdict.LOST, lost.verdict)
+        self.assertEqual(old, lost.record)
+        self.assertTrue(all(each.won for each in won))
+        self.assertEqual([each.record for each in won], [client.read(keys)[key] for key in keys])
 
     def test_a_reply_lost_after_the_commit_is_unknown_and_written(self) -> None:
         proxy = sql_databases.Proxy(self.database.server.port)
@@ -588,7 +610,8 @@ class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
     fixture = servers.PostgreSQL
     write_statements = 3
     #: To psycopg the first and its BEGIN are one.
-    write_questions = 4
+    write_questions = small_write_questions = 4
+    writes_whole = False
 
     open_transactions = (
         "SELECT COUNT(*) FROM pg_stat_activity "

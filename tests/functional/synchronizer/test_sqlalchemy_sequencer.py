@@ -58,6 +58,7 @@ class _SequencerFaults:
     replaced_at = ()
     write_statements = 8
     write_questions = 0
+    writes_whole = False
     write_transactions = 2
 
 

@@ -51,6 +51,14 @@ def is_contention(error: BaseException) -> bool:
     return any(phrase in text for phrase in _CONTENTION_TEXTS)
 
 
+def is_not_understood(error: BaseException) -> bool:
+    """Tell whether the server refused a statement as it was read, so that nothing of it was done.
+
+    As one of a table that is not there, or of a server that knows it not.
+    """
+    return isinstance(getattr(error, "inner_exception", error), sa_exc.ProgrammingError)
+
+
 def reason(error: BaseException) -> str:
     """Return what the client said, in one line, without the statement's parameters."""
     inner: BaseException = error

@@ -8,7 +8,9 @@
 3. *commit*, then *reply*.
 
 That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
-around them (:meth:`.database.Database.hot_writer`).
+around them (:meth:`.database.Database.hot_writer`). Small writes go to it by one
+statement that does all of it (:mod:`.whole_writes`), and come this way where that
+wrote nothing.
 
 Versions are thereby given out in commit order, which the feed stands on: who
 sees version v sees all before it. The naive way, an auto-increment, gives
@@ -21,6 +23,7 @@ of the sequence begin one statement later; its length is ruled by the commit.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -31,11 +34,13 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
     database,
+    engines,
     epochs,
     failures,
     row_writes,
     schema,
     statements,
+    whole_writes,
 )
 
 #: Keys per transaction: above 1,000 MariaDB turns IN lists into subqueries.
@@ -131,6 +136,45 @@ class Writer:
         self, writes: Sequence[records.Write], *, atomic: bool
     ) -> list[records.WriteResult]:
         self._step("lock")
+        won = self._write_whole(writes)
+        return self._write_in_steps(writes, atomic=atomic) if won is None else won
+
+    def _write_whole(self, writes: Sequence[records.Write]) -> list[records.WriteResult] | None:
+        """Carry writes out by one statement; None where nothing was written by it."""
+        known = self._epochs.known()
+        if not (
+            whole_writes.serves(self._database.engine)
+            and whole_writes.fits(writes, self._limits.statement_bytes)
+            and known.epoch
+        ):
+            return None
+        # Asked whether it lives: of a statement that commits nobody could tell.
+        with contextlib.closing(self._database.engine.connect()) as connection:
+            self._step("upsert")
+            self._step("commit")
+            try:
+                base = whole_writes.write(connection, writes, known)
+            except failures.DATABASE_ERRORS as error:
+                if failures.is_contention(error):
+                    raise
+                if failures.is_not_understood(error):
+                    return None
+                return results_of(writes, dict.fromkeys(write.key for write in writes), {})
+            with engines.trust.granted():
+                connection.close()
+        if base is None:
+            return None
+        written = {
+            write.key: stamp(write, base + number, base + number)
+            for number, write in enumerate(writes, 1)
+        }
+        self._epochs.note(known.epoch, base + len(writes))
+        self._step("reply")
+        return results_of(writes, written, {}, known.epoch)
+
+    def _write_in_steps(
+        self, writes: Sequence[records.Write], *, atomic: bool
+    ) -> list[records.WriteResult]:
         with self._database.hot_writer(
             functools.partial(counter_statements.lock, keys=[write.key for write in writes])
         ) as (connection, found):

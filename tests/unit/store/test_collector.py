@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collector of cycles does not walk over what a load has made."""
+
+from __future__ import annotations
+
+import gc
+import unittest
+import weakref
+from unittest import mock
+
+from nova_nodb_scheduler.store import collector
+
+
+class _Node:
+    """Refers to itself once it is tied."""
+
+    def __init__(self) -> None:
+        self.myself: _Node | None = None
+
+    def tie(self) -> weakref.ref[_Node]:
+        self.myself = self
+        return weakref.ref(self)
+
+
+class TestSettle(unittest.TestCase):
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.object(collector, "_settled_at", None))
+        self.addCleanup(gc.collect)
+        self.addCleanup(gc.unfreeze)
+
+    def test_what_lives_is_out_of_sight_until_the_next_call(self) -> None:
+        node = _Node()
+        seen = node.tie()
+        collector.settle()
+        self.assertGreater(gc.get_freeze_count(), 10_000)
+        del node
+        gc.collect()
+        self.assertIsNotNone(seen())
+        collector._settled_at = None
+        collector.settle()
+        self.assertIsNone(seen())
+
+    def test_what_is_made_later_is_looked_at(self) -> None:
+        collector.settle()
+        seen = _Node().tie()
+        self.assertIsNotNone(seen())
+        gc.collect()
+        self.assertIsNone(seen())
+
+    def test_a_second_call_within_a_minute_does_nothing(self) -> None:
+        collector.settle()
+        frozen = gc.get_freeze_count()
+        kept = [_Node() for _ in range(100)]
+        collector.settle()
+        self.assertLess(gc.get_freeze_count(), frozen + len(kept))
