@@ -10,6 +10,10 @@ schedulers and reporters beat every few seconds.
 
 After the news end the pause grows by a fiftieth of the silence, so that a gap
 in a busy stream does not cost the next change its short delay.
+
+Where news come faster than looks, a look that finds some only repeats what the
+fetch behind it asks: whoever tells what its fetches bring is sent to fetch
+without one, until a fetch brings nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ BUSY_SECONDS = 0.025
 _LOOKS_FOR_EACH_NEWS = 2
 #: Part of a silence that the pause grows to.
 _SILENCE_SHARE = 1 / 50
+#: News at a mean distance of so many of the shortest pauses are as good as sure.
+_SURE_PAUSES = 1.5
 #: Weight of the last distance between two news in their mean.
 _LAST_WEIGHT = 1 / 4
 
@@ -85,11 +91,16 @@ class Poll:
         self._gap_seconds = self._longest_gap_seconds
         self._news_at = clock()
         self._looked_at: float | None = None
+        #: Since when an answer without a look waits for what its fetch brings.
+        self._trusted_at: float | None = None
+        #: What the last fetch brought; None if nobody told since the last answer.
+        self._fetched: bool | None = None
 
     def wait(self, look: Callable[[], bool], timeout_seconds: float) -> bool:
         """Look until there is something new; False after the time-out.
 
-        Looks once at least, at the latest when the time is over.
+        Looks once at least, at the latest when the time is over; not where it
+        is as good as sure that there is.
 
         :param look: whether there is; may block for an exchange with the back end
         """
@@ -98,6 +109,8 @@ class Poll:
             pause_seconds = min(self._due_in_seconds(), deadline - self._clock())
             if pause_seconds > 0:
                 self._sleep(pause_seconds)
+            if self._is_sure():
+                return True
             at = self._clock()
             found = look()
             self._looked(at, found=found)
@@ -105,6 +118,23 @@ class Poll:
                 return True
             if self._clock() >= deadline:
                 return False
+
+    def fetched(self, found: bool) -> None:
+        """Tell what a fetch brought: whether there was something new."""
+        with self._lock:
+            trusted_at, self._trusted_at = self._trusted_at, None
+            self._fetched = found
+        if trusted_at is not None:
+            self._looked(trusted_at, found=found)
+
+    def _is_sure(self) -> bool:
+        with self._lock:
+            longest_gap = _SURE_PAUSES * self._intervals.busy_seconds
+            sure = bool(self._fetched) and self._gap_seconds <= longest_gap
+            self._fetched = None
+            if sure:
+                self._trusted_at = self._looked_at = self._clock()
+            return sure
 
     def _due_in_seconds(self) -> float:
         with self._lock:

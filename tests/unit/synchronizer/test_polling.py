@@ -143,3 +143,41 @@ class IntervalsTest(testtools.TestCase):
             sqlalchemy.SQLAlchemySynchronizer(sqlalchemy.SQLOptions("sqlite:////x", **wrong))
         with testtools.ExpectedException(errors.ConfigurationError, text.format("nodb_memcached")):
             memcached.MemcachedSynchronizer(memcached.MemcachedOptions(**wrong))
+
+
+class TestNewsAllTheTime(testtools.TestCase):
+    """Who tells what fetches bring is sent to fetch without a look, while they bring some."""
+
+    def setUp(self):
+        super().setUp()
+        self.feed = Feed(every(0.005, 0.0, 2.0))
+
+    def follow(self, until):
+        """Follow as a driver does that tells; return how many fetches brought nothing."""
+        empty = 0
+        while self.feed.now < until:
+            if self.feed.poll.wait(self.feed.look, 0.5):
+                before = len(self.feed.delays)
+                self.feed.now += 0.002
+                while self.feed._news and self.feed._news[0] <= self.feed.now:
+                    self.feed.delays.append(
+                        (self.feed._news[0], self.feed.now - self.feed._news.pop(0))
+                    )
+                found = len(self.feed.delays) > before
+                empty += not found
+                self.feed.poll.fetched(found)
+        return empty
+
+    def test_there_are_no_looks_while_each_fetch_brings_some(self):
+        self.assertEqual(0, self.follow(2.0))
+        self.assertEqual(0, self.feed.looks_per_second(1.0, 2.0))
+        self.assertLess(self.feed.longest_delay(1.0), BUSY_SECONDS + 0.005)
+
+    def test_one_fetch_brings_nothing_when_they_end(self):
+        self.follow(2.0)
+        self.assertEqual(1, self.follow(60.0))
+        self.assertAlmostEqual(1 / IDLE_SECONDS, self.feed.looks_per_second(40.0, 60.0), delta=1)
+
+    def test_who_does_not_tell_looks_each_time(self):
+        self.feed.follow(2.0)
+        self.assertGreater(self.feed.looks_per_second(1.0, 2.0), 20)

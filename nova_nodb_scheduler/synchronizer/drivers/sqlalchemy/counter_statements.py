@@ -44,9 +44,7 @@ _COLUMNS = (
 #: columns took half of all that a write takes. NULL where there is no record.
 _TWO_COLUMNS = (
     "CONCAT(s.epoch, ' ', s.version, ' ', s.floor, ' ', COALESCE(newest.version, 0), ' ', "
-    "COALESCE(s.ordering, '')), "
-    "CONCAT(COALESCE(r.revision, r.version), ' ', r.version, ' ', r.deleted_at IS NOT NULL, ' ', "
-    "LENGTH(r.namespace), ' ', r.namespace, r.record_key)"
+    "COALESCE(s.ordering, '')), " + statements.TEXT_COLUMN.format("r.")
 )
 _ADVANCE = f"UPDATE nodb_sequence SET version = {{mark}} WHERE id = {schema.SEQUENCE_ID}"  # noqa: S608
 
@@ -110,11 +108,8 @@ def _of_two_columns(rows: Sequence[Sequence[Any]]) -> Found:
     standing = {}
     for _, text in rows:
         if text is not None:
-            revision, own_version, deleted, length, rest = bytes(text).split(b" ", 4)
-            key = records.RecordKey(rest[: int(length)].decode(), rest[int(length) :].decode())
-            standing[key] = records.Record(
-                key, int(revision), int(own_version), b"", deleted != b"0"
-            )
+            record = statements.of_text(text, b"")
+            standing[record.key] = record
     return Found(sequence, standing)
 
 

@@ -35,10 +35,9 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
 
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
-_CHANGED = (
-    "SELECT namespace, record_key, COALESCE(revision, version), version, deleted_at, payload "
-    "FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
-)
+_CHANGED = "SELECT {columns} FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
+_COLUMNS = "namespace, record_key, COALESCE(revision, version), version, deleted_at, payload"
+_TWO_COLUMNS = statements.TEXT_COLUMN.format("") + ", payload"
 KEYS_PER_STATEMENT = 500
 
 _RECORD = schema.record
@@ -75,6 +74,7 @@ class Reader:
                 statements.peek(connection),
             )
         )
+        self._poll.fetched(bool(changed))
         if not self._epochs.is_sound(row):
             row = self._epochs.current()
         assert row is not None
@@ -91,7 +91,7 @@ class Reader:
         return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        """See the contract; one statement for each look."""
+        """See the contract; one statement for each look, none where news come all the time."""
         return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
 
     def _has_news(self, cursor: records.Cursor) -> bool:
@@ -192,8 +192,13 @@ class Reader:
 
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:
     """Read the records with the next versions after one, in their order."""
-    text = _CHANGED.format(mark=row_writes.mark(connection))
-    return statements.to_records(connection.exec_driver_sql(text, (version, limit)))
+    is_mysql = connection.dialect.name == "mysql"
+    columns = _TWO_COLUMNS if is_mysql else _COLUMNS
+    text = _CHANGED.format(columns=columns, mark=row_writes.mark(connection))
+    found = connection.exec_driver_sql(text, (version, limit))
+    if is_mysql:
+        return [statements.of_text(own, payload) for own, payload in found.all()]
+    return statements.to_records(found)
 
 
 def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:
