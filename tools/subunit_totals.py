@@ -46,11 +46,14 @@ def main() -> int:
             with open(name, "rb") as stream:
                 subunit.ByteStreamToStreamResult(stream, non_subunit_name="stdout").run(result)
     result.stopTestRun()
-    failed = result.with_status("fail", "uxsuccess", "inprogress")
+    failed = result.with_status("fail", "uxsuccess")
+    unended = result.with_status("inprogress")
     passed = result.with_status("success", "xfail")
-    print(len(passed), len(failed), len(result.with_status("skip")))
+    print(len(passed), len(failed) + len(unended), len(result.with_status("skip")))
     for test in failed:
         print("  FAILED", test, file=sys.stderr)
+    for test in unended:
+        print("  FAILED (did not end)", test, file=sys.stderr)
     return 0
 
 

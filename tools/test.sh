@@ -298,8 +298,9 @@ try_again() {
     python "$ROOT/tools/subunit_totals.py" "$out/tests.subunit" 2>&1 >/dev/null \
         | sed -n 's/^  FAILED //p' >"$failed"
     count=$(wc -l <"$failed")
+    # Of a process that died the tests that it had yet to run are missing.
     if [[ -n ${NODB_STRICT:-} || $count -eq 0 || $count -gt $AGAIN_AT_MOST ]] \
-        || grep -qE "$AGAIN_NEVER" "$failed"; then
+        || grep -qE "$AGAIN_NEVER|did not end" "$failed"; then
         return
     fi
     mkdir -p "$out/again"
@@ -317,7 +318,7 @@ try_again() {
 
 # run_tests DIRECTORY ARGUMENTS...: the tests below tests/DIRECTORY, as stestr selects them.
 run_tests() {
-    local directory=tests/$1 out=$RESULTS/$STAGE start=$SECONDS status repository
+    local directory=tests/$1 out=$RESULTS/$STAGE start=$SECONDS status repository unsteady=""
     local workers=${NODB_TEST_WORKERS:-$(nproc)}
     shift
     if [[ ! -d $directory ]]; then
@@ -327,17 +328,20 @@ run_tests() {
     fi
     repository=$out/stestr
     mkdir -p "$repository"
+    rm -rf "$out"/again* "$out/unsteady.txt"
     limited stestr --repo-url "$repository" --test-path "./$directory" \
         run --concurrency "$workers" --slowest "$@" >"$out/tests.log" 2>&1
     status=$?
     stestr --repo-url "$repository" last --subunit >"$out/tests.subunit" 2>>"$out/tests.log"
     if [[ $status -eq 1 && $STAGE =~ $AGAIN_STAGES ]]; then
         try_again "$out" "./$directory"
-        [[ ! -e $out/unsteady.txt ]] || status=0
+        if [[ -e $out/unsteady.txt ]]; then
+            unsteady=yes status=0
+        fi
     fi
     count_tests "$directory" "$out/tests.log" $status $((SECONDS - start)) \
-        "$out/tests.subunit" "$out/again.subunit"
-    if [[ -e $out/unsteady.txt ]]; then
+        "$out/tests.subunit" ${unsteady:+"$out/again.subunit"}
+    if [[ -n $unsteady ]]; then
         sed "s/^/            unsteady, passed $AGAIN_TIMES times alone: /" "$out/unsteady.txt"
     fi
 }

@@ -45,19 +45,20 @@ def at_rest() -> Iterator[None]:
         gc.enable()
 
 
-def settle() -> None:
+def settle() -> bool:
     """Take all that lives now out of the collector's sight, after a last look at it.
 
     To be called behind a load. What was taken out by an earlier call comes into
     sight first, so a process that loads again keeps no cycles of its former loads.
-    Does nothing within a minute of the last call.
+    Does nothing within a minute of the last call, and returns False.
     """
     global _settled_at
     with _lock:
         now = time.monotonic()
         if _settled_at is not None and now - _settled_at < _LEAST_SECONDS:
-            return
+            return False
         _settled_at = now
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        return True

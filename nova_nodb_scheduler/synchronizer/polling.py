@@ -131,7 +131,7 @@ class Poll:
         with self._lock:
             longest_gap = _SURE_PAUSES * self._intervals.busy_seconds
             sure = bool(self._fetched) and self._gap_seconds <= longest_gap
-            self._fetched = None
+            self._fetched = self._trusted_at = None
             if sure:
                 self._trusted_at = self._looked_at = self._clock()
             return sure
@@ -154,6 +154,6 @@ class Poll:
         with self._lock:
             self._looked_at = at
             if found:
-                gap = min(at - self._news_at, self._longest_gap_seconds)
+                gap = min(max(0.0, at - self._news_at), self._longest_gap_seconds)
                 self._gap_seconds += (gap - self._gap_seconds) * _LAST_WEIGHT
                 self._news_at = at

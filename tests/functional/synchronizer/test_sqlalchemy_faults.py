@@ -22,6 +22,7 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
     deadline,
+    epochs,
     row_writes,
     statements,
     whole_writes,
@@ -112,6 +113,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             for result in written
             if result.record
         ]
+        client.now_seconds()  # The clock is asked once a second.
         one = self.statements_of(client, lambda: client.write(beats[:1]))
         hundred = self.statements_of(client, lambda: client.write(beats[1:]))
         # BEGIN IMMEDIATE is a statement to SQLite's driver.
@@ -429,6 +431,7 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.put(client, b"connected")
         for count, questions in ((1, self.small_write_questions), (50, self.write_questions)):
             keys = [records.RecordKey("suite", f"{count}-{number}") for number in range(count)]
+            client.now_seconds()  # The clock is asked once a second.
             asked = self.exchanges_of(
                 client, lambda keys=keys: client.write([records.Write(key, 0) for key in keys])
             )
@@ -521,6 +524,48 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.assertIsNone(results[0].record)
         self.assertEqual(b"old", self.payload(client))
         self.put(client, b"next")
+
+    def test_a_small_write_that_is_killed_at_the_server_is_in_doubt(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client, results = self.client(), []
+        old = self.put(client, b"old")
+        write = records.Write(KEY, old.revision, b"new")
+        writer = threading.Thread(target=lambda: results.extend(client.write([write])))
+        engine = sa.create_engine(self.url)
+        self.addCleanup(engine.dispose)
+        waiting = sa.text(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%nodb_sequence%'"
+        )
+        with engine.connect() as holder, engine.connect() as killer:
+            holder.execute(sa.text("SELECT * FROM nodb_sequence FOR UPDATE"))
+            writer.start()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (found := killer.execute(waiting).scalar_one_or_none()) is None:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            killer.execute(sa.text(f"KILL QUERY {found}"))
+            writer.join(PATIENCE_SECONDS)
+        self.assertEqual([records.Verdict.UNKNOWN], [result.verdict for result in results])
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_small_write_that_arrives_too_late_is_not_carried_out(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        old = self.put(client, b"old")
+        known = epochs.Known(client.head().epoch, 0)
+        writes = [records.Write(KEY, old.revision, b"new"), records.Write(OTHER, 0, b"new")]
+        with client.engines[0].connect() as connection:
+            late_seconds = client.now_seconds() - 1.0
+            self.assertIsNone(whole_writes.write(connection, writes, known, late_seconds))
+            self.assertEqual({KEY: old}, client.read([KEY, OTHER]))
+            in_time_seconds = client.now_seconds() + 60.0
+            version = whole_writes.write(connection, writes, known, in_time_seconds)
+        self.assertEqual(old.version, version)
+        self.assertEqual({KEY, OTHER}, set(client.read([KEY, OTHER])))
 
     def test_a_small_write_of_which_one_is_lost_writes_the_others(self) -> None:
         client = self.client()

@@ -133,10 +133,10 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                         self._prepare_schema(engine)
                     migration.require(engine)
                     limits = self._limits(engine)
+                readers = engines.create_for_readers(self._options)
             except BaseException:
                 engine.dispose()
                 raise
-            readers = engines.create_for_readers(self._options)
             opened = database.Database(engine, readers, self._options.timeout_seconds)
             keeper = epochs.Epochs(opened, self._options.ordering)
             try:
@@ -154,18 +154,19 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         if self._options.ordering == schema.SEQUENCER:
             sequencer = sequencing.Sequencer(opened, keeper, self._report_step)
         reader = reading.Reader(opened, keeper, poll, sequencer)
+        clock = housekeeping.Clock(opened)
         if sequencer is None:
-            writer = writing.Writer(opened, keeper, limits, self._report_step)
+            writer = writing.Writer(opened, keeper, limits, self._report_step, clock)
         else:
             writer = sequenced_writing.SequencedWriter(
-                opened, keeper, limits, self._report_step, sequencer, reader.read
+                opened, keeper, limits, self._report_step, clock, sequencer, reader.read
             )
         return _Parts(
             database=opened,
             reader=reader,
             writer=writer,
             housekeeper=housekeeping.Housekeeper(opened, keeper),
-            clock=housekeeping.Clock(opened),
+            clock=clock,
         )
 
     def _prepare_schema(self, engine: sa.Engine) -> None:

@@ -34,6 +34,8 @@ _CHOICES = (
     "postgresql+psycopg://user:password@host/database"
 )
 _WRITER = "nodb_writer"
+#: In a connection's ``info``: whether it leads to a node of a Galera cluster.
+GALERA = "nodb_galera"
 #: Where the options say nothing: what oslo.db's options default to.
 _ENGINE_DEFAULTS: dict[str, Any] = {"mysql_sql_mode": "TRADITIONAL"}
 #: Migrations copy tables; a server that is down is still noticed at connect.
@@ -243,7 +245,7 @@ def _prepare_mysql(
             parameters.setdefault(name, io_timeout_seconds)
 
     @sa.event.listens_for(engine, "connect")
-    def set_session(connection: Any, _record: Any) -> None:
+    def set_session(connection: Any, record: Any) -> None:
         lock_wait_seconds = max(1, math.floor(io_timeout_seconds) - 1)
         with connection.cursor() as cursor:
             # REPEATABLE READ would lock gaps, and show writers a past they
@@ -254,7 +256,7 @@ def _prepare_mysql(
                 "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s",
                 (lock_wait_seconds,),
             )
-            galera.set_session(cursor, sync_wait)
+            record.info[GALERA] = galera.set_session(cursor, sync_wait)
             # A writer that is paused in its transaction stops all others; the
             # server ends it. MySQL has no such variable and must wait for TCP.
             with contextlib.suppress(engine.dialect.loaded_dbapi.Error):

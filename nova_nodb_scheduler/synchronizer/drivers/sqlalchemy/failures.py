@@ -29,6 +29,8 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (
 #: them; MariaDB's 1205 and 1213 (of Galera at the commit, too, where it says
 #: that the transaction was rolled back) come as DBDeadlock.
 _CONTENTION_TEXTS = ("database is locked", "due to lock timeout", "could not serialize access")
+#: MariaDB's: shutdown, error at the commit, query killed, connection killed, out of time.
+_STOPPED_CODES = frozenset({1053, 1180, 1317, 1927, 1969})
 #: MariaDB's 1047, of every statement on a Galera node that is not synced.
 _NOT_SYNCED_TEXT = "WSREP has not yet prepared node"
 _TABLE_MISSING_TEXTS = ("no such table", "1146", "does not exist")
@@ -47,8 +49,29 @@ def is_contention(error: BaseException) -> bool:
         return True
     if not isinstance(error, DATABASE_ERRORS):
         return False
-    text = str(error)
+    # What the client said alone: a statement's parameters may hold any text.
+    text = str(_innermost(error))
     return any(phrase in text for phrase in _CONTENTION_TEXTS)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what the client raised."""
+    inner = error
+    for attribute in ("inner_exception", "orig"):
+        inner = getattr(inner, attribute, None) or inner
+    return inner
+
+
+def leaves_in_doubt(error: BaseException) -> bool:
+    """Tell whether a statement that commits may have been carried out for all that it failed.
+
+    For its connection broke, or it was stopped, which may be behind the commit.
+    Any other error of MariaDB's comes before it.
+    """
+    arguments = _innermost(error).args
+    return isinstance(error, db_exc.DBConnectionError) or (
+        bool(arguments) and arguments[0] in _STOPPED_CODES
+    )
 
 
 def is_not_understood(error: BaseException) -> bool:
@@ -61,9 +84,7 @@ def is_not_understood(error: BaseException) -> bool:
 
 def reason(error: BaseException) -> str:
     """Return what the client said, in one line, without the statement's parameters."""
-    inner: BaseException = error
-    for attribute in ("inner_exception", "orig"):
-        inner = getattr(inner, attribute, None) or inner
+    inner = _innermost(error)
     text = " ".join(str(inner).split())[:300]
     if "nodb_" in text and any(phrase in text for phrase in _TABLE_MISSING_TEXTS):
         text += "; run 'nova-nodb-manage db sync'"

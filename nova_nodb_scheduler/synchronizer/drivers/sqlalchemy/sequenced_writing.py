@@ -30,6 +30,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     engines,
     epochs,
     failures,
+    housekeeping,
     row_writes,
     schema,
     sequencing,
@@ -52,10 +53,11 @@ class SequencedWriter(writing.Writer):
         epoch_keeper: epochs.Epochs,
         limits: writing.Limits,
         on_step: Callable[[str], None],
+        clock: housekeeping.Clock,
         sequencer: sequencing.Sequencer,
         read: _Read,
     ) -> None:
-        super().__init__(opened, epoch_keeper, limits, on_step)
+        super().__init__(opened, epoch_keeper, limits, on_step, clock)
         self._sequencer = sequencer
         self._read = read
 

@@ -9,7 +9,9 @@ written: the writer then goes the way of :mod:`.counter_statements`, which tells
 what stands there.
 
 The statement commits, so a connection that ends under it leaves the write in
-doubt; and it may not be said again on another connection.
+doubt; and it may not be said again on another connection. Nor may it arrive
+when its writer has long looked what became of it: behind the lock it compares
+the clock with the time until which its writer waits for it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    engines,
     epochs,
     row_writes,
     schema,
@@ -43,13 +46,14 @@ _WRITE = (
     f"WHERE id = {schema.SEQUENCE_ID} AND epoch = %s AND version >= %s "
     f"AND COALESCE(ordering, '{schema.COUNTER}') = '{schema.COUNTER}' FOR UPDATE; "
     "IF own_version IS NOT NULL AND (own_version <= own_floor "
-    "OR EXISTS (SELECT 1 FROM nodb_record WHERE version = own_version)) {conditions} THEN "
+    "OR EXISTS (SELECT 1 FROM nodb_record WHERE version = own_version)) "
+    "AND UNIX_TIMESTAMP(SYSDATE(6)) <= %s {conditions} THEN "
     f"UPDATE nodb_sequence SET version = own_version + %s WHERE id = {schema.SEQUENCE_ID}; "
     "INSERT INTO nodb_record (namespace,record_key,version,payload,deleted_at) VALUES {rows} "
     "ON DUPLICATE KEY UPDATE version=VALUES(version),payload=VALUES(payload),"
     "deleted_at=VALUES(deleted_at); "
-    "COMMIT; SELECT own_version; "
-    "ELSE ROLLBACK; SELECT NULL; END IF; END"
+    "COMMIT AND NO CHAIN NO RELEASE; SELECT own_version; "
+    "ELSE ROLLBACK AND NO CHAIN NO RELEASE; SELECT NULL; END IF; END"
 )
 _ABSENT = (
     "AND NOT EXISTS (SELECT 1 FROM nodb_record FORCE INDEX (PRIMARY) WHERE namespace = %s "
@@ -59,9 +63,14 @@ _STANDING = "AND %s = (SELECT COUNT(*) FROM nodb_record FORCE INDEX (PRIMARY) WH
 _ONE = "(namespace = %s AND record_key = %s AND COALESCE(revision, version) = %s)"
 
 
-def serves(engine: sa.Engine) -> bool:
-    """Tell whether the server knows compound statements outside of procedures."""
-    return bool(getattr(engine.dialect, "is_mariadb", False))
+def serves(connection: sa.Connection) -> bool:
+    """Tell whether the server knows compound statements outside of procedures.
+
+    A node of a Galera cluster does, but the answer behind the COMMIT may wait
+    for other nodes there, and fail like a lock that was not to be had.
+    """
+    is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
+    return is_mariadb and not connection.info.get(engines.GALERA)
 
 
 def fits(writes: Sequence[records.Write], most_bytes: int) -> bool:
@@ -79,12 +88,16 @@ def fits(writes: Sequence[records.Write], most_bytes: int) -> bool:
 
 
 def write(
-    connection: sa.Connection, writes: Sequence[records.Write], known: epochs.Known
+    connection: sa.Connection,
+    writes: Sequence[records.Write],
+    known: epochs.Known,
+    until_seconds: float,
 ) -> int | None:
     """Carry out all compare-and-sets, and commit, if each is won.
 
     :param writes: of different records
     :param known: the sequence may not be behind it
+    :param until_seconds: by the server's clock; nothing is written later
     :returns: the version before the first write's; None: nothing was written
     """
     absent: dict[bytes, list[bytes]] = {}
@@ -100,7 +113,7 @@ def write(
         rows.append(f"(%s,%s,own_version+{number},%s,{_CLOCK if each.deleted else 'NULL'})")
         values += (namespace, name, b"" if each.deleted else bytes(each.payload))
     conditions: list[str] = []
-    parameters: list[Any] = [known.epoch, known.version]
+    parameters: list[Any] = [known.epoch, known.version, until_seconds]
     for namespace, names in absent.items():
         conditions.append(_ABSENT.format(marks=",".join(["%s"] * len(names))))
         parameters += (namespace, *names)

@@ -28,6 +28,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
+from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -37,11 +38,14 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     engines,
     epochs,
     failures,
+    housekeeping,
     row_writes,
     schema,
     statements,
     whole_writes,
 )
+
+LOG = logging.getLogger(__name__)
 
 #: Keys per transaction: above 1,000 MariaDB turns IN lists into subqueries.
 MAX_BATCH_KEYS = 500
@@ -67,6 +71,7 @@ class Writer:
     """Carries out writes on one open database, in counter mode.
 
     :param on_step: called with the name of each step before it is taken
+    :param clock: the database's
     """
 
     def __init__(
@@ -75,7 +80,9 @@ class Writer:
         epoch_keeper: epochs.Epochs,
         limits: Limits,
         on_step: Callable[[str], None],
+        clock: housekeeping.Clock,
     ) -> None:
+        self._clock = clock
         self._database = opened
         self._epochs = epoch_keeper
         self._limits = limits
@@ -142,23 +149,33 @@ class Writer:
     def _write_whole(self, writes: Sequence[records.Write]) -> list[records.WriteResult] | None:
         """Carry writes out by one statement; None where nothing was written by it."""
         known = self._epochs.known()
-        if not (
-            whole_writes.serves(self._database.engine)
-            and whole_writes.fits(writes, self._limits.statement_bytes)
-            and known.epoch
+        engine = self._database.engine
+        if (
+            engine.dialect.name != "mysql"
+            or not known.epoch
+            or not whole_writes.fits(writes, self._limits.statement_bytes)
         ):
             return None
         # Asked whether it lives: of a statement that commits nobody could tell.
-        with contextlib.closing(self._database.engine.connect()) as connection:
+        with contextlib.closing(engine.connect()) as connection:
+            if not whole_writes.serves(connection):
+                return None
+            until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
             self._step("upsert")
             self._step("commit")
             try:
-                base = whole_writes.write(connection, writes, known)
+                base = whole_writes.write(connection, writes, known, until_seconds)
             except failures.DATABASE_ERRORS as error:
-                if failures.is_contention(error):
-                    raise
                 if failures.is_not_understood(error):
                     return None
+                if not failures.leaves_in_doubt(error):
+                    raise
+                LOG.info(
+                    "A write of %(count)d records is in doubt: %(reason)s",
+                    {"count": len(writes), "reason": failures.reason(error)},
+                )
+                # Not rolled back: that it cannot be is no answer to the write.
+                connection.invalidate()
                 return results_of(writes, dict.fromkeys(write.key for write in writes), {})
             with engines.trust.granted():
                 connection.close()
