@@ -201,7 +201,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             self.skipTest("a test of its own shows it for the sequencer")
         self.client().head()
         with (
-            mock.patch.object(whole_writes, "serves", return_value=False),
+            mock.patch.object(whole_writes, "serves", autospec=True, return_value=False),
             mock.patch.object(counter_statements, "lock", number_at_once),
             mock.patch.object(statements, "peek", newest_as_head),
             mock.patch.object(counter_statements, "put", put_alone),
