@@ -46,21 +46,15 @@ class Database:
 
         :param question: may be asked twice
         """
-        with failures.translated(self.name):
-            try:
-                with engines.trust.granted():
-                    connection = self.readers.connect()
-                return self._answer(connection, question)
-            except db_exc.DBConnectionError:
-                return self._answer(self.readers.connect(), question)
 
-    @staticmethod
-    def _answer(connection: sa.Connection, question: Callable[[sa.Connection], _Result]) -> _Result:
-        with contextlib.closing(connection):
-            answer = question(connection)
-            with engines.trust.granted():
-                connection.close()
-        return answer
+        def answer(connection: sa.Connection) -> _Result:
+            with contextlib.closing(connection):
+                found = question(connection)
+                self.give_back(connection)
+            return found
+
+        with failures.translated(self.name):
+            return self._use_on_trust(self.readers, answer)
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[sa.Connection]:
@@ -85,7 +79,7 @@ class Database:
 
         :param begin: the first statement; may lock, must not write
         """
-        connection, begun = self._begin_on_trust(begin)
+        connection, begun = self._use_on_trust(self.engine, lambda lent: self._begun(lent, begin))
         with contextlib.closing(connection):
             yield connection, begun
 
@@ -93,19 +87,27 @@ class Database:
     def commit(connection: sa.Connection) -> None:
         """Commit a hot writer's transaction, and return its connection if that succeeded."""
         connection.commit()
+        Database.give_back(connection)
+
+    @staticmethod
+    def give_back(connection: sa.Connection) -> None:
+        """Return a connection that is in no transaction to its pool, without an exchange."""
         with engines.trust.granted():
             connection.close()
 
-    def _begin_on_trust(
-        self, begin: Callable[[sa.Connection], _Result]
-    ) -> tuple[sa.Connection, _Result]:
+    @staticmethod
+    def _use_on_trust(engine: sa.Engine, use: Callable[[sa.Connection], _Result]) -> _Result:
+        """Use a connection that nobody asked whether it lives; a second one if it does not.
+
+        :param use: writes nothing
+        """
         try:
             with engines.trust.granted():
-                connection = self.engine.connect()
-            return self._begun(connection, begin)
+                connection = engine.connect()
+            return use(connection)
         except db_exc.DBConnectionError:
             # The server ended it while it was pooled; nothing was written.
-            return self._begun(self.engine.connect(), begin)
+            return use(engine.connect())
 
     @staticmethod
     def _begun(

@@ -35,7 +35,6 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
     database,
-    engines,
     epochs,
     failures,
     housekeeping,
@@ -177,14 +176,10 @@ class Writer:
                 # Not rolled back: that it cannot be is no answer to the write.
                 connection.invalidate()
                 return results_of(writes, dict.fromkeys(write.key for write in writes), {})
-            with engines.trust.granted():
-                connection.close()
+            self._database.give_back(connection)
         if base is None:
             return None
-        written = {
-            write.key: stamp(write, base + number, base + number)
-            for number, write in enumerate(writes, 1)
-        }
+        written = _numbered(writes, base)
         self._epochs.note(known.epoch, base + len(writes))
         self._step("reply")
         return results_of(writes, written, {}, known.epoch)
@@ -201,10 +196,7 @@ class Writer:
             accepted = [write for write in writes if write.wins(standing.get(write.key))]
             if atomic and len(accepted) < len(writes):
                 accepted = []
-            written = {
-                write.key: stamp(write, row.version + number, row.version + number)
-                for number, write in enumerate(accepted, 1)
-            }
+            written = _numbered(accepted, row.version)
             lost = [key for key in standing if key not in written]
             if lost:
                 condition = statements.by_keys(lost)
@@ -242,6 +234,16 @@ class Writer:
             size_bytes += len(row.payload)
         if part:
             yield part
+
+
+def _numbered(
+    accepted: Sequence[records.Write], version: int
+) -> dict[records.RecordKey, records.Record]:
+    """Return the records that writes leave behind, with the versions after one."""
+    return {
+        write.key: stamp(write, number, number)
+        for number, write in enumerate(accepted, version + 1)
+    }
 
 
 def stamp(write: records.Write, revision: int, version: int) -> records.Record:
