@@ -170,7 +170,7 @@ class ClaimBatches:
         }
         if group is not None and outside:
             self._groups.leave({group.group.uuid: outside})
-        self._check_epoch(answers, view)
+        self._check_epoch(answers, view, frozenset(ids.values()))
         return answers
 
     def settle(self, doubt: Doubt, view: View) -> Answer | model.Gone:
@@ -191,7 +191,7 @@ class ClaimBatches:
         answers: dict[str, Answer] = {
             claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
         }
-        self._check_epoch(answers, view)
+        self._check_epoch(answers, view, frozenset([claim_id]))
         return answers[claim.consumer]
 
     def confirm(self, held: Sequence[Held]) -> list[bool | None]:
@@ -218,12 +218,21 @@ class ClaimBatches:
 
         Where the back end is away they end with their lease, or a reconciliation.
         """
+        self._give_back(held, lambda _id: True)
+
+    def _give_back(self, held: Sequence[Held], is_own: Callable[[str], bool]) -> None:
+        """Release what bears certain ids of claims and members.
+
+        The same claim taken again is the one that stands, with its id: it may be
+        another scheduler's, which was asked for the same server and relies on it.
+        """
         by_host: dict[str, dict[str, str]] = {}
         places: dict[str, dict[group_model.Place, str]] = {}
         for each in held:
             claim = each.granted.claim
-            by_host.setdefault(claim.host, {})[claim.consumer] = each.granted.claim_id
-            if each.member is not None:
+            if is_own(each.granted.claim_id):
+                by_host.setdefault(claim.host, {})[claim.consumer] = each.granted.claim_id
+            if each.member is not None and is_own(each.member.member_id):
                 of_group = places.setdefault(each.member.group.uuid, {})
                 of_group[claim.group_place] = each.member.member_id
         found = self._edits.hosts(
@@ -303,10 +312,14 @@ class ClaimBatches:
         held = Held(answer, member, epoch)
         return Doubt(held) if in_doubt else held
 
-    def _check_epoch(self, answers: dict[str, Answer], view: View) -> None:
+    def _check_epoch(
+        self, answers: dict[str, Answer], view: View, made_ids: frozenset[str]
+    ) -> None:
         """Undo what was checked against a view of a former epoch.
 
         The epoch is that of the write, or one read after it.
+
+        :param made_ids: those of this call; nothing else was its doing
         """
         held = {
             name: answer
@@ -322,7 +335,7 @@ class ClaimBatches:
         told = {each.epoch for each in held.values()} - {None}
         if epoch == view.cursor.epoch and not told:
             return
-        self.release(list(held.values()))
+        self._give_back(list(held.values()), made_ids.__contains__)
         for name, each in held.items():
             if epoch is None:
                 answers[name] = record_editor.Unwritten.UNAVAILABLE

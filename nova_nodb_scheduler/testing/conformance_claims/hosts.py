@@ -169,6 +169,19 @@ class HostClaims(cases.ClaimsCase):
         self.refused(answer, model.Reason.EPOCH_CHANGED)
         self.assertEqual(set(), self.consumers(scheduler, "host"))
 
+    def test_a_claim_of_another_scheduler_is_not_undone_with_a_stale_repetition(self) -> None:
+        # Both were asked for the same server: the conductor's call had timed out.
+        owner, late = self.scheduler("owner"), self.scheduler("late")
+        view = late.client.head()
+        late.client.reset()
+        granted = self.granted(owner.claim(cases.claim("a", "host")))
+        answer = late.hosts.claim(cases.claim("a", "host"), lambda record: True, view)
+        self.refused(answer, model.Reason.EPOCH_CHANGED)
+        self.assertEqual({"a"}, self.consumers(owner, "host"))
+        self.assertEqual(
+            model.ClaimState.CONFIRMED, self.granted(owner.hosts.confirm(granted)).state
+        )
+
     def test_claims_and_publications_of_one_host_do_not_disturb_each_other(self) -> None:
         key = records.RecordKey(namespaces.COMPUTE_NODES.name, "host")
         reporter = self.client()

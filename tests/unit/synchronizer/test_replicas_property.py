@@ -282,3 +282,22 @@ class TestReplicas(unittest.TestCase):
 
     def test_any_interleaving_over_one_key_at_a_time(self):
         self.run_machine(OneKeyMachine)
+
+
+class TestFound(unittest.TestCase):
+    """Interleavings that once broke what must hold."""
+
+    def test_a_stale_repetition_gives_nothing_of_others_back(self):
+        for single_key in (True, False):
+            made = cluster.Cluster(single_key=single_key)
+            stale, present, _ = made.replicas
+            made.publish(*cluster.HOSTS)
+            stale.catch_up()
+            made.begin_epoch()
+            made.publish(*cluster.HOSTS)
+            present.catch_up()
+            made.claim_each(present, ("one-0", "two-0"), cluster.HOSTS)
+            made.claim_each(stale, ("one-0", "two-0"), cluster.HOSTS)
+            made.claim_each(present, ("one-0", "one-1"), cluster.HOSTS)
+            made.check()
+            self.assertEqual(3, len(present.grants))
