@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,17 @@ class Engine:
         """Take a host in or over; return its row."""
         with self.lock:
             return self.frame.put(facts)
+
+    def amend(
+        self,
+        row: int,
+        numbers: Mapping[str, Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
+    ) -> None:
+        """Take over what is new of a host, see :meth:`.host_frame.HostFrame.amend`."""
+        with self.lock:
+            self.frame.amend(row, numbers, aggregates, provider)
 
     def remove(self, uuid: str) -> int | None:
         """Forget a host; return the row it had."""

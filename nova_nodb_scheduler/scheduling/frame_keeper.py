@@ -61,6 +61,15 @@ class Engine(Protocol):
     def put(self, facts: host_facts.HostFacts) -> Any:
         """Take a host in, or take its new facts over."""
 
+    def amend(
+        self,
+        row: int,
+        numbers: Mapping[str, Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
+    ) -> Any:
+        """Take over what is new of a host whose node's record did not change."""
+
     def remove(self, uuid: str) -> Any:
         """Forget a host."""
 
@@ -306,27 +315,24 @@ class FrameKeeper:
         if row is None or not self._memberships.faultless:
             self._take_host(source, uuid)
             return
-        facts = frame.facts(row)
-        changes: dict[str, Any] = {
-            "aggregates": self._memberships.of(facts.host),
-            # Heartbeats go to the column alone.
-            "last_seen_seconds": frame.last_seen_seconds.item(row),
-        }
+        place = frame.place(row)
+        numbers: dict[str, Any] = {}
+        provided: dict[str, Any] = {}
         try:
             if with_service:
-                changes.update(attrs.asdict(source.services.of_host(facts.cell, facts.host)))
+                numbers.update(attrs.asdict(source.services.of_host(place.cell, place.host)))
             if with_claims:
                 unshown = source.unshown(uuid)
-                changes.update(source.counts(uuid, unshown))
-                changes["provider"] = source.provider(uuid, unshown)
+                numbers.update(source.counts(uuid, unshown))
+                provided["provider"] = source.provider(uuid, unshown)
             elif with_provider:
                 # Otherwise the very object stays: what was used since is in the
                 # frame's columns, and counted from there.
-                changes["provider"] = source.provider(uuid)
+                provided["provider"] = source.provider(uuid)
         except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return
-        self._engine.put(attrs.evolve(facts, **changes))
+        self._engine.amend(row, numbers, self._memberships.of(place.host), **provided)
 
     def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
         """Look at roots again that are no hosts, or that may have become hosts."""

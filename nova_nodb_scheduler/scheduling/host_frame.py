@@ -9,6 +9,7 @@ thread at a time.
 from __future__ import annotations
 
 import copy
+import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,12 @@ BLOCK_ROWS = 256
 _FLAGS = ("alive", "tenure", "up")
 
 CodedColumn = columns.CodedColumn
+
+
+class Same(enum.Enum):
+    """Stands for what is not given since it is as it was."""
+
+    AS_BEFORE = enum.auto()
 
 
 class HostFrame(readable_frame.ReadableFrame):
@@ -61,6 +68,26 @@ class HostFrame(readable_frame.ReadableFrame):
         if changed:
             self.log.add(row)
         return row
+
+    def amend(
+        self,
+        row: int,
+        numbers: Mapping[str, Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | Same | None = Same.AS_BEFORE,
+    ) -> None:
+        """Take over what is new of a host whose node's record did not change, as :meth:`put` would.
+
+        :param numbers: by plain column, those that are new
+        :param aggregates: all of the host's, by uuid
+        """
+        changed = self.amend_numbers(row, numbers)
+        changed |= self.aggregate_sets.put(row, aggregates)
+        if not isinstance(provider, Same):
+            changed |= self._provided.put(row, provider)
+        changed |= self._liveness.look_at(self, row)
+        if changed:
+            self.log.add(row)
 
     def expect(self, hosts: int) -> None:
         """Have rows for so many hosts, and none to spare."""

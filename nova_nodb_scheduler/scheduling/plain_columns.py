@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -52,6 +52,11 @@ REPORTED = (
     "pci_free",
 )
 
+_REPORTED = frozenset(REPORTED)
+#: All but what tells whether a node ever reported.
+_NUMBERS = tuple(name for name in PLAIN_COLUMNS if name != "updated")
+_numbers_of = operator.attrgetter(*_NUMBERS)
+
 #: What a server takes of a host when it is chosen; a fork has its own.
 _CONSUMABLE = ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops")
 
@@ -90,12 +95,25 @@ class PlainColumns:
 
     def put_numbers(self, row: int, facts: host_facts.HostFacts) -> bool:
         """Take a host's values over; say whether more than a heartbeat changed."""
-        shown = facts if facts.updated else _emptied(facts)
+        began_or_ended = self.updated.item(row) != facts.updated
+        self.updated[row] = facts.updated
+        numbers = zip(_NUMBERS, _numbers_of(facts), strict=True)
+        return self.amend_numbers(row, dict(numbers)) or began_or_ended
+
+    def amend_numbers(self, row: int, numbers: Mapping[str, Any]) -> bool:
+        """Take some of a host's values over; say whether more than a heartbeat changed.
+
+        Nova leaves the HostState of a node whose usage was never reported as it
+        was made, but for its service, aggregates and instances.
+        """
+        reported = self.updated.item(row)
         changed = False
-        for name in PLAIN_COLUMNS:
-            value = getattr(shown, name)
-            if getattr(self, name).item(row) != value:
-                getattr(self, name)[row] = value
+        for name, value in numbers.items():
+            if not reported and name in _REPORTED:
+                value = 0
+            column = getattr(self, name)
+            if column.item(row) != value:
+                column[row] = value
                 changed |= name != "last_seen_seconds"
         return changed
 
@@ -116,10 +134,3 @@ class PlainColumns:
         """Replace what servers take of hosts by copies."""
         for name in _CONSUMABLE:
             setattr(self, name, getattr(self, name).copy())
-
-
-def _emptied(facts: host_facts.HostFacts) -> host_facts.HostFacts:
-    # Nova leaves the HostState of a node whose usage was never reported as it
-    # was made, but for its service, aggregates and instances.
-    empty: dict[str, Any] = dict.fromkeys(REPORTED, 0)
-    return attrs.evolve(facts, **empty)

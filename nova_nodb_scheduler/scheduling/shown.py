@@ -43,6 +43,19 @@ class Counted(enum.Enum):
     WHOLE = "counted"
 
 
+@attrs.define
+class _Node:
+    """A node with what is the same for all its consumers.
+
+    :param version: of its record
+    :param expected: see :meth:`Shown._expected`; None until somebody asks
+    """
+
+    facts: host_facts.HostFacts
+    version: int
+    expected: tuple[int, int] | None = None
+
+
 class Shown:
     """What one snapshot shows. Cheap to make; any thread."""
 
@@ -50,6 +63,8 @@ class Shown:
         self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
         self._instances = snapshot.namespace(namespaces.INSTANCES.name)
         self._migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
+        #: The node asked about last: its consumers are asked about together.
+        self._last: tuple[str, _Node | None] = ("", None)
 
     def uncounted(self, uuid: str, version: int) -> claim_facts.Uncounted:
         """Return what tells how much of a claim's share a node's record does not count.
@@ -77,21 +92,31 @@ class Shown:
 
         :param confirmed_by: version by which it was claimed, where that is known
         """
-        facts = self._nodes.digest(uuid)
-        record = self._nodes.get(uuid)
-        if record is None or not isinstance(facts, host_facts.HostFacts):
+        at = self._node(uuid)
+        if at is None:
             return Counted.NOT
-        at = _Node(facts, record.version)
         since = self._there_since(at, consumer, share)
         if since is not None:
             before, all_of_them = self._expected(at)
-            if since < at.version and facts.num_instances >= before:
+            if since < at.version and at.facts.num_instances >= before:
                 return Counted.WHOLE
-            if facts.num_instances >= all_of_them and (confirmed_by or 0) < at.version:
+            if at.facts.num_instances >= all_of_them and (confirmed_by or 0) < at.version:
                 return Counted.LIKELY
         if self._comes(at, consumer):
             return Counted.WHOLE if claim_facts.stays(share) else Counted.COMING
         return Counted.NOT
+
+    def _node(self, uuid: str) -> _Node | None:
+        known, at = self._last
+        if known == uuid:
+            return at
+        facts = self._nodes.digest(uuid)
+        version = self._nodes.version_of(uuid)
+        at = None
+        if version is not None and isinstance(facts, host_facts.HostFacts):
+            at = _Node(facts, version)
+        self._last = (uuid, at)
+        return at
 
     def _there_since(self, at: _Node, consumer: str, share: model.NodeShare) -> int | None:
         """Return the version of the instance that names a node; None for none."""
@@ -119,16 +144,21 @@ class Shown:
         Two reporters may publish a node's row of before, after they published
         the instance: then it counts fewer than it should.
         """
-        place = (at.facts.cell, at.facts.host)
-        several = len(self._nodes.lookup("cell_host", *place)) > 1
-        before = all_of_them = 0
-        for record in map(self._instances.get, self._instances.lookup("cell_host", *place)):
-            if record is None:
-                continue
-            if not several or record.state["row"].get("node") == at.facts.node:
+        if at.expected is None:
+            place = (at.facts.cell, at.facts.host)
+            several = len(self._nodes.lookup("cell_host", *place)) > 1
+            before = all_of_them = 0
+            for key in self._instances.lookup("cell_host", *place):
+                if several and not self._is_of(at, key):
+                    continue
                 all_of_them += 1
-                before += record.version < at.version
-        return before, all_of_them
+                before += (self._instances.version_of(key) or 0) < at.version
+            at.expected = before, all_of_them
+        return at.expected
+
+    def _is_of(self, at: _Node, key: str) -> bool:
+        record = self._instances.get(key)
+        return record is not None and record.state["row"].get("node") == at.facts.node
 
     def _comes(self, at: _Node, consumer: str) -> bool:
         for key in self._migrations.lookup("instance", consumer):
@@ -137,12 +167,6 @@ class Shown:
                 if _names(record.state, at.facts):
                     return True
         return False
-
-
-@attrs.frozen
-class _Node:
-    facts: host_facts.HostFacts
-    version: int
 
 
 def _names(state: Mapping[str, Any], facts: host_facts.HostFacts) -> bool:

@@ -83,6 +83,7 @@ class _PatientEngine:
         self.lock = inner.lock
         self.frame = inner.frame
         self.put = inner.put
+        self.amend = inner.amend
         self.remove = inner.remove
         self.set_aggregates = inner.set_aggregates
         #: How long nobody reported, seconds.

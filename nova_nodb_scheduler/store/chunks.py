@@ -55,6 +55,7 @@ class Chunk:
         "payloads",
         "places",
         "revisions",
+        "size_bytes",
         "versions",
     )
 
@@ -88,6 +89,8 @@ class Chunk:
             )
             for column in columns
         ]
+        #: Bytes that a copy moves: arrays and pointers, not what these point to.
+        self.size_bytes = self._measured()
 
     def copy(self, generation: int) -> Chunk:
         """Return an equal chunk that the given generation may write to."""
@@ -104,11 +107,10 @@ class Chunk:
         twin.absent = {position: flags.copy() for position, flags in self.absent.items()}
         twin.digests = self.digests.copy()
         twin.arrays = [array.copy() for array in self.arrays]
+        twin.size_bytes = self.size_bytes
         return twin
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that a copy moves: arrays and pointers, not what these point to."""
+    def _measured(self) -> int:
         return (
             self.live.nbytes
             + self.revisions.nbytes
@@ -163,5 +165,6 @@ class Chunk:
             wider[:, : array.shape[1]] = array
             moved = array.nbytes
             self.arrays[position] = array = wider
+            self.size_bytes = self._measured()
         array[offset] = np.frombuffer(bits.to_bytes(array.shape[1] * 8, "little"), "<u8")
         return moved

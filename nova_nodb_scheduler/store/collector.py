@@ -28,12 +28,17 @@ _settled_at: float | None = None
 
 
 @contextlib.contextmanager
-def at_rest() -> Iterator[None]:
+def at_rest(*, loading: bool = False) -> Iterator[None]:
     """Keep the collector from running meanwhile, unless it is off anyway.
 
     Cycles that others make meanwhile wait until it is on again, so whoever takes
     this does a bounded piece of work. Threads may overlap: who found the collector
     on puts it on again, which is early for the other and never late.
+
+    :param loading: this is one of many pieces that all stay: what lives is taken
+        out of the collector's sight until :func:`settle`, or else each piece would
+        have it walk over those before. A process that never settles keeps what
+        cycles lived at a load
     """
     if not gc.isenabled():
         yield
@@ -42,6 +47,8 @@ def at_rest() -> Iterator[None]:
     try:
         yield
     finally:
+        if loading:
+            gc.freeze()
         gc.enable()
 
 

@@ -87,8 +87,9 @@ class Contents:
             offsets = [rows_here[at] % chunks.CHUNK_ROWS for at in places]
             self.indexes.lead(chunk, offsets, places, number * chunks.CHUNK_ROWS, page)
             self._write(chunk, offsets, places, page)
-            chunk.revisions[offsets] = revisions[places]
-            chunk.versions[offsets] = versions[places]
+            here, there = _index(offsets), _index(places)
+            chunk.revisions[here] = revisions[there]
+            chunk.versions[here] = versions[there]
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
                     self.indexes.index(chunk, offset, keys[at], page.index_values[at])
@@ -114,14 +115,15 @@ class Contents:
         places: Sequence[int],
         page: layout.Page,
     ) -> None:
+        here, there = _index(offsets), _index(places)
         for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True)):
             if kind is namespaces.Kind.BITS:
                 for offset, at in zip(offsets, places, strict=True):
                     self._put_bits(chunk, offset, position, values[at])
             else:
-                chunk.arrays[position][offsets] = values[places]
+                chunk.arrays[position][here] = values[there]
         for column, flags in page.absent.items():
-            chunk.absent[column][offsets] = flags[places]
+            chunk.absent[column][here] = flags[there]
 
     def _put_bits(
         self, chunk: chunks.Chunk, offset: int, position: int, texts: tuple[str, ...]
@@ -145,3 +147,8 @@ class Contents:
                 key = chunk.keys[offset]
                 if key is not None and key not in keys:
                     yield key, number * chunks.CHUNK_ROWS + offset
+
+
+def _index(places: Sequence[int]) -> Any:
+    """Return what NumPy takes quickest for some places: of one, as in most changes, a number."""
+    return places[0] if len(places) == 1 else np.array(places, np.intp)

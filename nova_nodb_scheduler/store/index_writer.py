@@ -58,8 +58,8 @@ class IndexWriter:
         for column, transient_entries in self._led.items():
             entries = transient_entries.open()
             formers = _codes_of(chunk, column, offsets)
-            codes = page.cells[column][places].tolist()
-            flags = page.absent[column][places].tolist()
+            codes = map(page.cells[column].item, places)
+            flags = map(page.absent[column].item, places)
             for offset, former, code, lacking in zip(offsets, formers, codes, flags, strict=True):
                 present = None if lacking else code
                 if former != present:
@@ -117,6 +117,8 @@ def _codes_of(chunk: chunks.Chunk, column: int, offsets: Sequence[int]) -> list[
     """Return the codes rows have in a column; None for rows that are free or lack the value."""
     if not chunk.live_count:
         return [None] * len(offsets)  # as nearly always in a first load
-    without = (chunk.absent[column] | ~chunk.live)[offsets].tolist()
-    codes = chunk.arrays[column][offsets].tolist()
-    return [None if none else code for none, code in zip(without, codes, strict=True)]
+    live, absent, codes = chunk.live, chunk.absent[column], chunk.arrays[column]
+    return [
+        codes.item(offset) if live.item(offset) and not absent.item(offset) else None
+        for offset in offsets
+    ]

@@ -132,6 +132,14 @@ class NamespaceView:
             self._decode,
         )
 
+    def version_of(self, key: str) -> int | None:
+        """Return the version of a record's last write; None where there is no record."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, chunks.CHUNK_ROWS)
+        return self._chunks[number].versions.item(offset)
+
     def lookup(self, index: str, *values: str) -> tuple[str, ...]:
         """Return the sorted keys of records with exactly these values.
 

@@ -103,7 +103,7 @@ class Rebuild:
         reading = self._reading
         if reading is None:
             raise RuntimeError("no snapshot was begun")
-        with collector.at_rest():
+        with collector.at_rest(loading=True):
             page = next(reading.pages, None)
             if page is None:
                 return self._end(reading)

@@ -183,6 +183,10 @@ class Feed:
         self.fed.append(facts.uuid)
         self.frame.put(facts)
 
+    def amend(self, row, *news, **provider):
+        self.fed.append(self.frame.place(row).uuid)
+        self.frame.amend(row, *news, **provider)
+
     def remove(self, uuid):
         self.fed.append(uuid)
         self.frame.remove(uuid)

@@ -53,3 +53,29 @@ class TestSettle(unittest.TestCase):
         kept = [_Node() for _ in range(100)]
         collector.settle()
         self.assertLess(gc.get_freeze_count(), frozen + len(kept))
+
+
+class TestAtRest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.addCleanup(gc.collect)
+        self.addCleanup(gc.unfreeze)
+
+    def test_nothing_is_looked_at_meanwhile_and_it_goes_on_behind(self) -> None:
+        with collector.at_rest():
+            self.assertFalse(gc.isenabled())
+            with collector.at_rest():
+                pass
+            self.assertFalse(gc.isenabled())
+        self.assertTrue(gc.isenabled())
+
+    def test_pieces_of_a_load_are_out_of_sight_behind_it(self) -> None:
+        gc.unfreeze()
+        with collector.at_rest():
+            node = _Node()
+        self.assertEqual(0, gc.get_freeze_count())
+        with collector.at_rest(loading=True):
+            seen = node.tie()
+        self.assertGreater(gc.get_freeze_count(), 10_000)
+        del node
+        gc.collect()
+        self.assertIsNotNone(seen())
