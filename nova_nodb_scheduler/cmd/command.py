@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +19,18 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import configuration
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """Fills each paragraph of a description by itself; indented lines stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            textwrap.indent(part, indent)
+            if part.startswith(" ")
+            else super(_Paragraphs, self)._fill_text(part, width, indent)
+            for part in inspect.cleandoc(text).split("\n\n")
+        )
+
+
 class Command(command.Command):  # type: ignore[misc]
     """A command that prints a table, or with ``--json`` one JSON document.
 
@@ -26,6 +40,7 @@ class Command(command.Command):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add ``--json``."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.formatter_class = _Paragraphs
         parser.add_argument(
             "--json", action="store_true", help="print one JSON document instead of tables"
         )

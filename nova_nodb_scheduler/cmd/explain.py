@@ -27,8 +27,11 @@ class Explain(asking.AskingCommand):
 
     Exit status: 0 if all servers would find a host, else 1.
 
-    Examples: explain --server 3f2a7c5e-...; explain --flavor m1.large --count 20;
-    explain --flavor m1.large --image-property hw_architecture=aarch64 --host compute7
+    Examples:
+
+      explain --server 3f2a7c5e-6d1b-4c0e-9a57-2f8e0b7d4c11
+      explain --flavor m1.large --count 20
+      explain --flavor m1.large --image-property hw_architecture=aarch64 --host compute7
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
