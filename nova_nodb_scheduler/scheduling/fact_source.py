@@ -85,27 +85,30 @@ class FactSource(whereabouts.Whereabouts):
         :param aggregates: uuids of aggregates by host name
         :raises InvalidRecord: a record is not as Nova writes it
         """
-        node: host_facts.HostFacts | errors.InvalidRecord | None = self._nodes.digest(uuid)
-        if node is None:
+        found = self._node(uuid)
+        if found is None:
             return None
-        if isinstance(node, errors.InvalidRecord):
-            raise node
-        service = self.services.of_host(node.cell, node.host)
         unshown = self.unshown(uuid)
-        claimed: dict[str, Any] = _counts(node, unshown)
-        return attrs.evolve(
-            node,
-            **claimed,
-            cpu_allocation_ratio=node.cpu_allocation_ratio or self._ratios.cpu,
-            ram_allocation_ratio=node.ram_allocation_ratio or self._ratios.ram,
-            disk_allocation_ratio=node.disk_allocation_ratio or self._ratios.disk,
-            has_service=service.has_service,
-            disabled=service.disabled,
-            forced_down=service.forced_down,
-            last_seen_seconds=service.last_seen_seconds,
-            aggregates=aggregates(node.host),
-            provider=self.provider(uuid, unshown),
-        )
+        found.update(_counts(found, unshown))
+        for name, default in attrs.asdict(self._ratios).items():
+            found[f"{name}_allocation_ratio"] = found[f"{name}_allocation_ratio"] or default
+        found.update(attrs.asdict(self.services.of_host(found["cell"], found["host"])))
+        found["aggregates"] = aggregates(found["host"])
+        found["provider"] = self.provider(uuid, unshown)
+        return host_facts.HostFacts(**found)
+
+    def _node(self, uuid: str) -> dict[str, Any] | None:
+        """Return what a compute node's own record says, by names of HostFacts; None for no node.
+
+        :raises InvalidRecord: the record is not as Nova writes it
+        """
+        kept = self._nodes.kept_digest(uuid)
+        names = self._nodes.texts(uuid, *kept_nodes.NAMES)
+        if names is None:
+            return None
+        if isinstance(kept, errors.InvalidRecord):
+            raise kept
+        return kept_nodes.fields(uuid, kept, names)
 
     # -- claims -------------------------------------------------------------------
 
@@ -142,9 +145,12 @@ class FactSource(whereabouts.Whereabouts):
         return claim_facts.unshown(claims, allocations, uncounted)
 
     def counts(self, uuid: str, unshown: claim_facts.Unshown) -> Mapping[str, int]:
-        """Return the facts of a node that claims change, by name."""
-        node = self._nodes.digest(uuid)
-        return _counts(node, unshown) if isinstance(node, host_facts.HostFacts) else {}
+        """Return the facts of a node that claims change, by name.
+
+        :raises InvalidRecord: the node's record is not as Nova writes it
+        """
+        node = self._node(uuid)
+        return {} if node is None else _counts(node, unshown)
 
     # -- providers ----------------------------------------------------------------
 
@@ -258,16 +264,19 @@ class Present:
         return () if self.source is None else self.source.locate(uuid)
 
 
-def _counts(node: host_facts.HostFacts, unshown: claim_facts.Unshown) -> dict[str, int]:
-    """Return what Nova's HostState would have once the claims were consumed from it."""
+def _counts(node: Mapping[str, Any], unshown: claim_facts.Unshown) -> dict[str, int]:
+    """Return what Nova's HostState would have once the claims were consumed from it.
+
+    :param node: facts by name
+    """
     share = unshown.share
     return {
-        "free_ram_mb": node.free_ram_mb - share.memory_mb,
-        "free_disk_mb": node.free_disk_mb - share.disk_gb * 1024,
-        "vcpus_used": node.vcpus_used + share.vcpus,
-        "num_instances": node.num_instances + share.instances,
-        "num_io_ops": node.num_io_ops + share.io_operations,
-        "pci_free": max(0, node.pci_free - unshown.devices),
+        "free_ram_mb": node["free_ram_mb"] - share.memory_mb,
+        "free_disk_mb": node["free_disk_mb"] - share.disk_gb * 1024,
+        "vcpus_used": node["vcpus_used"] + share.vcpus,
+        "num_instances": node["num_instances"] + share.instances,
+        "num_io_ops": node["num_io_ops"] + share.io_operations,
+        "pci_free": max(0, node["pci_free"] - unshown.devices),
     }
 
 

@@ -12,10 +12,14 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 
 from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.scheduling import host_facts, plain_columns
+
+#: Columns of compute_nodes with what a node is called: its cell, host and own name.
+NAMES = ("cell", "host", "hypervisor_hostname")
 
 _RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
 _NUMBERS = (*plain_columns.REPORTED, *_RATIOS)
@@ -60,17 +64,22 @@ def restore(key: str, kept: Any, text: Callable[[str], str]) -> Any:
     """
     if type(kept) is not bytes:
         return kept
+    return host_facts.HostFacts(**fields(key, kept, tuple(map(text, NAMES))))
+
+
+def fields(key: str, kept: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return a node's facts by name, of what :func:`keep` returned.
+
+    :param names: texts of :data:`NAMES`
+    """
+    if type(kept) is not bytes:
+        found: dict[str, Any] = attrs.asdict(kept, recurse=False)
+        return found
     *numbers, _instances, updated = _FORM.unpack(kept)
-    facts: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
-    return host_facts.HostFacts(
-        uuid=key,
-        cell=text("cell"),
-        host=text("host"),
-        node=text("hypervisor_hostname"),
-        updated=updated,
-        has_service=False,
-        **facts,
-    )
+    found = dict(zip(_NUMBERS, numbers, strict=True))
+    found["cell"], found["host"], found["node"] = names
+    found.update(uuid=key, updated=updated, has_service=False)
+    return found
 
 
 def instances(kept: Any) -> str | None:

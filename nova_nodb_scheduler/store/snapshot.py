@@ -175,10 +175,10 @@ class NamespaceView:
         for row in indexes.lookup(self._led[columns[-1]], leading):
             number, offset = divmod(row, chunks.CHUNK_ROWS)
             chunk = self._chunks[number]
-            if all(
-                chunk.arrays[column][offset] == code and not chunk.absent[column][offset]
-                for column, code in zip(columns[:-1], codes, strict=False)
-            ):
+            for column, code in zip(columns[:-1], codes, strict=False):
+                if chunk.arrays[column].item(offset) != code or chunk.absent[column].item(offset):
+                    break
+            else:
                 found.append(chunk.keys[offset] or "")
         return tuple(sorted(found))
 
@@ -217,13 +217,15 @@ class NamespaceView:
         chunk = self._chunks[number]
         if position in self._layout.by_text:
             return chunk.index_values[offset][self._layout.by_text.index(position)]
-        columns = self._layout.by_column.get(position, ())
-        if any(chunk.absent[column][offset] for column in columns):
-            return None
+        for column in self._layout.by_column.get(position, ()):
+            if chunk.absent[column].item(offset):
+                return None
         return tuple(
-            self._vocabularies[column].text(int(chunk.arrays[column][offset]))
-            for column in self._layout.index_columns[position]
-            if column is not None
+            [
+                self._vocabularies[column].text(chunk.arrays[column].item(offset))
+                for column in self._layout.index_columns[position]
+                if column is not None
+            ]
         )
 
     def digest(self, key: str) -> Any:
@@ -238,6 +240,18 @@ class NamespaceView:
         if form is None:
             return kept
         return form.restore(key, kept, lambda name: self._text(chunk, offset, name))
+
+    def texts(self, key: str, *names: str) -> tuple[str, ...] | None:
+        """Return what stands in some CATEGORY columns of a record; None where there is none.
+
+        :raises KeyError: no such column
+        """
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        return tuple([self._text(chunk, offset, name) for name in names])
 
     def _text(self, chunk: chunks.Chunk, offset: int, name: str) -> str:
         position = self._position("column", name, self._layout.column_positions)
