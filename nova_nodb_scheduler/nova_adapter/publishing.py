@@ -50,13 +50,17 @@ class RowPublisher:
         self._publisher = publisher
         self._scopes = scopes
 
-    def publish(self, batch: Collection[dirty_module.Dirty]) -> Published:
+    def publish(
+        self, batch: Collection[dirty_module.Dirty], heard_before: str | None = None
+    ) -> Published:
         """Read the rows of a batch and bring their records up to date.
 
+        :param heard_before: heartbeats of before then (ISO 8601, UTC) need no
+            reporter any more, see :func:`swept_liveness`
         :raises BackendUnavailable: all of the batch stays dirty
         """
         scope_of = {dirty.key: dirty.scope for dirty in batch}
-        rows = _Rows(self._scopes, scope_of)
+        rows = _Rows(self._scopes, scope_of, heard_before)
         report = self._publisher.publish(
             {key: rows.compute(key) for key in scope_of}, refresh=rows.refresh
         )
@@ -102,10 +106,14 @@ class _Rows:
     """The rows of one batch, read anew in each round."""
 
     def __init__(
-        self, scopes: scopes_module.Scopes, scope_of: Mapping[records.RecordKey, str]
+        self,
+        scopes: scopes_module.Scopes,
+        scope_of: Mapping[records.RecordKey, str],
+        heard_before: str | None,
     ) -> None:
         self._scopes = scopes
         self._scope_of = scope_of
+        self._heard_before = heard_before
         self._states: dict[records.RecordKey, tables.State] = {}
         self.unreadable: frozenset[records.RecordKey] = frozenset()
 
@@ -150,7 +158,7 @@ class _Rows:
                 elsewhere = current is not None and self._belongs_elsewhere(key, current)
                 return publisher_module.UNCHANGED if elsewhere else publisher_module.DELETE
             if key.namespace == namespaces.SERVICE_LIVENESS.name:
-                return swept_liveness(wanted, current)
+                return swept_liveness(wanted, current, self._heard_before)
             return wanted
 
         return state
@@ -163,12 +171,16 @@ class _Rows:
 
 
 def swept_liveness(
-    row: Mapping[str, Any], current: Mapping[str, Any] | None
+    row: Mapping[str, Any], current: Mapping[str, Any] | None, heard_before: str | None = None
 ) -> Mapping[str, Any] | publisher_module.Outcome:
     """Bring liveness up to a row that a sweep read.
 
     A heartbeat may be in a reporter's queue at this moment: counts that differ
     by one are left to it, otherwise it would be taken for an unreported one.
+
+    :param heard_before: so long before the sweep began that no queue holds what
+        was heard then: nobody reported it, and whatever else nobody reported
+        until then the sweep makes good
     """
     count = int(row["report_count"])
     seen_up = row["last_seen_up"]
@@ -181,7 +193,10 @@ def swept_liveness(
             "unreported": 0,
             "last_seen_up": seen_up,
         }
-    if count <= int(current["report_count"]) + 1:
+    more = count - int(current["report_count"])
+    if more > 0 and heard_before is not None and seen_up is not None and seen_up < heard_before:
+        return _with_count({**current, "base": int(current["base"]) + more}, count, 0, seen_up)
+    if more <= 1:
         return publisher_module.UNCHANGED
     return _with_count(current, count, 0, seen_up)
 

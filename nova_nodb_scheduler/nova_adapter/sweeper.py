@@ -9,6 +9,7 @@ that it is safe beside live writes.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import threading
 import time
@@ -57,6 +58,11 @@ class Swept:
     rows: int
     repaired: dict[str, int]
     seconds: float
+
+
+#: No heartbeat waits longer in a reporter's queue, whatever clock dated it; if one
+#: did, it is counted once more and nothing is missed.
+_QUEUED_SECONDS = 60.0
 
 
 class SweepStopped(Exception):
@@ -109,10 +115,11 @@ class Sweeper:
         noted = self._unreported_by_service(scope)
         self._unpublishable = set()
         began_at = self._synchronizer.now_seconds()
+        heard_before = _iso(began_at - _QUEUED_SECONDS)
         epoch = self._synchronizer.head().epoch
         rows, repaired = 0, {}
         for table in tables.tables_of(scope):
-            seen, changed = self._walk(scope, table, stop, progress)
+            seen, changed = self._walk(scope, table, stop, progress, heard_before)
             rows += len(seen)
             extra = self._drop_extra(scope, table, seen, stop)
             repaired[table.namespace] = changed + extra
@@ -152,6 +159,7 @@ class Sweeper:
         table: tables.Table,
         stop: threading.Event,
         progress: Callable[[Progress], None],
+        heard_before: str,
     ) -> tuple[set[str], int]:
         seen: set[str] = set()
         after = changed = 0
@@ -160,7 +168,7 @@ class Sweeper:
             after, keys = table.page(context, scope, after, self._page_rows)
             if not keys:
                 return seen, changed
-            changed += self._publish(scope, table.namespace, keys)
+            changed += self._publish(scope, table.namespace, keys, heard_before)
             seen.update(keys)
             progress(Progress(table.namespace, len(seen), changed))
             if stop.wait(self._pause_seconds):
@@ -200,9 +208,11 @@ class Sweeper:
             for cell in self._scopes.all_cells()
         )
 
-    def _publish(self, scope: str, namespace: str, keys: list[str]) -> int:
+    def _publish(
+        self, scope: str, namespace: str, keys: list[str], heard_before: str | None = None
+    ) -> int:
         batch = [dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys]
-        published = self._rows.publish(batch)
+        published = self._rows.publish(batch, heard_before)
         # One record that cannot be written must not hide what comes behind it.
         self._unpublishable.update(map(str, published.rejected))
         unread = published.failed - published.rejected
@@ -241,3 +251,7 @@ class SweepIncomplete(Exception):
 def namespaces_by_name() -> dict[str, namespaces_model.Namespace]:
     """Return the built-in namespaces by name."""
     return {namespace.name: namespace for namespace in namespaces.BUILT_IN}
+
+
+def _iso(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(tzinfo=None).isoformat()

@@ -10,10 +10,12 @@ import threading
 import time
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
 from nova.db.main import api as main_db
+from oslo_utils import timeutils
 
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import reporter, reporting, tables
@@ -22,6 +24,8 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
 from tests.functional.nova_adapter import cloud
+
+_LONG = datetime.timedelta(minutes=5)
 
 
 class _Counting(MemorySynchronizer):
@@ -495,6 +499,23 @@ class UnreportedTest(ReporterCase):
         # in what it had walked before.
         self.sweep(cloud.CELL1)
         self.assertEqual(0, self.unreported())
+
+    def test_a_sweep_makes_good_what_was_heard_long_before_it(self) -> None:
+        for heartbeats in (1, 3):
+            with mock.patch.object(
+                timeutils, "utcnow", autospec=True, return_value=timeutils.utcnow() - _LONG
+            ):
+                for _ in range(heartbeats):
+                    self.beat(None)
+            self.sweep(cloud.CELL1)
+            self.assertEqual(0, self.unreported())
+            self.beat(0)
+            self.pair[0].flush()
+            self.assertEqual(0, self.unreported())
+        self.beat(None)
+        self.beat(0)
+        self.pair[0].flush()
+        self.assertEqual(1, self.unreported())
 
     def test_a_sweep_beside_a_heartbeat_in_a_queue_counts_nothing(self) -> None:
         self.beat(0)
