@@ -141,8 +141,8 @@ class Contest:
     def _wait_swept(self, scene: measuring.Scene) -> None:
         """Fill Placement's mirror, and wait until it and the cell are proved.
 
-        With a scheduler that is not measured: the conductor sweeps its cell, and the scheduler
-        compares the mirror with Placement.
+        With a scheduler that is not measured: the conductor sweeps its cell, twice where stock
+        wrote before, and the scheduler compares the mirror with Placement.
         """
         self._say(f"{self._hosts} hosts: the mirror of Placement is filled")
         started = time.monotonic()
@@ -152,6 +152,7 @@ class Contest:
         started = time.monotonic()
         with self._scheduler(options.PLUGIN) as probe:
             self._begin(probe, scene, mirror_seconds=_MIRROR_SECONDS)
+            probe.ask("wait_reported", _READY_SECONDS, seconds=_MIRROR_SECONDS)
         self._log(f"{self._hosts} hosts: proved after {time.monotonic() - started:.0f} s")
         time.sleep(_SETTLE_SECONDS)
 

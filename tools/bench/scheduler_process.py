@@ -198,6 +198,21 @@ class Scheduler:
                 return left
             time.sleep(_POLL_SECONDS)
 
+    def wait_reported(self, seconds: float) -> int:
+        """Wait until a sweep made good all heartbeats that no reporter saw; returns how many are
+        left.
+
+        Those of stock's turn on the same data: its conductor reports nothing.
+        """
+        from nova_nodb_scheduler.nova_adapter import proof
+
+        deadline = time.monotonic() + seconds
+        while True:
+            left = sum(proof.unreported_by_cell(self._manager.nodb.store.snapshot()).values())
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(_POLL_SECONDS)
+
     def rest(self, seconds: float) -> None:
         """Do nothing for a while; what runs beside requests goes on."""
         time.sleep(seconds)
@@ -250,7 +265,16 @@ def _without_instances(conf: Any) -> None:
 def main() -> None:
     """Serve the parent: scheduler_process CONFIG_FILE."""
     scheduler = Scheduler(sys.argv[1])
-    names = ("begin", "run", "wait_unclaimed", "rest", "state", "fallbacks", "stop")
+    names = (
+        "begin",
+        "run",
+        "wait_unclaimed",
+        "wait_reported",
+        "rest",
+        "state",
+        "fallbacks",
+        "stop",
+    )
     serving.serve({"ready": lambda: True, **{name: getattr(scheduler, name) for name in names}})
 
 
