@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -52,9 +52,11 @@ class Listing:
     providers: int
 
     @classmethod
-    def of(cls, answer: Sequence[Mapping[str, Any]]) -> Listing:
+    def of(cls, answer: Iterable[Mapping[str, Any]]) -> Listing:
         trees: dict[str, list[Provider]] = {}
+        providers = 0
         for item in answer:
+            providers += 1
             root = item.get("root_provider_uuid") or item["uuid"]
             trees.setdefault(root, []).append(
                 Provider(
@@ -65,7 +67,7 @@ class Listing:
                     item.get("parent_provider_uuid"),
                 )
             )
-        return cls(trees, len(answer))
+        return cls(trees, providers)
 
     def in_tree(self, root: str) -> Sequence[Provider]:
         """Return a tree's members, empty where it is not listed."""
