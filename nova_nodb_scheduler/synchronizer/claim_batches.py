@@ -137,7 +137,7 @@ class ClaimBatches:
     ) -> dict[str, Answer]:
         """Claim for each consumer by itself; answers by consumer.
 
-        Nothing of an answer other than Held and Doubt stands.
+        Of an answer other than Held and Doubt nothing stands that this call took.
         """
         ids = {claim.consumer: self._make_id() for claim in wanted}
         answers: dict[str, Answer] = {
@@ -186,7 +186,7 @@ class ClaimBatches:
         if not isinstance(found, record_editor.Edited):
             return doubt
         if isinstance(found.answer, model.Gone):
-            self.release([doubt.held])
+            self._give_back([doubt.held], claim_id.__eq__)
             return found.answer
         answers: dict[str, Answer] = {
             claim.consumer: attrs.evolve(doubt.held, granted=found.answer)

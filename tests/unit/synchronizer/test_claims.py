@@ -3,6 +3,7 @@
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, group_claims, records
+from nova_nodb_scheduler.synchronizer import claim_batches, group_places
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.testing import conformance_claims
 from nova_nodb_scheduler.testing.conformance_claims import base as conformance_claims_base
@@ -49,6 +50,29 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
         with self.assertRaises(errors.BackendUnavailable):
             scheduler.join(group, conformance_claims_base.claim("a", "one"))
         self.assertEqual({}, other.groups.read("group").members)
+
+    def test_a_claim_found_gone_leaves_the_place_of_another_scheduler(self):
+        # Both were asked for the same server: the conductor's call had timed out.
+        owner, late = self.scheduler("owner"), self.scheduler("late")
+        group = group_claims.Group("group", group_claims.Policy.AFFINITY)
+        wanted = conformance_claims_base.claim("a", "one")
+        granted = owner.join(group, wanted)
+        write = late.client.write
+
+        def claims_in_doubt(batch, *, atomic=False):
+            if batch[0].key.namespace != "claims":
+                return write(batch, atomic=atomic)
+            late.client.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
+            return [records.WriteResult(records.Verdict.UNKNOWN)]
+
+        view = claim_batches.View(late.client.head(), conformance_claims_base.fits)
+        late.client.write = claims_in_doubt
+        place = group_places.GroupView(group, {})
+        doubt = late.batches.take([wanted], view, place)["a"]
+        self.assertIsInstance(doubt, claim_batches.Doubt)
+        late.client.write = write
+        self.assertIsInstance(late.batches.settle(doubt, view), claims.Gone)
+        self.assertIsInstance(owner.groups.confirm(granted), claims.Granted)
 
     def test_a_write_that_may_stand_is_unknown_even_if_a_later_one_lost(self):
         scheduler, other = self.scheduler("one"), self.scheduler("other")
