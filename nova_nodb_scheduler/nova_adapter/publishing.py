@@ -55,8 +55,7 @@ class RowPublisher:
     ) -> Published:
         """Read the rows of a batch and bring their records up to date.
 
-        :param heard_before: heartbeats of before then (ISO 8601, UTC) need no
-            reporter any more, see :func:`swept_liveness`
+        :param heard_before: see :func:`swept_liveness`; ISO 8601, UTC
         :raises BackendUnavailable: all of the batch stays dirty
         """
         scope_of = {dirty.key: dirty.scope for dirty in batch}
@@ -178,9 +177,7 @@ def swept_liveness(
     A heartbeat may be in a reporter's queue at this moment: counts that differ
     by one are left to it, otherwise it would be taken for an unreported one.
 
-    :param heard_before: so long before the sweep began that no queue holds what
-        was heard then: nobody reported it, and whatever else nobody reported
-        until then the sweep makes good
+    :param heard_before: what was heard before then waits in no queue any more
     """
     count = int(row["report_count"])
     seen_up = row["last_seen_up"]
@@ -193,12 +190,15 @@ def swept_liveness(
             "unreported": 0,
             "last_seen_up": seen_up,
         }
-    more = count - int(current["report_count"])
-    if more > 0 and heard_before is not None and seen_up is not None and seen_up < heard_before:
-        return _with_count({**current, "base": int(current["base"]) + more}, count, 0, seen_up)
-    if more <= 1:
+    queued = 0 if is_before(seen_up, heard_before) else 1
+    if count <= int(current["report_count"]) + queued:
         return publisher_module.UNCHANGED
     return _with_count(current, count, 0, seen_up)
+
+
+def is_before(seen_up: str | None, moment: str | None) -> bool:
+    """Tell whether a service was heard of last before a moment; both ISO 8601 texts in UTC."""
+    return seen_up is not None and moment is not None and seen_up < moment
 
 
 def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:

@@ -60,8 +60,8 @@ class Swept:
     seconds: float
 
 
-#: No heartbeat waits longer in a reporter's queue, whatever clock dated it; if one
-#: did, it is counted once more and nothing is missed.
+#: What was heard so long before a sweep waits in no reporter's queue, but one's that is
+#: cut off; its cell is doubted for that. Told late, it hides one that nobody reported.
 _QUEUED_SECONDS = 60.0
 
 
@@ -104,8 +104,8 @@ class Sweeper:
     ) -> Swept:
         """Walk all tables of a scope, then say so in its record of namespace ``cells``.
 
-        Heartbeats that were unreported when the walk began are settled by it;
-        what came later is not.
+        Heartbeats that were unreported when the walk began are settled by it, and
+        those that it found and that were heard a minute before; what came later is not.
 
         :param by: who sweeps, for operators
         :raises SweepStopped: ``stop`` was set; a later sweep begins anew
@@ -123,6 +123,7 @@ class Sweeper:
             rows += len(seen)
             extra = self._drop_extra(scope, table, seen, stop)
             repaired[table.namespace] = changed + extra
+        noted.update(self._unreported_by_service(scope, heard_before))
         if noted:
             self._rows.settle_heartbeats(noted)
         state = {
@@ -144,13 +145,20 @@ class Sweeper:
         """Sum the heartbeats of a cell that no reporter saw."""
         return sum(self._unreported_by_service(scope).values())
 
-    def _unreported_by_service(self, scope: str) -> dict[str, int]:
+    def _unreported_by_service(self, scope: str, before: str | None = None) -> dict[str, int]:
+        """Return how many of each service nobody reported.
+
+        :param before: only of services that were heard of last before then
+        """
         if scope == scopes_module.API:
             return {}
         return {
             record.key.key: int(state["unreported"])
             for record, state in self._read(namespaces.SERVICE_LIVENESS)
-            if state is not None and state.get("cell") == scope and int(state["unreported"]) > 0
+            if state is not None
+            and state.get("cell") == scope
+            and int(state["unreported"]) > 0
+            and (before is None or publishing.is_before(state.get("last_seen_up"), before))
         }
 
     def _walk(

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 from unittest import mock
 
+import attrs
 import hypothesis
 from hypothesis import strategies as st
 from nova.db.main import api as main_db
@@ -500,22 +501,49 @@ class UnreportedTest(ReporterCase):
         self.sweep(cloud.CELL1)
         self.assertEqual(0, self.unreported())
 
-    def test_a_sweep_makes_good_what_was_heard_long_before_it(self) -> None:
-        for heartbeats in (1, 3):
-            with mock.patch.object(
-                timeutils, "utcnow", autospec=True, return_value=timeutils.utcnow() - _LONG
-            ):
-                for _ in range(heartbeats):
-                    self.beat(None)
-            self.sweep(cloud.CELL1)
-            self.assertEqual(0, self.unreported())
-            self.beat(0)
-            self.pair[0].flush()
-            self.assertEqual(0, self.unreported())
+    def beat_long_ago(self, times: int) -> None:
+        """Beat through a stock conductor."""
+        past = timeutils.utcnow() - _LONG
+        with mock.patch.object(timeutils, "utcnow", autospec=True, return_value=past):
+            for _ in range(times):
+                self.beat(None)
+
+    def test_a_sweep_that_does_not_reach_its_end_excuses_nothing(self) -> None:
+        def broken(*_args: Any) -> Any:
+            raise RuntimeError("no such page")
+
+        self.beat_long_ago(1)
+        names = [each.namespace for each in tables.CELL_TABLES]
+        self.assertLess(
+            names.index(namespaces.SERVICE_LIVENESS.name), names.index(namespaces.INSTANCES.name)
+        )
+        cut = tuple(
+            attrs.evolve(each, page=broken) if each.namespace == namespaces.INSTANCES.name else each
+            for each in tables.CELL_TABLES
+        )
+        with mock.patch.object(tables, "CELL_TABLES", cut):
+            self.assertRaises(RuntimeError, self.sweep, cloud.CELL1)
+        self.assertEqual(1, self.unreported())
+        self.sweep(cloud.CELL1)
+        self.assertEqual(0, self.unreported())
+
+    def made_good(self, heartbeats: int) -> None:
+        self.beat_long_ago(heartbeats)
+        self.sweep(cloud.CELL1)
+        self.assertEqual(0, self.unreported())
+        self.beat(0)
+        self.pair[0].flush()
+        self.assertEqual(0, self.unreported())
         self.beat(None)
         self.beat(0)
         self.pair[0].flush()
         self.assertEqual(1, self.unreported())
+
+    def test_a_sweep_makes_good_what_was_heard_long_before_it(self) -> None:
+        self.made_good(1)
+
+    def test_a_sweep_makes_good_several_heartbeats_too(self) -> None:
+        self.made_good(3)
 
     def test_a_sweep_beside_a_heartbeat_in_a_queue_counts_nothing(self) -> None:
         self.beat(0)
