@@ -40,7 +40,9 @@ class Command(command.Command):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add ``--json``."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.formatter_class = _Paragraphs
+        former: Any = parser.formatter_class
+        formatter: Any = type("Formatter", (_Paragraphs, former), {})
+        parser.formatter_class = formatter
         parser.add_argument(
             "--json", action="store_true", help="print one JSON document instead of tables"
         )

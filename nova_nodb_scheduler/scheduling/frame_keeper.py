@@ -157,6 +157,8 @@ class FrameKeeper:
                     self._take_changes(touched, lapsed, claimed, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
+            if not collector.is_settled() and len(self._engine.frame) >= _MANY_HOSTS:
+                self._unsettled = True
         if self._unsettled and collector.settle():
             self._unsettled = False
         return snapshot

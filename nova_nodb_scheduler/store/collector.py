@@ -25,6 +25,7 @@ _LEAST_SECONDS = 60.0
 
 _lock = threading.Lock()
 _settled_at: float | None = None
+_is_settled = True
 
 
 @contextlib.contextmanager
@@ -36,9 +37,8 @@ def at_rest(*, loading: bool = False) -> Iterator[None]:
     on puts it on again, which is early for the other and never late.
 
     :param loading: this is one of many pieces that all stay: what lives is taken
-        out of the collector's sight until :func:`settle`, or else each piece would
-        have it walk over those before. A process that never settles keeps what
-        cycles lived at a load
+        out of the collector's sight until :func:`loaded`, or else each piece would
+        have it walk over those before
     """
     if not gc.isenabled():
         yield
@@ -52,6 +52,19 @@ def at_rest(*, loading: bool = False) -> Iterator[None]:
         gc.enable()
 
 
+def loaded() -> None:
+    """Let the collector see again what was taken out of its sight: a load came to its end."""
+    global _is_settled
+    with _lock:
+        _is_settled = False
+        gc.unfreeze()
+
+
+def is_settled() -> bool:
+    """Return whether nothing was loaded since :func:`settle`."""
+    return _is_settled
+
+
 def settle() -> bool:
     """Take all that lives now out of the collector's sight, after a last look at it.
 
@@ -59,7 +72,7 @@ def settle() -> bool:
     sight first, so a process that loads again keeps no cycles of its former loads.
     Does nothing within a minute of the last call, and returns False.
     """
-    global _settled_at
+    global _settled_at, _is_settled
     with _lock:
         now = time.monotonic()
         if _settled_at is not None and now - _settled_at < _LEAST_SECONDS:
@@ -68,4 +81,5 @@ def settle() -> bool:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        _is_settled = True
         return True

@@ -72,6 +72,8 @@ class Rebuild:
 
     def abandon(self) -> None:
         """Drop the snapshot that is being read, if any; its pages stay in the store."""
+        if self._reading is not None:
+            collector.loaded()
         self._reading = None
 
     def begin(self) -> None:
@@ -105,19 +107,24 @@ class Rebuild:
             raise RuntimeError("no snapshot was begun")
         with collector.at_rest(loading=True):
             page = next(reading.pages, None)
-            if page is None:
-                return self._end(reading)
-            if reading.seen is not None:
-                for record in page:
-                    if record.key.namespace in reading.seen:
-                        reading.seen[record.key.namespace].add(record.key.key)
-            taken = self._intake.take(page)
+            if page is not None:
+                taken = self._take(reading, page)
+        if page is None:
+            return self._end(reading)
         # At once: memory that a whole snapshot took would not be given back.
         while self._store.pack(_PACKED_AT_A_TIME):
             pass
         return taken
 
+    def _take(self, reading: _Reading, page: Sequence[records.Record]) -> intake.Taken:
+        if reading.seen is not None:
+            for record in page:
+                if record.key.namespace in reading.seen:
+                    reading.seen[record.key.namespace].add(record.key.key)
+        return self._intake.take(page)
+
     def _end(self, reading: _Reading) -> records.Cursor:
+        collector.loaded()
         for name, keys in (reading.seen or {}).items():
             # Nothing is remembered of what is dropped: should a page have
             # missed a live record, a sweep brings it back as it was.

@@ -152,7 +152,9 @@ class Contest:
         started = time.monotonic()
         with self._scheduler(options.PLUGIN) as probe:
             self._begin(probe, scene, mirror_seconds=_MIRROR_SECONDS)
-            probe.ask("wait_reported", _READY_SECONDS, seconds=_MIRROR_SECONDS)
+            left = probe.ask("wait_reported", _READY_SECONDS, seconds=_MIRROR_SECONDS)
+        if left:
+            raise RuntimeError(f"{left} heartbeats that nobody reported are left")
         self._log(f"{self._hosts} hosts: proved after {time.monotonic() - started:.0f} s")
         time.sleep(_SETTLE_SECONDS)
 

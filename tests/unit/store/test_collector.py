@@ -79,3 +79,16 @@ class TestAtRest(unittest.TestCase):
         del node
         gc.collect()
         self.assertIsNotNone(seen())
+        collector.loaded()
+        gc.collect()
+        self.assertIsNone(seen())
+
+    def test_a_load_is_to_be_settled(self) -> None:
+        with mock.patch.object(collector, "_settled_at", None):
+            collector.settle()
+            self.assertTrue(collector.is_settled())
+            collector.loaded()
+            self.assertFalse(collector.is_settled())
+            # Within a minute it is put off.
+            self.assertFalse(collector.settle())
+            self.assertFalse(collector.is_settled())
