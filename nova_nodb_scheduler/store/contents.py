@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import (
@@ -86,10 +87,7 @@ class Contents:
             chunk = self.rows.writable(number)
             offsets = [rows_here[at] % chunks.CHUNK_ROWS for at in places]
             self.indexes.lead(chunk, offsets, places, number * chunks.CHUNK_ROWS, page)
-            self._write(chunk, offsets, places, page)
-            here, there = _index(offsets), _index(places)
-            chunk.revisions[here] = revisions[there]
-            chunk.versions[here] = versions[there]
+            self._write(chunk, offsets, places, page, revisions, versions)
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
                     self.indexes.index(chunk, offset, keys[at], page.index_values[at])
@@ -114,8 +112,12 @@ class Contents:
         offsets: Sequence[int],
         places: Sequence[int],
         page: layout.Page,
+        revisions: npt.NDArray[np.int64],
+        versions: npt.NDArray[np.int64],
     ) -> None:
         here, there = _index(offsets), _index(places)
+        chunk.revisions[here] = revisions[there]
+        chunk.versions[here] = versions[there]
         for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True)):
             if kind is namespaces.Kind.BITS:
                 for offset, at in zip(offsets, places, strict=True):
