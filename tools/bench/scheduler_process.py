@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from tools.bench import load as load_module
@@ -190,13 +191,12 @@ class Scheduler:
         if not self._is_plugin:
             return 0
         duty = self._manager.nodb.decisions.claim_duty
-        deadline = time.monotonic() + seconds
-        while True:
+
+        def left() -> int:
             figures = duty.figures()
-            left = int(figures["pending"] + figures["confirmed"])
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(_POLL_SECONDS)
+            return int(figures["pending"] + figures["confirmed"])
+
+        return _wait_for_none(left, seconds)
 
     def wait_reported(self, seconds: float) -> int:
         """Wait until a sweep made good all heartbeats that no reporter saw; returns how many are
@@ -206,12 +206,10 @@ class Scheduler:
         """
         from nova_nodb_scheduler.nova_adapter import proof
 
-        deadline = time.monotonic() + seconds
-        while True:
-            left = sum(proof.unreported_by_cell(self._manager.nodb.store.snapshot()).values())
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(_POLL_SECONDS)
+        store = self._manager.nodb.store
+        return _wait_for_none(
+            lambda: sum(proof.unreported_by_cell(store.snapshot()).values()), seconds
+        )
 
     def rest(self, seconds: float) -> None:
         """Do nothing for a while; what runs beside requests goes on."""
@@ -246,6 +244,16 @@ def _count_candidate_calls() -> collections.Counter[str]:
 
     report.SchedulerReportClient.get_allocation_candidates = counting
     return counted
+
+
+def _wait_for_none(count: Callable[[], int], seconds: float) -> int:
+    """Wait until nothing is counted any more; returns how many are left."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = count()
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_POLL_SECONDS)
 
 
 def _without_instances(conf: Any) -> None:
