@@ -9,6 +9,7 @@ from typing import Any
 from nova_nodb_scheduler.nova_adapter import rows, tables
 from nova_nodb_scheduler.scheduling import claim_facts, claimed, namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import stored_record
 
 COMPUTE_BINARY = "nova-compute"
 
@@ -105,7 +106,7 @@ class Reads:
             and (not node or record.state["row"]["hypervisor_hostname"] == node)
         ]
 
-    def _node(self, record: snapshot_module.StoredRecord) -> Any:
+    def _node(self, record: stored_record.StoredRecord) -> Any:
         def build() -> Any:
             node, numa_topology = rows.compute_node(self._context, record)
             node.nodb_numa_topology = numa_topology
@@ -129,7 +130,7 @@ class Reads:
                     found[host] = self._service(record)
         return found
 
-    def _service(self, record: snapshot_module.StoredRecord) -> Any:
+    def _service(self, record: stored_record.StoredRecord) -> Any:
         liveness = self._liveness.get(record.key)
         liveness_revision = liveness.revision if liveness is not None else 0
         revisions = (self._generation, record.revision, liveness_revision)
@@ -201,7 +202,7 @@ class Reads:
         made = [self._aggregate(record) for record in found if record is not None]
         return sorted(made, key=lambda aggregate: int(aggregate.id))
 
-    def _aggregate(self, record: snapshot_module.StoredRecord) -> Any:
+    def _aggregate(self, record: stored_record.StoredRecord) -> Any:
         return self._built.aggregates.get(
             record.key,
             (self._generation, record.revision),

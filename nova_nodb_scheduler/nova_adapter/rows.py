@@ -15,7 +15,7 @@ from nova import objects
 from nova.objects import base
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import stored_record
 
 _DATE_TIMES = frozenset(["created_at", "updated_at", "deleted_at", "last_seen_up", "launched_at"])
 
@@ -42,7 +42,7 @@ class UnreadableRow(errors.NodbError):
 
 
 @contextlib.contextmanager
-def _reading(record: snapshot_module.StoredRecord) -> Iterator[None]:
+def _reading(record: stored_record.StoredRecord) -> Iterator[None]:
     """Name the record that another release wrote with other columns, or other values."""
     try:
         yield
@@ -74,7 +74,7 @@ class UnknownObjectVersion(errors.NodbError):
 UNUSABLE = (UnknownObjectVersion, UnreadableRow)
 
 
-def check_version(record: snapshot_module.StoredRecord, known: str) -> None:
+def check_version(record: stored_record.StoredRecord, known: str) -> None:
     """Refuse a record of another major version of Nova's object.
 
     :raises UnknownObjectVersion: the version is absent or another major one
@@ -94,7 +94,7 @@ def revived(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def compute_node(context: Any, record: snapshot_module.StoredRecord) -> tuple[Any, str | None]:
+def compute_node(context: Any, record: stored_record.StoredRecord) -> tuple[Any, str | None]:
     """Build a ComputeNode without its NUMA topology, and the topology's JSON apart.
 
     Parsing that JSON is nine tenths of building a host's state, and most
@@ -128,8 +128,8 @@ def numa_topology(text: str | None) -> Any:
 
 def service(
     context: Any,
-    record: snapshot_module.StoredRecord,
-    liveness: snapshot_module.StoredRecord | None,
+    record: stored_record.StoredRecord,
+    liveness: stored_record.StoredRecord | None,
 ) -> Any:
     """Build a Service from its row and what heartbeats said of it.
 
@@ -150,7 +150,7 @@ def service(
         return objects.Service._from_db_object(context, objects.Service(context), row)
 
 
-def aggregate(context: Any, record: snapshot_module.StoredRecord) -> Any:
+def aggregate(context: Any, record: stored_record.StoredRecord) -> Any:
     """Build an Aggregate with its hosts and metadata.
 
     :raises UnknownObjectVersion: see :func:`check_version`
@@ -190,7 +190,7 @@ class InstancesByUuid(MutableMapping[str, Any]):
     """
 
     def __init__(
-        self, records: Mapping[str, snapshot_module.StoredRecord], context: Callable[[], Any]
+        self, records: Mapping[str, stored_record.StoredRecord], context: Callable[[], Any]
     ) -> None:
         self._records = records
         self._context = context
@@ -240,7 +240,7 @@ _INSTANCE_FIELDS = [
 ]
 
 
-def _instance(context: Any, uuid: str, record: snapshot_module.StoredRecord) -> Any:
+def _instance(context: Any, uuid: str, record: stored_record.StoredRecord) -> Any:
     row = record.state["row"]
     made = objects.Instance(context, uuid=uuid)
     for name in _INSTANCE_FIELDS:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler.rpc import predicates
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import namespace_view, stored_record
 
 
 @attrs.frozen
@@ -20,12 +20,12 @@ class Page:
     :param next_marker: where the next page begins; None on the last one
     """
 
-    records: tuple[snapshot_module.StoredRecord, ...]
+    records: tuple[stored_record.StoredRecord, ...]
     next_marker: str | None
 
 
 def cut(
-    view: snapshot_module.NamespaceView,
+    view: namespace_view.NamespaceView,
     keys: Sequence[str] | None,
     predicate: Sequence[Any],
     limit: int,
@@ -54,7 +54,7 @@ def cut(
 
 
 def _select(
-    view: snapshot_module.NamespaceView, keys: Sequence[str] | None, predicate: Sequence[Any]
+    view: namespace_view.NamespaceView, keys: Sequence[str] | None, predicate: Sequence[Any]
 ) -> Iterable[str]:
     found: Iterable[str] = view.keys()
     if predicate:

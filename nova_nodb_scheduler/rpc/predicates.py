@@ -29,8 +29,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import conversions
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import conversions, namespace_view
 
 Mask = npt.NDArray[np.bool_]
 
@@ -57,7 +56,7 @@ def operators_of(kind: namespaces.Kind) -> tuple[str, ...]:
     return _ORDERED if kind in (namespaces.Kind.INT, namespaces.Kind.FLOAT) else _EQUALITY
 
 
-def mask(view: snapshot_module.NamespaceView, predicate: Sequence[Any]) -> Mask:
+def mask(view: namespace_view.NamespaceView, predicate: Sequence[Any]) -> Mask:
     """Say which rows of a view fulfil all conditions.
 
     :param predicate: conditions ``[column, operator, value]``; none: every row
@@ -79,7 +78,7 @@ def mask(view: snapshot_module.NamespaceView, predicate: Sequence[Any]) -> Mask:
     return found
 
 
-def _condition(view: snapshot_module.NamespaceView, condition: Any) -> Mask:
+def _condition(view: namespace_view.NamespaceView, condition: Any) -> Mask:
     name = view.namespace.name
     if not isinstance(condition, (list, tuple)) or len(condition) != 3:
         raise errors.InvalidPredicate(
@@ -157,7 +156,7 @@ _CONVERT: dict[namespaces.Kind, Callable[[Any], Any]] = {
 
 
 def _numbers(
-    view: snapshot_module.NamespaceView, column: str, operator_name: str, values: list[Any]
+    view: namespace_view.NamespaceView, column: str, operator_name: str, values: list[Any]
 ) -> Mask:
     array = view.column(column)
     if operator_name == IN:
@@ -168,7 +167,7 @@ def _numbers(
 
 
 def _categories(
-    view: snapshot_module.NamespaceView, column: str, operator_name: str, values: list[Any]
+    view: namespace_view.NamespaceView, column: str, operator_name: str, values: list[Any]
 ) -> Mask:
     vocabulary = view.vocabulary(column)
     # A text that no record ever held has no code: -1 equals none.
@@ -177,7 +176,7 @@ def _categories(
 
 
 def _sets(
-    view: snapshot_module.NamespaceView, column: str, operator_name: str, values: list[Any]
+    view: namespace_view.NamespaceView, column: str, operator_name: str, values: list[Any]
 ) -> Mask:
     vocabulary = view.vocabulary(column)
     words = view.column(column)
@@ -191,7 +190,7 @@ def _sets(
 
 
 _EVALUATE: dict[
-    namespaces.Kind, Callable[[snapshot_module.NamespaceView, str, str, list[Any]], Mask]
+    namespaces.Kind, Callable[[namespace_view.NamespaceView, str, str, list[Any]], Mask]
 ] = {
     namespaces.Kind.INT: _numbers,
     namespaces.Kind.FLOAT: _numbers,

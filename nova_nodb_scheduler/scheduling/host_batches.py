@@ -25,7 +25,7 @@ from nova_nodb_scheduler.scheduling import (
     plain_columns,
     service_facts,
 )
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import namespace_view
 
 #: What is made on the way of so many hosts is soon used again for the next.
 _HOSTS_AT_A_TIME = 4096
@@ -47,7 +47,7 @@ class HostBatch:
 
 def read(
     source: fact_source.FactSource,
-    nodes: snapshot_module.NamespaceView,
+    nodes: namespace_view.NamespaceView,
     ratios: node_facts.DefaultRatios,
     aggregates: Callable[[str], tuple[str, ...]],
     known: Container[str],

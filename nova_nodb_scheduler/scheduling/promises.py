@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping
 from typing import Protocol
 
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import namespace_view
 
 
 class Reservations(Protocol):
@@ -42,7 +42,7 @@ class Consumers:
     """
 
     def __init__(
-        self, providers: snapshot_module.NamespaceView, uuid: str, claimed: Container[str]
+        self, providers: namespace_view.NamespaceView, uuid: str, claimed: Container[str]
     ) -> None:
         self._providers, self._uuid, self._claimed = providers, uuid, claimed
 

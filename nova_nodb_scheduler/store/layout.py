@@ -51,10 +51,10 @@ class Layout:
 
     def __init__(self, namespace: namespaces.Namespace) -> None:
         self.namespace = namespace
-        self.column_positions = _positions(
+        self._column_positions = _positions(
             namespace, "column", (column.name for column in namespace.columns)
         )
-        self.index_positions = _positions(
+        self._index_positions = _positions(
             namespace, "index", (index.name for index in namespace.indexes)
         )
         paths = [column.path for column in namespace.columns]
@@ -108,6 +108,28 @@ class Layout:
             tuple(self._field(path) for path in namespace.indexes[position].paths)
             for position in self.by_text
         )
+
+    def column_position(self, name: str) -> int:
+        """Return where a column stands among those declared.
+
+        :raises KeyError: no such column
+        """
+        return self._position("column", name, self._column_positions)
+
+    def index_position(self, name: str) -> int:
+        """Return where an index stands among those declared.
+
+        :raises KeyError: no such index
+        """
+        return self._position("index", name, self._index_positions)
+
+    def _position(self, what: str, name: str, positions: Mapping[str, int]) -> int:
+        if name not in positions:
+            raise KeyError(
+                f"namespace {self.namespace.name} has no {what} {name!r} "
+                f"(declared: {', '.join(positions) or 'none'})"
+            )
+        return positions[name]
 
     def _field(self, path: namespaces.Path) -> _Field:
         return self._parents.index(path[:-1]), path[-1], path

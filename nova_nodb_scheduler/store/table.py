@@ -12,7 +12,15 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import contents, conversions, keeping, layout, rows, snapshot
+from nova_nodb_scheduler.store import (
+    contents,
+    conversions,
+    index_reader,
+    keeping,
+    layout,
+    namespace_view,
+    rows,
+)
 
 Decoder = Callable[[keeping.Packing, keeping.Kept], Mapping[str, Any]]
 
@@ -43,7 +51,7 @@ class Table:
         #: Grows with every change a snapshot can see, across epochs too.
         self._version = 0
         self._copied_before = 0
-        self._view: snapshot.NamespaceView | None = None
+        self._view: namespace_view.NamespaceView | None = None
         self._kin: tuple[rows.SameKey, ...] = ()
         self._begin(texts)
 
@@ -171,22 +179,27 @@ class Table:
         self._copied_before = self.bytes_copied
         self._begin(texts)
 
-    def view(self) -> snapshot.NamespaceView:
+    def view(self) -> namespace_view.NamespaceView:
         """Return what there is now, for good; the same object until a change."""
         if self._view is None:
             held = self._contents
             row_of, row_chunks = held.rows.freeze()
-            self._view = snapshot.NamespaceView(
+            vocabularies = {position: words.view() for position, words in held.vocabularies.items()}
+            self._view = namespace_view.NamespaceView(
                 self._layout,
                 version=self._version,
                 epoch=self._epoch,
                 rows=row_of,
                 row_chunks=row_chunks,
-                led=held.indexes.led(),
-                texts=held.indexes.texts(),
-                vocabularies={
-                    position: words.view() for position, words in held.vocabularies.items()
-                },
+                indexes=index_reader.IndexReader(
+                    self._layout,
+                    row_of,
+                    row_chunks,
+                    held.indexes.led(),
+                    held.indexes.texts(),
+                    vocabularies,
+                ),
+                vocabularies=vocabularies,
                 decode=self._decode,
                 packing=held.payloads.packing,
             )

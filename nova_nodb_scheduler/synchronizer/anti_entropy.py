@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import host_state_store, snapshot
+from nova_nodb_scheduler.store import host_state_store, snapshot, stored_record
 from nova_nodb_scheduler.synchronizer import contract, intake, quarantine
 
 LOG = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class AntiEntropy:
     def _judge(
         self,
         key: records.RecordKey,
-        stored: snapshot.StoredRecord | None,
+        stored: stored_record.StoredRecord | None,
         current: records.Record | None,
     ) -> Finding | None:
         if current is not None:
@@ -198,7 +198,9 @@ class AntiEntropy:
         self._on_repaired(taken.applied)
 
 
-def _tombstone_of(key: records.RecordKey, stored: snapshot.StoredRecord | None) -> records.Record:
+def _tombstone_of(
+    key: records.RecordKey, stored: stored_record.StoredRecord | None
+) -> records.Record:
     """Make up the tombstone that was collected: a deletion takes one revision at least."""
     if stored is None:
         raise ValueError(f"{key} is neither in the store nor in the back end")

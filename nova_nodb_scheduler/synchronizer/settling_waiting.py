@@ -13,6 +13,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import stored_record
 from nova_nodb_scheduler.synchronizer import settling_rules
 
 LOG = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class WaitingRecords:
         return waiting
 
 
-def _may_leave(instance: snapshot_module.StoredRecord | None) -> bool:
+def _may_leave(instance: stored_record.StoredRecord | None) -> bool:
     if instance is None:
         return True
     row = instance.state.get("row") or {}

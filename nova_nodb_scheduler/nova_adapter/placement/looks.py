@@ -19,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter.placement import (
     tree_publishing,
 )
 from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import namespace_view
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
@@ -133,7 +134,7 @@ class Looks:
         return seen
 
 
-def _is_news(hint: feed_hints.Hint, view: snapshot_module.NamespaceView) -> bool:
+def _is_news(hint: feed_hints.Hint, view: namespace_view.NamespaceView) -> bool:
     """Tell whether a provider's record does not show yet what is hinted at."""
     record = view.get(hint.provider)
     if hint.expect is feed_hints.Expect.MIRRORED:

@@ -25,7 +25,7 @@ import numpy as np
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement import reading, tree_publishing, trees
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.store import snapshot as snapshot_module
+from nova_nodb_scheduler.store import namespace_view
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
@@ -68,7 +68,7 @@ class Compared:
 
 
 def compare(
-    view: snapshot_module.NamespaceView, listing: trees.Listing, since_seconds: float
+    view: namespace_view.NamespaceView, listing: trees.Listing, since_seconds: float
 ) -> Compared:
     """Compare the records of a view with a listing; no I/O.
 
@@ -111,7 +111,7 @@ class Sweep:
         publisher: publisher_module.Publisher,
         tree_publisher: tree_publishing.TreePublisher,
         reader: reading.Reader,
-        view: snapshot_module.NamespaceView,
+        view: namespace_view.NamespaceView,
         epoch: str,
         options: SweepOptions,
         by: str,
@@ -168,7 +168,7 @@ class Sweep:
         """Trees still to be read."""
         return len(self._todo)
 
-    def step(self, view: snapshot_module.NamespaceView) -> set[str]:
+    def step(self, view: namespace_view.NamespaceView) -> set[str]:
         """Read and publish the next few trees, but those that were read since the listing.
 
         :param view: of the records, now: an import may have come in between
@@ -190,7 +190,7 @@ class Sweep:
         return written.again
 
     def _is_read(
-        self, view: snapshot_module.NamespaceView, root: str, members: Sequence[trees.Provider]
+        self, view: namespace_view.NamespaceView, root: str, members: Sequence[trees.Provider]
     ) -> bool:
         found = view.get(root)
         return (
@@ -199,7 +199,7 @@ class Sweep:
             and trees.matches(found.state, root, members)
         )
 
-    def finish(self, view: snapshot_module.NamespaceView) -> Mapping[str, Any]:
+    def finish(self, view: namespace_view.NamespaceView) -> Mapping[str, Any]:
         """Say in namespace ``mirrors`` that the mirror was compared; return its record.
 
         :param view: of the records, now
@@ -234,7 +234,7 @@ class Sweep:
         return [keys[row] for row in rows[due].tolist()]
 
 
-def _broken(view: snapshot_module.NamespaceView) -> dict[str, int]:
+def _broken(view: namespace_view.NamespaceView) -> dict[str, int]:
     """Count the trees that cannot be used, by reason."""
     codes, counts = np.unique(view.column("broken"), return_counts=True)
     vocabulary = view.vocabulary("broken")

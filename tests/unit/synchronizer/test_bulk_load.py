@@ -10,7 +10,7 @@ from testtools import matchers
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.store import host_state_store, snapshot
+from nova_nodb_scheduler.store import host_state_store, namespace_view
 from nova_nodb_scheduler.synchronizer import follower
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
 from nova_nodb_scheduler.wire import codec, packing
@@ -84,10 +84,10 @@ class BulkLoadTest(testtools.TestCase):
         self.load()
         keeper, feed = self.world.keeper()
         looked_up = []
-        digest = snapshot.NamespaceView.digest
+        digest = namespace_view.NamespaceView.digest
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_nodb_scheduler.store.snapshot.NamespaceView.digest",
+                "nova_nodb_scheduler.store.namespace_view.NamespaceView.digest",
                 lambda view, key: looked_up.append(key) or digest(view, key),
             )
         )
