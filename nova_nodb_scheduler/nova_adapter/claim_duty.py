@@ -19,6 +19,7 @@ from nova_nodb_scheduler.synchronizer import (
     settling,
     settling_duty,
     settling_evidence,
+    settling_status,
 )
 
 LOG = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ class ClaimDuty:
         status = self._duty.status
         return {
             "settles": float(self._duty.settles),
-            **settling.counts(self._store.snapshot(), self._now_seconds(), self._lease_seconds),
+            **settling_status.counts(
+                self._store.snapshot(), self._now_seconds(), self._lease_seconds
+            ),
             "settled": float(status.settled),
             "expired": float(status.expired),
             "reconciled": float(status.reconciled),

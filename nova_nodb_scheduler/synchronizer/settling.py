@@ -14,21 +14,18 @@
 Places in server groups likewise, but that they stay for a while once they are
 shown: a request that was made before a member came names it not.
 
-Each decision is made on the record as it was just read, and written by
-compare-and-set; who loses is looked at next time.
+Each decision is made on the record as it was just read, see
+:mod:`settling_endings`; who loses the compare-and-set is looked at next time.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store
@@ -37,23 +34,21 @@ from nova_nodb_scheduler.synchronizer import (
     contract,
     group_removal,
     latest_records,
+    settling_endings,
     settling_evidence,
     settling_lingering,
     settling_questions,
     settling_rules,
+    settling_status,
     settling_turns,
     settling_waiting,
     settling_watches,
 )
-from nova_nodb_scheduler.wire import codec
-
-LOG = logging.getLogger(__name__)
 
 _NODES = namespaces.COMPUTE_NODES.name
 _PROVIDERS = namespaces.PROVIDERS.name
 _INSTANCES = namespaces.INSTANCES.name
 _MIGRATIONS = namespaces.MIGRATIONS.name
-_SCHEMAS = {each.name: each for each in (namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS)}
 
 
 @attrs.frozen
@@ -90,27 +85,6 @@ class SettlingOptions:
     removal_seconds: float = 60.0
 
 
-@attrs.define
-class SettlingStatus:
-    """Counts since the start, for status and metrics."""
-
-    settled: int = 0
-    expired: int = 0
-    reconciled: int = 0
-    asked: int = 0
-    unanswered: int = 0
-    removed: int = 0
-
-
-@attrs.frozen
-class _Read:
-    """A record as the back end has it."""
-
-    key: records.RecordKey
-    state: Mapping[str, Any]
-    version: int
-
-
 class Settler:
     """Settles for all schedulers, or for one of them; one thread.
 
@@ -138,26 +112,25 @@ class Settler:
         is_own: Callable[[str], bool] | None = None,
         latest: latest_records.LatestRecords | None = None,
     ) -> None:
-        self._synchronizer = synchronizer
         self._store = store
         self._cursor = cursor
         self._now_seconds = now_seconds
         self._clock = clock
         self._is_own = is_own
-        self._ledgers = {each.name: each for each in settling_rules.LEDGERS}
         self._subscription = store.subscribe(
-            (*self._ledgers, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
+            (*settling_rules.LEDGERS, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
         )
         self._waiting = settling_waiting.WaitingRecords(clock)
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
-        self._latest = latest or latest_records.LatestRecords()
-        self._removal = group_removal.GroupRemoval(synchronizer, self._latest)
+        latest = latest or latest_records.LatestRecords()
+        self._removal = group_removal.GroupRemoval(synchronizer, latest)
         self.questions = settling_questions.Questions(ask)
-        #: By record, then by entry.
-        self._answers: dict[records.RecordKey, dict[Any, settling_questions.Answer]] = {}
-        self.status = SettlingStatus()
+        self.status = settling_status.SettlingStatus()
+        self._endings = settling_endings.Endings(
+            synchronizer, store, cursor, self._judge, latest, self.status
+        )
         self.pace(options or SettlingOptions())
 
     def pace(self, options: SettlingOptions) -> None:
@@ -221,8 +194,6 @@ class Settler:
                 self.status.removed += self._removal.remove(unused)
         return bool(self._due) or self.questions.answered
 
-    # -- what to look at ------------------------------------------------------------
-
     def _look(self) -> None:
         """Find what no change tells: leases that ended, claims to be asked for."""
         now_seconds = self._now_seconds()
@@ -244,16 +215,16 @@ class Settler:
             self._waiting.clear()
             self._due.clear()
             self._watches.clear()
-            self._answers.clear()
+            self._endings.clear()
             self.questions.clear()
             self._lingering.clear()
             self._turns.clear()
             self._unused.clear()
             self._look_at = float("-inf")
-            for name in self._ledgers:
+            for name in settling_rules.LEDGERS:
                 self._note_claims(name, snapshot.namespace(name).keys(), snapshot)
             return
-        for name in self._ledgers:
+        for name in settling_rules.LEDGERS:
             self._note_claims(name, touched.get(name, ()), snapshot)
         for name in (_NODES, _PROVIDERS):
             for uuid in touched.get(name, ()):
@@ -285,9 +256,8 @@ class Settler:
             if answer.allocations is None:
                 self.status.unanswered += 1
                 continue
-            key = answer.question.key
-            self._answers.setdefault(key, {})[answer.question.entry] = answer
-            self._due[key] = None
+            self._endings.note(answer)
+            self._due[answer.question.key] = None
 
     def _wanted(
         self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
@@ -302,7 +272,7 @@ class Settler:
             stored = snapshot.namespace(key.namespace).get(key.key)
             waiting = self._waiting.get(key)
             if stored is None or waiting is None:
-                self._answers.pop(key, None)
+                self._endings.forget(key)
                 continue
             if not self._turns.allows(key, waiting.since):
                 continue
@@ -310,7 +280,7 @@ class Settler:
             under_way = self.questions.under_way(key, verdict.unshown)
             to_ask = self._watches.to_ask(key, verdict.unshown, under_way, asks)
             asks -= len(to_ask)
-            if verdict.ended or to_ask or key in self._answers:
+            if verdict.ended or to_ask or self._endings.has_answers(key):
                 wanted[key] = to_ask
         return wanted
 
@@ -321,11 +291,9 @@ class Settler:
         version: int,
         evidence: settling_evidence.Evidence,
     ) -> settling_rules.Verdict:
-        ledger = self._ledgers[key.namespace]
+        ledger = settling_rules.LEDGERS[key.namespace]
         verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
         return self._lingering.judged(key, verdict) if ledger.lingers else verdict
-
-    # -- ending -----------------------------------------------------------------------
 
     def _end(
         self,
@@ -333,122 +301,13 @@ class Settler:
         evidence: settling_evidence.Evidence,
         cursor: records.Cursor,
     ) -> None:
-        found = self._synchronizer.read(wanted)
-        # After the records were read: versions of two epochs do not compare.
-        if self._synchronizer.head().epoch != cursor.epoch:
+        ended = self._endings.end(wanted, evidence, cursor)
+        if ended is None:
             self._begun = False
             return
-        writes, counts = [], []
-        questions: list[settling_questions.Question] = []
-        for key, to_ask in wanted.items():
-            answers = self._answers.pop(key, {})
-            record = found.get(key)
-            if record is None or record.deleted:
-                continue
-            try:
-                decoded = codec.decode(record.payload)
-                codec.check_readable(decoded.schema, _SCHEMAS[key.namespace])
-            except errors.UndecodableRecord as error:
-                LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
-                continue
-            read = _Read(key, decoded.state, record.version)
-            verdict = self._judge(key, decoded.state, record.version, evidence)
-            questions += self._asked(read, to_ask & verdict.unshown.keys())
-            change = self._change(read, verdict, answers, cursor)
-            if change is None:
-                continue
-            state, *count = change
-            payload = codec.encode(state, _SCHEMAS[key.namespace].schema, record=str(key))
-            writes.append(records.Write(key, record.revision, payload))
-            counts.append(count)
-        self._latest.see(cursor.epoch, ())
-        results = self._synchronizer.write(writes) if writes else ()
-        for write, result, (settled, expired, reconciled) in zip(
-            writes, results, counts, strict=True
-        ):
-            self._latest.note(result.record, result.epoch or cursor.epoch)
-            if result.won:
-                self._turns.wrote(write.key)
-                self.status.settled += settled
-                self.status.expired += expired
-                self.status.reconciled += reconciled
-            else:
-                self._due[write.key] = None
+        for key in ended.written:
+            self._turns.wrote(key)
+        self._due.update(dict.fromkeys(ended.lost))
         # Last: where no thread asks, nothing that is to be written waits for them.
-        self.status.asked += len(questions)
-        self.questions.put(questions)
-
-    def _asked(
-        self, read: _Read, entries: Collection[Any]
-    ) -> Iterator[settling_questions.Question]:
-        ledger = self._ledgers[read.key.namespace]
-        held = ledger.entries(read.key.key, read.state, read.version)
-        for entry in entries:
-            consumer = ledger.consumer(entry)
-            yield settling_questions.Question(read.key, entry, consumer, held[entry])
-
-    def _change(
-        self,
-        read: _Read,
-        verdict: settling_rules.Verdict,
-        answers: Mapping[Any, settling_questions.Answer],
-        cursor: records.Cursor,
-    ) -> tuple[Mapping[str, Any], int, int, int] | None:
-        """Return the state to write, and how many were settled, expired, reconciled."""
-        key = read.key
-        ledger = self._ledgers[key.namespace]
-        absent = {
-            entry
-            for entry in answers.keys() & verdict.unshown.keys()
-            if self._is_absent(ledger, read, answers[entry])
-        }
-        if not verdict.ended and not absent:
-            return None
-        # What nothing stands behind may be shown by records older than its confirm.
-        shown_at = max(verdict.shown_at, cursor.version if absent else 0)
-        settled = None
-        if verdict.settled or absent:
-            settled = records.Cursor(cursor.epoch, min(shown_at, cursor.version))
-        ended = verdict.ended | absent
-        left = ledger.without(key.key, read.state, read.version, ended, settled)
-        for entry in absent:
-            LOG.info(
-                "A confirmed claim of %(consumer)s in %(key)s goes: nothing stands behind it.",
-                {"consumer": ledger.consumer(entry), "key": key},
-            )
-        return left, len(verdict.settled), len(verdict.expired), len(absent)
-
-    def _is_absent(
-        self,
-        ledger: settling_rules.Ledger,
-        read: _Read,
-        answer: settling_questions.Answer,
-    ) -> bool:
-        """Say whether nothing stands behind a confirmed claim that was asked for."""
-        question, allocations = answer.question, answer.allocations
-        key, entry = read.key.key, question.entry
-        held = ledger.entries(key, read.state, read.version)[entry]
-        if allocations is None or held != question.held:
-            # Taken once more since: what it has now may be newer than the answer.
-            return False
-        # After the answer: what the store shows by now was true then, or later.
-        evidence = settling_evidence.Evidence(self._store.snapshot())
-        if self._cursor() is None:
-            # It may have been a store half built.
-            return False
-        return not ledger.is_needed(key, entry, held, evidence, allocations)
-
-
-def counts(
-    snapshot: snapshot_module.Snapshot, now_seconds: float, lease_seconds: float
-) -> dict[str, float]:
-    """Return claims on hosts by state, and the age of the oldest pending one in seconds."""
-    view = snapshot.namespace(namespaces.CLAIM_RECORDS.name)
-    found = {"pending": 0.0, "confirmed": 0.0, "oldest_pending_seconds": 0.0}
-    for host in view.keys():  # noqa: SIM118 - a view is no mapping
-        for held in settling_evidence.claims_of(snapshot, host).values():
-            found[held.state.value] += 1
-            if held.state is model.ClaimState.PENDING and held.deadline_seconds is not None:
-                age = now_seconds - (held.deadline_seconds - lease_seconds)
-                found["oldest_pending_seconds"] = max(found["oldest_pending_seconds"], age)
-    return found
+        self.status.asked += len(ended.questions)
+        self.questions.put(ended.questions)

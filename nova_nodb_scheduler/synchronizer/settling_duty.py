@@ -9,7 +9,14 @@ from collections.abc import Callable
 from threading import Event
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import backoff, contract, leases, settling, step_thread
+from nova_nodb_scheduler.synchronizer import (
+    backoff,
+    contract,
+    leases,
+    settling,
+    settling_status,
+    step_thread,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +62,7 @@ class SettlingDuty:
         self.last_error = ""
 
     @property
-    def status(self) -> settling.SettlingStatus:
+    def status(self) -> settling_status.SettlingStatus:
         """Counts since the start; any thread."""
         return self._settler.status
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -221,4 +221,5 @@ def _has_served(
     )
 
 
-LEDGERS: Iterable[Ledger] = (Hosts(), Groups())
+#: By the namespace of their records.
+LEDGERS: Mapping[str, Ledger] = {each.name: each for each in (Hosts(), Groups())}

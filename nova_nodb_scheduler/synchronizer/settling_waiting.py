@@ -44,7 +44,6 @@ class WaitingRecords:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._ledgers = {each.name: each for each in settling_rules.LEDGERS}
         self._records: dict[records.RecordKey, Waiting] = {}
         self._by_consumer: dict[str, set[records.RecordKey]] = {}
 
@@ -67,7 +66,7 @@ class WaitingRecords:
         stored = snapshot.namespace(key.namespace).get(key.key)
         if stored is None:
             return None
-        ledger = self._ledgers[key.namespace]
+        ledger = settling_rules.LEDGERS[key.namespace]
         try:
             entries = ledger.entries(key.key, stored.state, stored.version)
         except (errors.NodbError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -123,7 +122,7 @@ class WaitingRecords:
         found: dict[records.RecordKey, set[Any]] = {}
         for consumer in consumers:
             for key in self._by_consumer.get(consumer, ()):
-                ledger = self._ledgers[key.namespace]
+                ledger = settling_rules.LEDGERS[key.namespace]
                 of_consumer = {
                     entry
                     for entry in self._records[key].entries

@@ -27,6 +27,8 @@ class World:
         self.client.open()
         self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
         self.cursor = records.Cursor(self.client.head().epoch, 0)
+        #: Whether the store is proved to have come as far as the cursor.
+        self.proved = True
         self.ids = iter(range(10**6))
         #: The authority: allocations by provider by consumer; None: it does not answer.
         self.allocations = {}
@@ -48,7 +50,7 @@ class World:
         return settling.Settler(
             self.client,
             self.store,
-            lambda: self.cursor,
+            lambda: self.cursor if self.proved else None,
             self.ask,
             lambda: self.clock[0],
             settling.SettlingOptions(**{"ask_after_seconds": 15.0, **options}),

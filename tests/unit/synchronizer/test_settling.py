@@ -14,7 +14,13 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims, records, requests
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.scheduling import group_members, namespaces
-from nova_nodb_scheduler.synchronizer import backoff, leases, settling, settling_duty
+from nova_nodb_scheduler.synchronizer import (
+    backoff,
+    leases,
+    settling_duty,
+    settling_rules,
+    settling_status,
+)
 from tests.unit.scheduling import claims, hosts
 from tests.unit.synchronizer import settling_world
 
@@ -267,7 +273,7 @@ class HostsTest(SettlingCase):
         ask = world.ask
 
         def rebuilt(consumer):
-            world.settler._cursor = lambda: None
+            world.proved = False
             return ask(consumer)
 
         world.settler.questions.ask = rebuilt
@@ -359,7 +365,7 @@ class HostsTest(SettlingCase):
             world.place(f"x{number}", f"u{number}")
         world.settle()
         judged = []
-        for ledger in world.settler._ledgers.values():
+        for ledger in settling_rules.LEDGERS.values():
             self.count(ledger, "judge", judged)
             self.addCleanup(vars(ledger).pop, "judge")
         world.settle(6.0)
@@ -384,7 +390,9 @@ class HostsTest(SettlingCase):
         world.clock[0] += 4.0
         self.assertEqual(
             {"pending": 1.0, "confirmed": 1.0, "oldest_pending_seconds": 4.0},
-            settling.counts(world.store.snapshot(), world.clock[0], settling_world.LEASE_SECONDS),
+            settling_status.counts(
+                world.store.snapshot(), world.clock[0], settling_world.LEASE_SECONDS
+            ),
         )
 
 
@@ -440,7 +448,7 @@ class DutyTest(SettlingCase):
         world = self.world
         world.hub.faults.go_down()
         settler = world.make_settler()
-        settler._cursor = lambda: None
+        world.proved = False
         duty = settling_duty.SettlingDuty(world.client, settler, "one")
         self.assertFalse(duty.turn())
         self.assertEqual(0, duty.failures)
