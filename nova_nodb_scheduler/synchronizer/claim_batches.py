@@ -74,9 +74,8 @@ class Doubt:
 #: What became of one claim.
 Answer = Held | Doubt | model.Refused | group_rules.Broken | record_editor.Unwritten
 
-_Grant = model.Granted | model.Refused
-#: What became of a claim's write, and the epoch it was written in, if known.
-_Written = tuple[_Grant | record_editor.Unwritten, str | None]
+#: What became of a claim's write.
+_Written = claim_edits.Outcome[model.Granted | model.Refused]
 
 
 class ClaimBatches:
@@ -272,25 +271,14 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
             view.ended,
         )
-        by_host: dict[str, list[model.Claim]] = {}
-        for claim in wanted:
-            by_host.setdefault(claim.host, []).append(claim)
-        edited = self._edits.hosts(
-            {
-                host: functools.partial(claim_rules.take_each, claims=of_host, taking=taking)
-                for host, of_host in by_host.items()
-            }
+        found = claim_edits.edit_each(
+            self._edits.hosts,
+            wanted,
+            lambda claim: claim.host,
+            functools.partial(claim_rules.take_each, taking=taking),
         )
         self._after_step("claimed")
-        answers: dict[str, _Written] = {}
-        for host, of_host in by_host.items():
-            found = edited[host]
-            for place, claim in enumerate(of_host):
-                if isinstance(found, record_editor.Edited):
-                    answers[claim.consumer] = found.answer[place], found.epoch
-                else:
-                    answers[claim.consumer] = found, None
-        return [answers[claim.consumer] for claim in wanted]
+        return found
 
     def _with_member(
         self,
@@ -300,7 +288,7 @@ class ClaimBatches:
         group: group_places.GroupView | None,
         members: Mapping[str, str],
     ) -> Answer:
-        answer, epoch = written
+        answer = written.answer
         in_doubt = answer is record_editor.Unwritten.UNKNOWN
         if in_doubt:
             answer = model.Granted(claim, ids[claim.consumer], model.ClaimState.PENDING)
@@ -309,7 +297,7 @@ class ClaimBatches:
         member = None
         if group is not None:
             member = group_model.GroupGranted(group.group, members[claim.consumer], answer)
-        held = Held(answer, member, epoch)
+        held = Held(answer, member, written.epoch)
         return Doubt(held) if in_doubt else held
 
     def _check_epoch(
@@ -347,17 +335,10 @@ class ClaimBatches:
     # -- confirming ------------------------------------------------------------------
 
     def _confirm_claims(self, grants: Sequence[model.Granted]) -> dict[str, bool | None]:
-        by_host: dict[str, list[model.Granted]] = {}
-        for granted in grants:
-            by_host.setdefault(granted.claim.host, []).append(granted)
-        found = self._edits.hosts(
-            {
-                host: functools.partial(claim_rules.confirm_each, grants=of_host)
-                for host, of_host in by_host.items()
-            }
+        found = claim_edits.edit_each(
+            self._edits.hosts, grants, lambda granted: granted.claim.host, claim_rules.confirm_each
         )
         return {
-            granted.claim.consumer: claim_edits.stands(found[host], place)
-            for host, of_host in by_host.items()
-            for place, granted in enumerate(of_host)
+            granted.claim.consumer: outcome.stands
+            for granted, outcome in zip(grants, found, strict=True)
         }

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import attrs
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
@@ -20,10 +22,15 @@ from nova_nodb_scheduler.synchronizer import (
 )
 
 T = TypeVar("T")
+#: A host's record, or a group's.
+R = TypeVar("R")
+#: What is asked of a record, beside others.
+E = TypeVar("E")
 
-#: From a host's record, or a group's, to what becomes of it.
-HostChange = Callable[[model.ClaimRecord], record_editor.Proposal[T]]
-GroupChange = Callable[[group_model.GroupRecord], record_editor.Proposal[T]]
+#: From a record to what becomes of it.
+Change = Callable[[R], record_editor.Proposal[T]]
+HostChange = Change[model.ClaimRecord, T]
+GroupChange = Change[group_model.GroupRecord, T]
 
 #: What came of the edit of each host or group.
 Edits = dict[str, record_editor.Edited[T] | record_editor.Unwritten]
@@ -80,13 +87,59 @@ class ClaimEdits:
         return {key.key: answer for key, answer in edited.items()}
 
 
-def stands(
+@attrs.frozen
+class Outcome(Generic[T]):
+    """What came of one of the entries that are asked of a record together.
+
+    :param epoch: that it was written in, where the driver says it
+    """
+
+    answer: T | record_editor.Unwritten
+    epoch: str | None = None
+
+    @property
+    def stands(self) -> bool | None:
+        """Whether the answer is a grant; None where nobody can tell."""
+        if isinstance(self.answer, record_editor.Unwritten):
+            return None
+        return isinstance(self.answer, model.Granted)
+
+
+def edit_each(
+    edit: Callable[[Mapping[str, Change[R, tuple[T, ...]]]], Edits[tuple[T, ...]]],
+    entries: Sequence[E],
+    record_of: Callable[[E], str],
+    rule: Callable[[R, Sequence[E]], record_editor.Proposal[tuple[T, ...]]],
+) -> list[Outcome[T]]:
+    """Change records by entries, those of one record together; what came of each, in order.
+
+    :param edit: :meth:`ClaimEdits.hosts` or :meth:`ClaimEdits.groups`
+    :param record_of: tells the host, or the group, of an entry
+    :param rule: has an answer for each of a record's entries
+    """
+    of_record: dict[str, list[E]] = {}
+    places: list[tuple[str, int]] = []
+    for entry in entries:
+        name = record_of(entry)
+        here = of_record.setdefault(name, [])
+        places.append((name, len(here)))
+        here.append(entry)
+    edited = edit({name: _by_rule(rule, here) for name, here in of_record.items()})
+    return [_outcome(edited[name], place) for name, place in places]
+
+
+def _by_rule(
+    rule: Callable[[R, Sequence[E]], record_editor.Proposal[T]], entries: Sequence[E]
+) -> Change[R, T]:
+    return lambda record: rule(record, entries)
+
+
+def _outcome(
     edited: record_editor.Edited[tuple[T, ...]] | record_editor.Unwritten, place: int
-) -> bool | None:
-    """Return whether one of the answers of an edit is a grant; None where nobody can tell."""
-    if not isinstance(edited, record_editor.Edited):
-        return None
-    return isinstance(edited.answer[place], model.Granted)
+) -> Outcome[T]:
+    if isinstance(edited, record_editor.Edited):
+        return Outcome(edited.answer[place], edited.epoch)
+    return Outcome(edited)
 
 
 def _on_host(host: str, change: HostChange[T]) -> record_editor.Propose[T]:

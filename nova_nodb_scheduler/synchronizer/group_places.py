@@ -119,19 +119,12 @@ class GroupPlaces:
 
         None where nobody can tell.
         """
-        by_group: dict[str, list[group_model.GroupGranted]] = {}
-        for each in members:
-            by_group.setdefault(each.group.uuid, []).append(each)
-        found = self._edits.groups(
-            {
-                uuid: functools.partial(group_rules.confirm_each, grants=of_group)
-                for uuid, of_group in by_group.items()
-            }
+        found = claim_edits.edit_each(
+            self._edits.groups, members, lambda each: each.group.uuid, group_rules.confirm_each
         )
         return {
-            each.grant.claim.consumer: claim_edits.stands(found[uuid], place)
-            for uuid, of_group in by_group.items()
-            for place, each in enumerate(of_group)
+            each.grant.claim.consumer: outcome.stands
+            for each, outcome in zip(members, found, strict=True)
         }
 
     def leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
