@@ -114,8 +114,6 @@ class FrameKeeper:
         #: False where the frame may be anything: before the first call, and
         #: after one that did not reach its end.
         self._sound = False
-        #: Whether a load was made that the collector still walks over.
-        self._unsettled = False
 
     @property
     def unreadable(self) -> Mapping[str, str]:
@@ -148,7 +146,6 @@ class FrameKeeper:
                 self._claimed_hosts.take_all(source)
                 with collector.at_rest():
                     self._take_all(source)
-                self._unsettled = len(self._engine.frame) >= _MANY_HOSTS
             else:
                 claimed = self._claimed_hosts.take(
                     touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source
@@ -157,10 +154,9 @@ class FrameKeeper:
                     self._take_changes(touched, lapsed, claimed, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
-            if not collector.is_settled() and len(self._engine.frame) >= _MANY_HOSTS:
-                self._unsettled = True
-        if self._unsettled and collector.settle():
-            self._unsettled = False
+            unsettled = len(self._engine.frame) >= _MANY_HOSTS and not collector.is_settled()
+        if unsettled:
+            collector.settle()
         return snapshot
 
     # -- everything ---------------------------------------------------------------

@@ -34,22 +34,26 @@ def at_rest(*, loading: bool = False) -> Iterator[None]:
 
     Cycles that others make meanwhile wait until it is on again, so whoever takes
     this does a bounded piece of work. Threads may overlap: who found the collector
-    on puts it on again, which is early for the other and never late.
+    on puts it on again, which is early for the other and never late. What is made
+    meanwhile is to be settled.
 
     :param loading: this is one of many pieces that all stay: what lives is taken
         out of the collector's sight until :func:`loaded`, or else each piece would
         have it walk over those before
     """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    global _is_settled
+    was_on = gc.isenabled()
+    if was_on:
+        gc.disable()
     try:
         yield
     finally:
-        if loading:
-            gc.freeze()
-        gc.enable()
+        if was_on:
+            if loading:
+                gc.freeze()
+            gc.enable()
+        if not loading:
+            _is_settled = False
 
 
 def loaded() -> None:
@@ -61,25 +65,25 @@ def loaded() -> None:
 
 
 def is_settled() -> bool:
-    """Return whether nothing was loaded since :func:`settle`."""
+    """Return whether nothing was loaded, or made at rest, since :func:`settle`."""
     return _is_settled
 
 
-def settle() -> bool:
+def settle() -> None:
     """Take all that lives now out of the collector's sight, after a last look at it.
 
     To be called behind a load. What was taken out by an earlier call comes into
     sight first, so a process that loads again keeps no cycles of its former loads.
-    Does nothing within a minute of the last call, and returns False.
+    Does nothing within a minute of the last call.
     """
     global _settled_at, _is_settled
     with _lock:
         now = time.monotonic()
         if _settled_at is not None and now - _settled_at < _LEAST_SECONDS:
-            return False
+            return
         _settled_at = now
+        # First: what another thread makes meanwhile may come too late for the look.
+        _is_settled = True
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        _is_settled = True
-        return True

@@ -90,5 +90,18 @@ class TestAtRest(unittest.TestCase):
             collector.loaded()
             self.assertFalse(collector.is_settled())
             # Within a minute it is put off.
-            self.assertFalse(collector.settle())
+            collector.settle()
             self.assertFalse(collector.is_settled())
+
+    def test_what_is_made_at_rest_is_to_be_settled_by_whomever(self) -> None:
+        with mock.patch.object(collector, "_settled_at", None):
+            collector.settle()
+            with collector.at_rest(loading=True):
+                pass
+            self.assertTrue(collector.is_settled())  # its end is told
+            with collector.at_rest(), collector.at_rest():
+                collector._is_settled = True
+            self.assertFalse(collector.is_settled())
+            collector._settled_at = None
+            collector.settle()
+            self.assertTrue(collector.is_settled())

@@ -10,7 +10,7 @@ from testtools import matchers
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.store import host_state_store, namespace_view
+from nova_nodb_scheduler.store import collector, host_state_store, namespace_view
 from nova_nodb_scheduler.synchronizer import follower
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
 from nova_nodb_scheduler.wire import codec, packing
@@ -115,3 +115,26 @@ class BulkLoadTest(testtools.TestCase):
         self.assertTrue(gc.isenabled())
         # One for each hundred objects would be some fifty.
         self.assertThat(len(collections), matchers.LessThan(10))
+
+    def test_columns_that_are_filled_alone_are_settled_once(self):
+        for name, value in (("_settled_at", None), ("_is_settled", True)):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_nodb_scheduler.store.collector.{name}", value)
+            )
+        self.addCleanup(gc.unfreeze)
+        self.load()
+        self.world.keeper()[0].catch_up(60.0)
+        self.assertTrue(collector.is_settled())
+
+        keeper, _feed = self.world.keeper()
+        keeper.catch_up(60.0)
+        # Not twice within a minute.
+        self.assertFalse(collector.is_settled())
+
+        collector._settled_at = None
+        keeper.catch_up(120.0)
+        self.assertTrue(collector.is_settled())
+
+        collector._settled_at = None
+        keeper.catch_up(180.0)
+        self.assertIsNone(collector._settled_at)
