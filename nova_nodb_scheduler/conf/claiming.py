@@ -63,7 +63,7 @@ scheduler worker that is alone keeps it always. Without ``claims`` it has no eff
     ),
     cfg.FloatOpt(
         "allocation_batch_window_seconds",
-        default=0.0,
+        default=0.03,
         min=0,
         max=1,
         help="""
@@ -71,8 +71,8 @@ How long the allocations of a request wait at most for those of other requests
 that the same scheduler worker decides at this moment, to go to Placement in one
 call. A request that is alone never waits, nor does one whose company has come.
 With 0 nobody waits: only what queues up while as many calls as allowed are under
-way, or one to the same host, shares the next one. Raise it where Placement is
-the bottleneck: four servers in one call cost it two thirds of four calls.
+way, or one to the same host, shares the next one. Placement has the longest part
+of a decision, and four servers in one call cost it two thirds of four calls.
 """,
     ),
     cfg.IntOpt(
@@ -87,7 +87,7 @@ for more still goes in one. Beyond some 8 a server hardly gets cheaper.
     ),
     cfg.IntOpt(
         "allocation_calls",
-        default=2,
+        default=1,
         min=1,
         max=16,
         help="""
