@@ -75,7 +75,7 @@ class Doubt:
 Answer = Held | Doubt | model.Refused | group_rules.Broken | record_editor.Unwritten
 
 #: What became of a claim's write.
-_Written = claim_edits.Outcome[model.Granted | model.Refused]
+_Written = claim_edits.EntryOutcome[model.Granted | model.Refused]
 
 
 class ClaimBatches:
@@ -271,7 +271,7 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
             view.ended,
         )
-        found = claim_edits.edit_each(
+        found = claim_edits.edit_entries(
             self._edits.hosts,
             wanted,
             lambda claim: claim.host,
@@ -335,7 +335,7 @@ class ClaimBatches:
     # -- confirming ------------------------------------------------------------------
 
     def _confirm_claims(self, grants: Sequence[model.Granted]) -> dict[str, bool | None]:
-        found = claim_edits.edit_each(
+        found = claim_edits.edit_entries(
             self._edits.hosts, grants, lambda granted: granted.claim.host, claim_rules.confirm_each
         )
         return {

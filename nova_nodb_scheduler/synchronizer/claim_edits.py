@@ -88,7 +88,7 @@ class ClaimEdits:
 
 
 @attrs.frozen
-class Outcome(Generic[T]):
+class EntryOutcome(Generic[T]):
     """What came of one of the entries that are asked of a record together.
 
     :param epoch: that it was written in, where the driver says it
@@ -105,12 +105,12 @@ class Outcome(Generic[T]):
         return isinstance(self.answer, model.Granted)
 
 
-def edit_each(
+def edit_entries(
     edit: Callable[[Mapping[str, Change[R, tuple[T, ...]]]], Edits[tuple[T, ...]]],
     entries: Sequence[E],
     record_of: Callable[[E], str],
     rule: Callable[[R, Sequence[E]], record_editor.Proposal[tuple[T, ...]]],
-) -> list[Outcome[T]]:
+) -> list[EntryOutcome[T]]:
     """Change records by entries, those of one record together; what came of each, in order.
 
     :param edit: :meth:`ClaimEdits.hosts` or :meth:`ClaimEdits.groups`
@@ -136,10 +136,10 @@ def _by_rule(
 
 def _outcome(
     edited: record_editor.Edited[tuple[T, ...]] | record_editor.Unwritten, place: int
-) -> Outcome[T]:
+) -> EntryOutcome[T]:
     if isinstance(edited, record_editor.Edited):
-        return Outcome(edited.answer[place], edited.epoch)
-    return Outcome(edited)
+        return EntryOutcome(edited.answer[place], edited.epoch)
+    return EntryOutcome(edited)
 
 
 def _on_host(host: str, change: HostChange[T]) -> record_editor.Propose[T]:

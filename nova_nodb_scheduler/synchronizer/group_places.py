@@ -119,7 +119,7 @@ class GroupPlaces:
 
         None where nobody can tell.
         """
-        found = claim_edits.edit_each(
+        found = claim_edits.edit_entries(
             self._edits.groups, members, lambda each: each.group.uuid, group_rules.confirm_each
         )
         return {

@@ -125,7 +125,8 @@ class Endings:
 
         :param wanted: by record, the entries to ask for if they are unshown still
         :param cursor: how far the store had come before the evidence was taken
-        :raises BackendUnavailable: what was not written is to be looked at again
+        :raises BackendUnavailable: whatever was wanted is to be looked at again;
+            what was answered about it is forgotten
         """
         found = self._synchronizer.read(wanted)
         # After the records were read: versions of two epochs do not compare.
