@@ -7,6 +7,7 @@ what it then does in _schedule is done here over columns, with Nova's results.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -121,17 +122,13 @@ class Decider:
         :raises NoValidHost: on proved state only
         :raises NeedsPlacement: see there; nothing was allocated
         """
-        if asked.queries is None:
-            return self._schedule(asked, view)
-        with self.parts.placement.writer.coming():
-            return self._schedule(asked, view)
-
-    def _schedule(self, asked: Asked, view: views_module.RequestView) -> list[list[Any]]:
         deadline = self._clock() + self._deadline_seconds
         while True:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
-            selections = decision.decide()
+            writes = asked.queries is not None
+            with self.parts.placement.writer.coming() if writes else contextlib.nullcontext():
+                selections = decision.decide()
             if selections is not None:
                 return selections
             if decision.given_up:

@@ -112,6 +112,8 @@ class RequestAllocations:
                 outcome = written[each.consumer]
                 result = self._judge(each, outcome, deadline)
                 found[each.consumer] = placing.Outcome(result, _reason(outcome))
+        else:
+            self._placement.writer.not_coming()
         for each in wanted:
             if each.moves:
                 result = self._as_nova_does(each)

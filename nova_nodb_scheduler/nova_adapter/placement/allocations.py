@@ -74,9 +74,14 @@ class AllocationWriter:
     def coming(self) -> contextlib.AbstractContextManager[None]:
         """Say that this thread decides a request, and will probably write.
 
-        Others wait for its first write, or for the end of this. Not to be nested.
+        Others wait for its first write, for :meth:`not_coming`, or for the end of
+        this. Not to be nested.
         """
         return self._batcher.coming()
+
+    def not_coming(self) -> None:
+        """Say that this thread's request writes nothing here after all."""
+        self._batcher.not_coming()
 
     def write(
         self,

@@ -88,9 +88,11 @@ class Batcher(Generic[Work, Result]):
         self._max_calls = max_calls
         self._touches = touches
         self._queue: list[_Place[Work, Result]] = []
-        #: Leaders at work or waiting for company, and what the calls under way touch.
-        self._leaders = 0
+        #: Calls, and what they touch.
+        self._under_way = 0
         self._touched: set[Hashable] = set()
+        #: Whether somebody waits for company.
+        self._gathering = False
         #: Threads that said so and have not submitted yet; each remembers its own.
         self._coming = 0
         self._said = threading.local()
@@ -99,7 +101,8 @@ class Batcher(Generic[Work, Result]):
     def coming(self) -> Iterator[None]:
         """Say that this thread will submit something soon, or be known not to.
 
-        Others wait for its first work, or for the end of this. Not to be nested.
+        Others wait for its first work, for :meth:`not_coming`, or for the end of
+        this. Not to be nested.
         """
         with self._changed:
             self._coming += 1
@@ -110,6 +113,12 @@ class Batcher(Generic[Work, Result]):
             with self._changed:
                 self._come()
                 self._changed.notify_all()
+
+    def not_coming(self) -> None:
+        """Say that this thread submits nothing after all, though it goes on."""
+        with self._changed:
+            self._come()
+            self._changed.notify_all()
 
     def _come(self) -> None:
         if getattr(self._said, "coming", False):
@@ -151,22 +160,21 @@ class Batcher(Generic[Work, Result]):
         return place.result  # type: ignore[return-value]
 
     def _wait(self, place: _Place[Work, Result], until: float | None) -> list[_Place[Work, Result]]:
-        """Wait for a result, or for the lead and then return what to lead."""
+        """Wait for a result, or for the lead and then return what to lead.
+
+        Who leads is part of the call: another's would bind him beyond his patience.
+        """
         with self._changed:
-            leads = False
             try:
                 while not place.done:
-                    if self._leaders < self._max_calls and self._first() is not None:
-                        leads = True
-                        self._leaders += 1
-                        if self._window_seconds > 0:
-                            self._changed.wait_for(self._is_full, self._window_seconds)
-                        batch = self._take()
-                        if batch:
+                    if self._may_lead(place):
+                        self._wait_for_company()
+                        batch, _ = self._next()
+                        if place in batch:
+                            self._take(batch)
                             return batch
-                        # Another leader was faster.
-                        self._leaders -= 1
-                        leads = False
+                        # Those before it fill the call by now, and one of them leads.
+                        self._changed.notify_all()
                         continue
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
@@ -177,44 +185,52 @@ class Batcher(Generic[Work, Result]):
                 # Too late, or a green thread was killed: nobody wants its result any more.
                 if place in self._queue:
                     self._queue.remove(place)
-                if leads:
-                    self._leaders -= 1
-                    self._changed.notify_all()
+                # It may have been the first, whom others left the lead.
+                self._changed.notify_all()
                 raise
 
-    def _first(self) -> _Place[Work, Result] | None:
-        """Return whose call may begin now: who came first of those that touch nothing in use."""
-        return next((each for each in self._queue if self._is_free(each)), None)
+    def _may_lead(self, place: _Place[Work, Result]) -> bool:
+        if self._gathering or self._under_way >= self._max_calls:
+            return False
+        batch, _ = self._next()
+        return place in batch
 
-    def _is_free(self, place: _Place[Work, Result]) -> bool:
-        return self._touched.isdisjoint(place.touches)
+    def _wait_for_company(self) -> None:
+        if self._window_seconds > 0:
+            self._gathering = True
+            try:
+                self._changed.wait_for(self._is_complete, self._window_seconds)
+            finally:
+                self._gathering = False
 
-    def _is_full(self) -> bool:
-        first = self._first()
-        if first is None or first.alone or not self._coming:
-            return True
-        return sum(each.size for each in self._queue if self._is_free(each)) >= self._max_size
+    def _is_complete(self) -> bool:
+        _, closed = self._next()
+        return closed or not self._coming
 
-    def _take(self) -> list[_Place[Work, Result]]:
-        """Take the next call's work: in order, up to the bound; nothing where none is free."""
-        first = self._first()
-        if first is None:
-            return []
-        batch = [first]
-        size = first.size
-        for each in self._queue[self._queue.index(first) + 1 :]:
-            if first.alone or each.alone:
-                break
-            if not self._is_free(each):
+    def _next(self) -> tuple[list[_Place[Work, Result]], bool]:
+        """Return the next call's work, and whether nothing more can join it.
+
+        In order, up to the bound, of what touches nothing in use.
+        """
+        batch: list[_Place[Work, Result]] = []
+        size = 0
+        for each in self._queue:
+            if not self._touched.isdisjoint(each.touches):
                 continue
-            size += each.size
-            if size > self._max_size:
-                break
+            if batch and (batch[0].alone or each.alone or size + each.size > self._max_size):
+                return batch, True
             batch.append(each)
+            size += each.size
+        return batch, bool(batch) and (batch[0].alone or size >= self._max_size)
+
+    def _take(self, batch: Sequence[_Place[Work, Result]]) -> None:
+        self._under_way += 1
         for each in batch:
             self._queue.remove(each)
             self._touched |= each.touches
-        return batch
+        if self._queue:
+            # While this one gathered, nobody else led.
+            self._changed.notify_all()
 
     def _lead(self, batch: list[_Place[Work, Result]]) -> None:
         error: Exception | None = None
@@ -243,5 +259,5 @@ class Batcher(Generic[Work, Result]):
                     place.result = results[number]
                 place.done = True
                 self._touched -= place.touches
-            self._leaders -= 1
+            self._under_way -= 1
             self._changed.notify_all()

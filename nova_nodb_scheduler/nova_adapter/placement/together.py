@@ -9,11 +9,14 @@ a request that needs that does it in its own thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import attrs
 
 from nova_nodb_scheduler.nova_adapter.placement import conflicts, outcomes
+
+LOG = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -84,6 +87,12 @@ def write(post: Post, parts: Sequence[Part]) -> list[conflicts.Reply]:
         reply: conflicts.Reply | None = limits.refusal(group)
         if reply is None:
             servers = [server for part in group for server in part.servers]
+            if len(group) > 1:
+                # Placement's log has the first one's alone.
+                LOG.debug(
+                    "Requests %(ids)s share a call to Placement.",
+                    {"ids": ", ".join(str(part.request_id) for part in group)},
+                )
             reply = post(servers, group[0].request_id)
             limits.note(group, reply)
         if len(group) == 1 or isinstance(

@@ -13,6 +13,7 @@ from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter import request_allocations
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
 from nova_nodb_scheduler.scheduling import choice, claimer, namespaces
 from nova_nodb_scheduler.synchronizer import claim_batches
@@ -178,14 +179,25 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         cell = next(cell for cell, name, _, _ in self.HOSTS if name == "h1")
         decider.parts = attrs.evolve(decider.parts, places=lambda uuid: [(cell, "h1")])
         self.beat()
-        self.manager.select_destinations(
-            self.admin,
-            spec_obj=self.spec([server], ignore_hosts=["h2"]),
-            instance_uuids=[server],
-            return_objects=True,
-            return_alternates=False,
-        )
+        batcher = decider.parts.placement.writer._batcher
+        maker = request_allocations.RequestAllocations
+        own, coming = maker._as_nova_does, []
+
+        def as_nova_does(*args):
+            coming.append(batcher._coming)
+            return own(*args)
+
+        with mock.patch.object(maker, "_as_nova_does", as_nova_does):
+            self.manager.select_destinations(
+                self.admin,
+                spec_obj=self.spec([server], ignore_hosts=["h2"]),
+                instance_uuids=[server],
+                return_objects=True,
+                return_alternates=False,
+            )
         self.assertEqual(0, self.held("h1")[server].node.instances)
+        # Other requests do not wait for it at their call to Placement.
+        self.assertEqual([0], coming)
 
     def test_a_request_that_memory_cannot_answer_is_claimed_as_well(self):
         """Two groups of resources: Placement's candidates, and Nova's own choice."""

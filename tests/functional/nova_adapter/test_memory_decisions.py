@@ -262,6 +262,29 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
         self.inventories(self.nodes["h2"].uuid, VCPU=3, MEMORY_MB=16384, DISK_GB=100)
         self.assertEqual("h2", self.select()[1][0][0].service_host)
 
+    def test_nobody_waits_for_a_request_that_proves_that_there_is_no_room(self):
+        decisions = self.runtime.decisions
+        decider, batcher = decisions.decider, decisions._writer._batcher
+        coming: list[tuple[str, int]] = []
+        chosen, proved = decisions.engine.plan, decider._proved_full
+
+        def plan(*args, **kwargs):
+            coming.append(("chosen", batcher._coming))
+            return chosen(*args, **kwargs)
+
+        def proved_full(*args):
+            coming.append(("proved", batcher._coming))
+            return proved(*args)
+
+        self.select(servers=6)
+        with (
+            mock.patch.object(decisions.engine, "plan", plan),
+            mock.patch.object(decider, "_proved_full", proved_full),
+            self.assertRaises(exception.NoValidHost),
+        ):
+            self.select()
+        self.assertEqual({("chosen", 1), ("proved", 0)}, set(coming))
+
     def test_a_request_with_two_groups_is_asked_of_placement(self):
         with self.assertRaises(exception.NoValidHost):
             self.select(extra_specs={"resources1:CUSTOM_FPGA": "1"})

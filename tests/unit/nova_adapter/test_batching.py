@@ -88,13 +88,57 @@ class BatcherTest(testtools.TestCase):
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         with batcher.coming():
             leader.start()
-            while not batcher._leaders:
+            while not batcher._gathering:
                 time.sleep(0.001)
             error = self.assertRaises(batching.Overdue, batcher.submit, 1, 1, patience_seconds=0.2)
         self.assertTrue(error.taken)
         self.go.set()
         leader.join()
         self.assertEqual([[0, 1]], self.calls)
+
+    def test_nobody_leads_a_call_that_is_not_his(self) -> None:
+        batcher = batching.Batcher(self.call, max_size=4)
+        found = self.queue_up(batcher, [(1, 9, False), (2, 1, False), (3, 9, False)])
+        self.assertEqual([0, 10, 20, 30], found)
+        self.assertEqual([[0], [1], [2], [3]], self.calls)
+        # Each its own thread: whose patience is short is bound by no other's call.
+        self.assertEqual(4, len(set(self.callers)))
+
+    def test_who_gives_up_leaves_the_lead_to_the_next(self) -> None:
+        batcher = batching.Batcher(self.call, max_size=4)
+        self.go.clear()
+        leader = threading.Thread(target=batcher.submit, args=(0, 1))
+        leader.start()
+        self.entered.wait()
+        first = threading.Thread(
+            target=self.assertRaises,
+            args=(batching.Overdue, batcher.submit, 1, 9),
+            kwargs={"patience_seconds": 0.05},
+        )
+        first.start()
+        while not batcher._queue:
+            time.sleep(0.001)
+        second = threading.Thread(target=batcher.submit, args=(2, 1))
+        second.start()
+        first.join(10.0)
+        self.go.set()
+        leader.join(10.0)
+        second.join(10.0)
+        self.assertEqual([[0], [2]], self.calls)
+
+    def test_a_call_nothing_can_join_waits_for_nobody(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0)
+        with batcher.coming():
+            first = threading.Thread(target=batcher.submit, args=(0, 1))
+            first.start()
+            while not batcher._gathering:
+                time.sleep(0.001)
+            # It is to be alone, so that the first one's call is complete.
+            alone = threading.Thread(target=batcher.submit, args=(1, 1), kwargs={"alone": True})
+            alone.start()
+            for thread in (first, alone):
+                thread.join(10.0)
+            self.assertEqual([[0], [1]], self.calls)
 
     def test_a_caller_waits_for_the_others_that_said_they_come(self) -> None:
         batcher = batching.Batcher(self.call, window_seconds=60.0)
@@ -118,11 +162,22 @@ class BatcherTest(testtools.TestCase):
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         with batcher.coming():
             leader.start()
-            while not batcher._leaders:
+            while not batcher._gathering:
                 time.sleep(0.001)
             self.assertEqual([], self.calls)
         leader.join(10.0)
         self.assertEqual([[0]], self.calls)
+
+    def test_nobody_waits_for_one_that_says_that_it_does_not_come(self) -> None:
+        batcher = batching.Batcher(self.call, window_seconds=60.0)
+        leader = threading.Thread(target=batcher.submit, args=(0, 1))
+        with batcher.coming():
+            leader.start()
+            while not batcher._gathering:
+                time.sleep(0.001)
+            batcher.not_coming()
+            leader.join(10.0)
+            self.assertEqual([[0]], self.calls)
 
     def test_nobody_waits_beyond_the_window(self) -> None:
         batcher = batching.Batcher(self.call, window_seconds=0.05)
@@ -266,7 +321,7 @@ class BatcherTest(testtools.TestCase):
             thread.join()
         self.assertEqual(([], []), (wrong, shared))
         self.assertGreater(max(most), 0)
-        self.assertEqual((0, set(), []), (batcher._leaders, batcher._touched, batcher._queue))
+        self.assertEqual((0, set(), []), (batcher._under_way, batcher._touched, batcher._queue))
 
     def test_it_works_with_green_threads(self) -> None:
         if util.find_spec("eventlet") is None:
@@ -292,6 +347,22 @@ class BatcherTest(testtools.TestCase):
             second.kill()
             assert first.wait() == 10
             assert batcher.submit(3, 1) == 30 and calls[3:] == [1, 1], calls
+            # Those on their way are waited for.
+            batcher = batching.Batcher(call, window_seconds=5.0)
+            def come(number):
+                with batcher.coming():
+                    eventlet.sleep(number / 100)
+                    return batcher.submit(number, 1)
+            del calls[:]
+            assert list(pool.imap(come, range(4))) == [0, 10, 20, 30]
+            assert calls == [4], calls
+            # One that is killed while it waits for company leaves the lead to the next.
+            with batcher.coming():
+                first, second = (eventlet.spawn(batcher.submit, each, 1) for each in (1, 2))
+                eventlet.sleep(0.01)
+                first.kill()
+            assert second.wait() == 20 and calls == [4, 1], calls
+            assert (batcher._under_way, batcher._gathering, batcher._coming) == (0, False, 0)
         """
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
