@@ -287,8 +287,29 @@ count_tests() {
     tally "$STAGE" "$step" "$passed" "$failed" "$skipped" "$seconds"
 }
 
+RUNNING=""
+
+# In the background: bash looks at signals only between commands, and what timeout runs is
+# out of the terminal's reach. Commands are to die of an interrupt as they would without.
 limited() {
-    timeout --kill-after=30 "$(stage_field "$STAGE" 3)" "$@"
+    local status
+    env --default-signal=INT timeout --kill-after=30 "$(stage_field "$STAGE" 3)" "$@" &
+    RUNNING=$!
+    wait "$RUNNING"
+    status=$?
+    RUNNING=""
+    return $status
+}
+
+# end SIGNAL: end what runs, and this, by a signal that came.
+end() {
+    trap - INT TERM HUP
+    say "ended by SIG$1"
+    if [[ -n $RUNNING ]]; then
+        kill -TERM "$RUNNING" 2>/dev/null
+        wait "$RUNNING"
+    fi
+    kill -"$1" $$
 }
 
 # try_again OUT DIRECTORY: run the few tests that failed again, alone. Those that pass each
@@ -578,6 +599,9 @@ summary() {
 
 main() {
     parse_arguments "$@"
+    trap 'end INT' INT
+    trap 'end TERM' TERM
+    trap 'end HUP' HUP
     make_results || exit 2
     if [[ -n $HERE ]]; then
         VENV=$(python -c 'import sys; print(sys.prefix)')
