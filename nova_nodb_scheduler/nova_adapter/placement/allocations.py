@@ -40,7 +40,6 @@ class AllocationWriter:
         for the slowest
     :param max_calls: calls under way at once; no two of them touch the same
         host, or the same server
-    :param version: microversion that the allocation requests are made for
     :param clock: monotonic seconds
     """
 
@@ -51,12 +50,11 @@ class AllocationWriter:
         batch_window_seconds: float = 0.0,
         max_batch_consumers: int = 16,
         max_calls: int = 1,
-        version: str = "1.36",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        self._posting = posting.Posting(client, version)
+        self._posting = posting.Posting(client)
         self._batcher: batching.Batcher[together.Part, conflicts.Reply] = batching.Batcher(
             lambda parts: together.write(self._posting.post, parts),
             window_seconds=batch_window_seconds,

@@ -18,15 +18,13 @@ class Server:
 
     :param consumer: the instance's uuid
     :param request: as Placement gives and takes it: ``allocations`` with
-        ``resources`` by provider uuid, and ``mappings``
-    :param consumer_type: sent from microversion 1.38 on
+        ``resources`` by provider uuid; what else it has is not written
     """
 
     consumer: str
     request: Mapping[str, Any]
     project_id: str
     user_id: str
-    consumer_type: str = "INSTANCE"
 
     @property
     def amounts(self) -> Amounts:
