@@ -61,8 +61,14 @@ class TestSensitivity(unittest.TestCase):
     def test_schedulers_without_claims_are_caught(self) -> None:
         made = self.world(claims=False)
         made.work()
-        world.wait(lambda: made.ledger.counts["over-commits"], 60.0, "nothing was over-committed")
-        with self.assertRaisesRegex(world.Broken, "of 4 VCPUs were granted"):
+        # Which of these comes first, and how often, differs by run.
+        for broken in ("of 4 VCPUs were granted", "affinity group"):
+            world.wait(
+                lambda broken=broken: any(broken in each for each in made.ledger.broken),
+                60.0,
+                f"nobody was caught: {broken}",
+            )
+        with self.assertRaisesRegex(world.Broken, "granted"):
             made.check_ledger()
 
     def test_replicas_that_differ_and_claims_that_are_left_are_caught(self) -> None:
