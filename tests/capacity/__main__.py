@@ -22,7 +22,7 @@ _WIDTH = 110
 """Columns of the table where no terminal says how many it has."""
 
 _SNIPPET = _CHECKOUT / "doc" / "source" / "reference" / "races.rst.inc"
-_FAILING = {"nova-compute-1": {"DEFAULT": {"compute_driver": "fake.FakeRescheduleDriver"}}}
+_FAILING_COMPUTE, _FAILING_HOST = "nova-compute-1", "host1"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,15 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     terminal = rich_console.Console(
         stderr=options.json, highlight=False, soft_wrap=True, width=width
     )
-    settings = attrs.evolve(
-        command_line.settings_from(options, plugin=not options.stock),
-        vcpus_per_host=options.vcpus,
-        overrides=_FAILING if options.failing_builds else {},
-    )
+    settings = _settings(options)
     stack = stack_module.Stack(settings, lambda step: terminal.print(f"[dim]{step}[/dim]"))
     stack.down(wipe=True)
     stack = stack_module.Stack(settings, lambda step: terminal.print(f"[dim]{step}[/dim]"))
-    wanted = races.races(options.computes, options.vcpus, failing=options.failing_builds)
+    size = (options.computes, options.vcpus)
+    wanted = races.races(*size)
+    if options.failing_builds:
+        wanted = races.races_with_failing_builds(*size, _FAILING_HOST)
     chosen = [race for race in wanted if options.race in (None, race.name)]
     runs: list[races.Run] = []
     try:
@@ -63,12 +62,34 @@ def main(arguments: list[str] | None = None) -> int:
     for run in runs:
         for fault in (*run.unseen, *run.faults):
             terminal.print(f"{run.race} {run.number}: {fault}", markup=False)
+    if options.failing_builds and not any(run.failed_builds for run in runs):
+        terminal.print(f"[red]No build was tried on {_FAILING_HOST}: nothing is shown.[/red]")
+        kept = [False] * len(runs)
     terminal.print(f"{sum(kept)} passed, {len(kept) - sum(kept)} failed, 0 skipped")
     if kept and all(kept):
         stack.down(wipe=True)
         return 0
     terminal.print(f"The logs are kept in {settings.log}")
     return 1
+
+
+def _settings(options: argparse.Namespace) -> stack_settings.Settings:
+    settings = attrs.evolve(
+        command_line.settings_from(options, plugin=not options.stock), vcpus_per_host=options.vcpus
+    )
+    if not options.failing_builds:
+        return settings
+    # Alternates are of the same cell, and as many as there are attempts; nor is the host shunned
+    # for what failed there before.
+    scheduler = {
+        "scheduler": {"max_attempts": str(options.computes)},
+        "filter_scheduler": {"build_failure_weight_multiplier": "0"},
+    }
+    overrides = {
+        _FAILING_COMPUTE: {"DEFAULT": {"compute_driver": "fake.FakeRescheduleDriver"}},
+        **dict.fromkeys(settings.control_plane_names, scheduler),
+    }
+    return attrs.evolve(settings, cells=1, overrides=overrides)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,7 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vcpus", type=int, default=4, help="of each host (%(default)s)")
     parser.add_argument("--stock", action="store_true", help="without the plugin")
     parser.add_argument(
-        "--failing-builds", action="store_true", help="host1 fails to build, alternates are used"
+        "--failing-builds",
+        action="store_true",
+        help="builds on one host fail, and the others of its cell have room for all",
     )
     parser.add_argument(
         "--file", action="store_true", help="write the table that the documents include, too"

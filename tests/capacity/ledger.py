@@ -23,7 +23,7 @@ _STANDING = (
     " WHERE deleted = 0 AND host IS NOT NULL AND vm_state != 'error'"
 )
 _BUILDS = (
-    "SELECT a.instance_uuid, e.host, e.result FROM nova_{cell}.instance_actions_events e"
+    "SELECT a.instance_uuid, e.host FROM nova_{cell}.instance_actions_events e"
     " JOIN nova_{cell}.instance_actions a ON a.id = e.action_id"
     " WHERE e.event = 'compute__do_build_and_run_instance'"
 )
@@ -31,11 +31,14 @@ _BUILDS = (
 
 @attrs.frozen
 class Build:
-    """One attempt of a compute to build a server."""
+    """One attempt of a compute to build a server.
+
+    What came of it the event does not say: nova-compute ends it with "Success"
+    when it gives a server back to be built elsewhere, too.
+    """
 
     server: str
     host: str
-    succeeded: bool
 
 
 class Ledger:
@@ -95,9 +98,9 @@ def builds(stack: stack_module.Stack, servers: Iterable[str]) -> list[Build]:
     """Return every attempt to build one of some servers."""
     wanted = set(servers)
     return [
-        Build(str(server), str(host), result == "Success")
+        Build(str(server), str(host))
         for cell in stack.settings.cell_names
-        for server, host, result in stack.sql(_BUILDS.format(cell=cell))
+        for server, host in stack.sql(_BUILDS.format(cell=cell))
         if server in wanted
     ]
 

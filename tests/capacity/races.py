@@ -24,7 +24,7 @@ class Run:
     :param refused: servers in ERROR because no host was valid
     :param other: servers that ended in any other way
     :param reschedules: attempts to build a server beyond its first
-    :param failed_builds: attempts that failed
+    :param failed_builds: attempts on the host where builds fail
     :param late_checks_failed: times a compute found the group's policy broken
     :param crowded: servers beyond what their host has room for, or their group allows there
     :param over_allocated: most VCPU given away beyond what a host offers, at any moment
@@ -54,9 +54,9 @@ class Race:
 
     :param requests: asked for, at the same time
     :param slots: how many of them there is room for
+    :param per_host: how many of them a host may have
     :param group: policy of the server group that all are of
-    :param failing: builds of one host fail: refusals then depend on chance, and
-        so does how many find room; nothing else does
+    :param failing_host: builds fail there, and each finds room on an alternate
     """
 
     name: str
@@ -64,7 +64,7 @@ class Race:
     slots: int
     per_host: int
     group: str | None = None
-    failing: bool = False
+    failing_host: str | None = None
 
     def kept(self, run: Run) -> bool:
         """Say whether a run went as promised."""
@@ -72,24 +72,29 @@ class Race:
             return False
         if run.unseen or not run.samples:
             return False
-        if run.reschedules > run.failed_builds:
+        if run.reschedules != run.failed_builds:
             return False
-        if self.failing:
-            # Who failed there and found all alternates full ends in another error.
-            return run.active <= self.slots and run.other <= run.failed_builds
-        return (run.active, run.refused, run.other) == (
-            self.slots,
-            self.requests - self.slots,
-            0,
-        )
+        active = min(self.slots, self.requests)
+        return (run.active, run.refused, run.other) == (active, self.requests - active, 0)
 
 
-def races(hosts: int, vcpus_per_host: int, *, failing: bool) -> tuple[Race, ...]:
+def races(hosts: int, vcpus_per_host: int) -> tuple[Race, ...]:
     """Return the races for a stack: 24 slots and 40 requests with six hosts of four VCPU."""
     slots = hosts * vcpus_per_host
     return (
-        Race("slots", slots * 5 // 3, slots, vcpus_per_host, failing=failing),
-        Race("group", 2 * hosts, hosts, 1, group="anti-affinity", failing=failing),
+        Race("slots", slots * 5 // 3, slots, vcpus_per_host),
+        Race("group", 2 * hosts, hosts, 1, group="anti-affinity"),
+    )
+
+
+def races_with_failing_builds(
+    hosts: int, vcpus_per_host: int, failing_host: str
+) -> tuple[Race, ...]:
+    """Return those where every build on one host fails and the others have room for all."""
+    slots = (hosts - 1) * vcpus_per_host
+    return (
+        Race("slots", slots * 4 // 5, slots, vcpus_per_host, failing_host=failing_host),
+        Race("group", hosts - 1, hosts - 1, 1, "anti-affinity", failing_host),
     )
 
 
@@ -140,7 +145,7 @@ def _found(
         refused=len(refused),
         other=race.requests - len(active) - len(refused),
         reschedules=sum(count - 1 for count in attempts.values()),
-        failed_builds=sum(not build.succeeded for build in builds),
+        failed_builds=sum(build.host == race.failing_host for build in builds),
         late_checks_failed=ledger_module.late_checks_failed(stack.settings) - violated,
         crowded=sum(max(0, len(there) - race.per_host) for there in standing.values()),
         over_allocated=ledger.over_allocated,
