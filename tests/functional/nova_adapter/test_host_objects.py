@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from nova import objects
+
 from tests.functional.nova_adapter import cloud, own_plugins, test_memory_decisions
 
 OWN = "tests.functional.nova_adapter.own_plugins"
@@ -80,3 +82,39 @@ class FirstTwoFilterTest(HostObjectsCase):
         _uuids, chosen = self.select()
         self.assertEqual(2, len(chosen[0]))
         self.assertEqual({"memory": 1}, self.runtime.candidates())
+
+
+class ImagesTest(HostObjectsCase):
+    """Servers of an image with a property stand on h1 and h4, two on the first."""
+
+    HOSTS = tuple(
+        (cloud.CELL2 if number % 2 else cloud.CELL1, f"h{number}", 4, {}) for number in range(6)
+    )
+    PLACES = ("h1", "h1", "h4")
+
+    def setUp(self) -> None:
+        self.override("image_props_weight_multiplier", 1000.0, "filter_scheduler")
+        super().setUp()
+        for host in self.PLACES:
+            cell = next(cell for cell, name, *_ in self.HOSTS if name == host)
+            self.instance(cell, host, system_metadata={"image_hw_machine_type": "q35"})
+        self.reporter.flush()
+        self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
+
+    def chosen(self, **fields: Any) -> list[str]:
+        properties = objects.ImageMetaProps(hw_machine_type="q35")
+        fields["image"] = objects.ImageMeta(properties=properties)
+        with self.statements() as statements:
+            _uuids, chosen = self.select(**fields)
+        self.assertEqual([], statements.seen)
+        self.assertEqual({"memory"}, self.runtime.candidates().keys())
+        return [each[0].service_host for each in chosen]
+
+    def test_servers_of_the_image_are_found_without_a_statement(self):
+        self.assertEqual(["h1"], self.chosen())
+        self.assertEqual(["h4"], self.chosen(ignore_hosts=["h1"]))
+
+    def test_so_they_are_for_several_servers(self):
+        # Four times one VCPU: the last two do not fit on h1.
+        chosen = self.chosen(servers=6)
+        self.assertEqual(["h1"] * 4 + ["h4"] * 2, chosen)
