@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers the database reads of Nova's request filters from memory.
+"""Answers the database reads of Nova's request filters and weighers from memory.
 
-They are module functions of Nova without a seam, so they are replaced, in
+They are functions of Nova without a seam, so they are replaced, in
 nova-scheduler only, by functions that ask the current request's view and
 otherwise call Nova's own. The lowest function that still sees the request's
 thread is taken, so that everything above stays Nova's.
@@ -16,6 +16,7 @@ from typing import Any
 
 from nova import objects
 from nova.objects import aggregate as nova_aggregate
+from nova.objects import cell_mapping as nova_cell_mapping
 from nova.objects import service as nova_service
 
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
@@ -30,6 +31,7 @@ _by_metadata = nova_aggregate._get_by_metadata_from_db
 _non_matching = nova_aggregate._get_non_matching_by_metadata_keys_from_db
 _by_host = nova_aggregate._get_by_host_from_db
 _minimum_version = nova_service.get_minimum_version_all_cells
+_cell_by_uuid = nova_cell_mapping.CellMapping._get_by_uuid_from_db
 
 
 class _Hosts(list[str]):
@@ -169,7 +171,21 @@ def _all_cells(view: views.RequestView) -> list[str]:
     return sorted({*view.cells, objects.CellMapping.CELL0_UUID})
 
 
-#: (module, name, Nova's own, ours)
+@functools.wraps(_cell_by_uuid)
+def get_cell_by_uuid(context: Any, uuid: str) -> Row:
+    """Answer CellMapping.get_by_uuid, which the weigher by images asks for each host.
+
+    From what the host manager holds: by that Nova reads the cells themselves.
+    """
+    view = views.current()
+    held = None if view is None or view.stock else view.cell_mappings.get(uuid)
+    if held is None or not all(map(held.obj_attr_is_set, held.fields)):
+        row: Row = _cell_by_uuid(context, uuid)
+        return row
+    return {name: getattr(held, name) for name in held.fields}
+
+
+#: (module or class, name, Nova's own, ours)
 _REPLACED = (
     (nova_aggregate, "_get_by_metadata_from_db", _by_metadata, get_by_metadata),
     (
@@ -185,6 +201,12 @@ _REPLACED = (
         _minimum_version,
         get_minimum_version_all_cells,
     ),
+    (
+        nova_cell_mapping.CellMapping,
+        "_get_by_uuid_from_db",
+        _cell_by_uuid,
+        get_cell_by_uuid,
+    ),
 )
 
 
@@ -196,4 +218,4 @@ def install() -> None:
     _take_hosts_as_they_are()
     for module, name, own, ours in _REPLACED:
         if getattr(module, name) is own:
-            setattr(module, name, ours)
+            setattr(module, name, staticmethod(ours) if isinstance(module, type) else ours)

@@ -134,6 +134,8 @@ class Decider:
             if decision.given_up:
                 # That hosts are full was not what ended it.
                 raise NeedsPlacement("claims not answered in time")
+            if decision.leaves_out:
+                raise NeedsPlacement("unreadable records")
             if asked.queries is None or self._is_proved(asked, decided_at):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
@@ -161,6 +163,8 @@ class _Planner:
     """Plans one request over the present, as :class:`placing.Planner` has it.
 
     :ivar first_counts: of the latest plan, before any server was placed
+    :ivar leaves_out: whether it lacks a host that the request might have gone to,
+        for a record of it cannot be understood
     """
 
     def __init__(
@@ -181,6 +185,7 @@ class _Planner:
         self.request = request_conversion.request(asked.spec, asked.queries, enabled)
         self.objects = self._make_objects()
         self.first_counts: tuple[pipeline.FilterCount, ...] = ()
+        self.leaves_out = False
 
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
         """See :class:`placing.Planner`.
@@ -193,6 +198,7 @@ class _Planner:
         self._check_whole()
         engine = self._parts.engine
         with engine.lock:
+            self.leaves_out = self._parts.keeper.left_out(self.request) is not None
             for query in self._asked.queries or ():
                 reason = candidates.outside(query, engine.frame)
                 if reason is not None:
@@ -292,6 +298,11 @@ class _Decision:
     def given_up(self) -> bool:
         """Whether a claim was not answered in time, or Placement cannot be asked."""
         return self._placing.given_up
+
+    @property
+    def leaves_out(self) -> bool:
+        """See :class:`_Planner`."""
+        return self._planner.leaves_out
 
     def decide(self) -> list[list[Any]] | None:
         """Choose and claim for all servers, and answer; None if there is not room for all.

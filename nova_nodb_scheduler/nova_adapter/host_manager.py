@@ -142,6 +142,7 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
         view = views.current()
         if view is not None:
             view.cell_of_host = cell_of
+            view.cell_mappings = self.cells
         return super()._get_host_states(context, compute_nodes, services)
 
     def _get_instance_info(self, context: Any, compute: Any) -> Any:

@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 from nova import filters as nova_filters
 from nova.scheduler import manager as nova_manager
+from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
 
 from nova_nodb_scheduler.scheduling import contract
 
 LOG = logging.getLogger(__name__)
+
+#: Filters of Nova's that look at each host by itself, and raise at none. Its others
+#: are asked for the very requests at which they may raise for some host.
+_NEVER_RAISE = (
+    numa_topology_filter.NUMATopologyFilter,
+    pci_passthrough_filter.PciPassthroughFilter,
+)
 
 
 class HostObjects:
@@ -71,35 +79,43 @@ class HostObjects:
             # None is Nova's word for "stop filtering": nothing is left.
             return [uuid_of[id(state)] for state in own.filter_all(asked, self._spec) or ()]
         except Exception as error:
-            self.raised = error
-            LOG.error(
-                "Filter %(filter)s failed at host %(host)s; the request fails as it "
-                "would with Nova's own scheduler.",
-                {"filter": name, "host": asked.last},
-            )
+            self._tell_of("Filter", name, asked.last, error)
             raise
+
+    def _tell_of(self, what: str, name: str, host: Any, error: Exception) -> None:
+        self.raised = error
+        LOG.error(
+            "%(what)s %(name)s failed at host %(host)s; the request fails as it would with "
+            "Nova's own scheduler.",
+            {"what": what, "name": name, "host": host},
+        )
 
     def is_apart(self, name: str, *, is_chosen: bool) -> bool:
         """Tell whether a filter looks at each host by itself, as far as is known.
 
-        Of Nova's own it is known; an operator's may raise for a host, count
-        its calls, or remember the last host.
+        Whoever raises at a host fails the request, and may be asked about fewer
+        only if the operator chose so; an operator's filter may also count its
+        calls, or remember the last host.
         """
         kind = type(self._filters[name])
         if kind.filter_all is not nova_filters.BaseFilter.filter_all:
             return False
-        return is_chosen or str(kind.__module__).startswith("nova.scheduler.filters.")
+        return is_chosen or kind in _NEVER_RAISE
 
     def weigh(self, name: str, uuids: Sequence[str]) -> contract.WeighedOnObjects:
         """Return what one of the weighers says of some hosts."""
         own = self._weighers[name]
         known = dict(self._known(uuids))
+        asked = _Asked([_Weighed(state) for state in known.values()])
         try:
-            weighed = own.weigh_objects([_Weighed(state) for state in known.values()], self._spec)
+            weighed = own.weigh_objects(asked, self._spec)
             raw = dict(zip(known, weighed, strict=True))
-            multiplied = {uuid: own.weight_multiplier(state) for uuid, state in known.items()}
+            multiplied = {
+                uuid: own.weight_multiplier(each.obj)
+                for uuid, each in zip(known, asked, strict=True)
+            }
         except Exception as error:
-            self.raised = error
+            self._tell_of("Weigher", name, asked.last, error)
             raise
         # A host that went meanwhile moves no extreme, and its claim will fail.
         least = min(raw.values(), default=0.0)
@@ -159,18 +175,16 @@ class _Weighed:
         self.obj = obj
         self.weight = 0.0
 
+    def __repr__(self) -> str:
+        return repr(self.obj)
 
-class _Asked:
-    """Host states, remembering the last one that a filter took."""
 
-    def __init__(self, states: list[Any]) -> None:
-        self._states = states
-        self.last: Any = None
+class _Asked(list[Any]):
+    """Host states, or what is around them, remembering the last one that was taken."""
+
+    last: Any = None
 
     def __iter__(self) -> Iterator[Any]:
-        for state in self._states:
-            self.last = state
-            yield state
-
-    def __len__(self) -> int:
-        return len(self._states)
+        for each in super().__iter__():
+            self.last = each
+            yield each

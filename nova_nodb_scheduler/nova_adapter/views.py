@@ -47,6 +47,8 @@ class RequestView:
         self._stock = stock
         #: Cell of each host among the candidates, once they are known.
         self.cell_of_host: Mapping[str, str] = {}
+        #: The host manager's CellMappings by uuid, once hosts are made states of.
+        self.cell_mappings: Mapping[str, Any] = {}
         #: Of cells that are not served: instance uuids by host, once read.
         self.instances_read: dict[str, Mapping[str, Any]] = {}
         #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import (
     claimed_hosts,
     fact_source,
     host_batches,
     host_facts,
     host_frame,
+    left_out,
     memberships,
     namespaces,
     node_facts,
@@ -119,6 +121,23 @@ class FrameKeeper:
     def unreadable(self) -> Mapping[str, str]:
         """Why records were refused, by uuid: hosts left out, and aggregates."""
         return dict(self._unreadable)
+
+    def left_out(self, request: requests.Request) -> str | None:
+        """Return a host left out that a request might have gone to; None if there is none.
+
+        As the last :meth:`catch_up` found it. From any thread; waits for the
+        engine's lock.
+        """
+        with self._engine.lock:
+            source, frame = self._present.source, self._engine.frame
+            if source is None:
+                return None
+            for uuid in self._unreadable:
+                if source.has_node(uuid) and left_out.is_possible(
+                    request, frame, uuid, source.host_of_node(uuid)
+                ):
+                    return uuid
+            return None
 
     def catch_up(self, now_seconds: float) -> snapshot_module.Snapshot:
         """Bring the engine to the store's present; return what was read.

@@ -200,11 +200,13 @@ class HostFrame(readable_frame.ReadableFrame):
         memory_mb: int,
         disk_gb: int,
         resources: Mapping[str, int],
+        devices: int = 0,
         instance_uuid: str | None = None,
         servers: int = 1,
     ) -> None:
         """Take servers' share of a host, as Nova's HostState and Placement would.
 
+        :param devices: PCI devices of a server, whichever pools they come from
         :param servers: -1 gives one back
         """
         self.free_ram_mb[row] -= memory_mb * servers
@@ -212,6 +214,7 @@ class HostFrame(readable_frame.ReadableFrame):
         self.vcpus_used[row] += vcpus * servers
         self.num_instances[row] += servers
         self.num_io_ops[row] += servers
+        self.pci_free[row] -= devices * servers
         self.use(row, {name: amount * servers for name, amount in resources.items()})
         if instance_uuid is not None and servers > 0:
             place = self.place(row)

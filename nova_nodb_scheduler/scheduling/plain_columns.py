@@ -58,7 +58,14 @@ _NUMBERS = tuple(name for name in PLAIN_COLUMNS if name != "updated")
 _numbers_of = operator.attrgetter(*_NUMBERS)
 
 #: What a server takes of a host when it is chosen; a fork has its own.
-_CONSUMABLE = ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops")
+_CONSUMABLE = (
+    "free_ram_mb",
+    "free_disk_mb",
+    "vcpus_used",
+    "num_instances",
+    "num_io_ops",
+    "pci_free",
+)
 
 
 class PlainColumns:

@@ -18,6 +18,7 @@ import attrs
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import (
     choice,
+    claim_facts,
     contract,
     host_frame,
     options,
@@ -145,6 +146,7 @@ class Plan:
                     memory_mb=flavor.memory_mb,
                     disk_gb=flavor.root_gb + flavor.ephemeral_gb,
                     resources=resources,
+                    devices=int(self._request.fitted.get(claim_facts.DEVICES, 0)),
                     instance_uuid=instance_uuid,
                     servers=servers,
                 )

@@ -294,8 +294,6 @@ class Shortlist:
             and (cell is None or self._places[at].cell == cell)
         )
         for at in self._passing(wanted, count):
-            if len(found) == count:
-                break
             place = self._places[at]
             allocation_requests = self._allocation_requests(at)
             if self._steps.candidates is not None and not allocation_requests:
@@ -311,6 +309,9 @@ class Shortlist:
                     allocation_requests=allocation_requests,
                 )
             )
+            # Before the next one is taken, for which more would be asked.
+            if len(found) == count:
+                break
         return found
 
     def _passing(self, wanted: Iterator[int], count: int) -> Iterator[int]:

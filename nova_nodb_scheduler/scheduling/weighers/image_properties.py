@@ -13,8 +13,8 @@ from nova_nodb_scheduler.scheduling.weighers import option_weigher
 class ImagePropertiesWeigher(option_weigher.OptionWeigher):
     """Servers whose images share properties with the request's.
 
-    The properties of those images are in no record, Nova reads them from the
-    cells: this class knows only when it need not.
+    The properties of those images are in the servers' records, and in no
+    column: this class knows only when nobody need look at them.
     """
 
     option = "image_props_weight_multiplier"

@@ -18,17 +18,6 @@ class PCIWeigher(option_weigher.OptionWeigher):
 
     option = "pci_weight_multiplier"
 
-    def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:
-        """Return a constant where no devices are asked for.
-
-        Where some are, each server of the request takes devices of its host's
-        pools, by rules that Nova's pools know.
-        """
-        key = super().key(request, frame)
-        if key is not None and request.needs_pci:
-            return contract.OnHostObjects.NEEDED
-        return key
-
     def raw(
         self, request: requests.Request, frame: host_frame.HostFrame, rows: contract.Rows
     ) -> contract.FloatArray:

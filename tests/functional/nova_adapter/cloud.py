@@ -10,7 +10,7 @@ import tempfile
 import threading
 import unittest
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import nova.conf
@@ -75,9 +75,13 @@ def clear(url: str, *tables: str) -> None:
 
 
 class Statements:
-    """SQL statements of Nova's engines, by table and verb."""
+    """SQL statements of Nova's engines, by table and verb.
 
-    def __init__(self) -> None:
+    :param urls: of the databases that count; None for all of this process
+    """
+
+    def __init__(self, urls: Collection[str] | None = None) -> None:
+        self._urls = urls
         self.seen: list[str] = []
 
     def __enter__(self) -> Statements:
@@ -87,8 +91,9 @@ class Statements:
     def __exit__(self, *_args: object) -> None:
         event.remove(sa.Engine, "before_cursor_execute", self._note)
 
-    def _note(self, _c: Any, _cursor: Any, statement: str, *_args: Any) -> None:
-        self.seen.append(" ".join(statement.split()))
+    def _note(self, connection: Any, _cursor: Any, statement: str, *_args: Any) -> None:
+        if self._urls is None or str(connection.engine.url) in self._urls:
+            self.seen.append(" ".join(statement.split()))
 
     def of(self, table: str) -> list[str]:
         return [s for s in self.seen if f" {table} " in f"{s} " or f" {table}." in s]
@@ -129,6 +134,10 @@ class CloudCase(unittest.TestCase):
     def override(self, name: str, value: Any, group: str | None) -> None:
         CONF.set_override(name, value, group=group)
         self.addCleanup(CONF.clear_override, name, group=group)
+
+    def statements(self) -> Statements:
+        """Return what notes statements on Nova's databases, and on no other's."""
+        return Statements(list(self.urls.values()))
 
     # -- reporters ----------------------------------------------------------------
 

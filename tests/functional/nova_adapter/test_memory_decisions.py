@@ -199,8 +199,10 @@ class MemoryDecisionsCase(cloud.CloudCase):
 
 class MemoryDecisionsTest(MemoryDecisionsCase):
     def test_a_plain_request_costs_one_call_to_placement(self):
-        uuids, chosen = self.select()
+        with self.statements() as statements:
+            uuids, chosen = self.select()
         self.assertEqual({"post allocations": 1}, dict(self.calls))
+        self.assertEqual([], statements.seen)
         self.assertEqual({"memory": 1}, self.runtime.candidates())
         self.assertEqual({}, self.runtime.fallbacks())
         selection = chosen[0][0]
@@ -209,6 +211,15 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
         self.assertEqual(1, self.used(selection.service_host)["VCPU"])
         allocations = self.ask("get", f"/allocations/{uuids[0]}")
         self.assertEqual(PROJECT, allocations["project_id"])
+
+    def test_what_novas_own_way_reads_of_its_databases_is_noticed(self):
+        with self.statements() as statements:
+            self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
+            self.runtime.judge._feed_alive = lambda bound: False
+            self.select()
+        self.assertTrue(statements.of("compute_nodes"))
+        self.assertTrue(statements.of("services"))
+        self.assertEqual([], statements.of("allocations"))
 
     def test_servers_of_one_request_are_allocated_in_one_call(self):
         _uuids, chosen = self.select(servers=5)

@@ -212,6 +212,7 @@ class EachWeigherTest(WeigherCase):
                 self.assertGreater(reached[name], 0, name)
                 self.assertGreater(reached[f"{name} spared"], 0, name)
         self.assertGreater(reached["MetricsWeigher left to Nova"], 0)
+        self.assertEqual(0, reached["PCIWeigher left to Nova"])
 
     def _check_image_properties(self, world: World, ours: contract.Weigher) -> None:
         multiplier = world.settings.image_props_weight_multiplier

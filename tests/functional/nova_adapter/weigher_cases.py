@@ -107,6 +107,7 @@ class Asked:
     may_cross: bool
     image: dict[str, str] | None
     forced: bool
+    devices: int = 0
 
 
 ASKED = st.builds(
@@ -118,6 +119,7 @@ ASKED = st.builds(
     may_cross=st.sampled_from([False, True, True]),
     image=st.sampled_from([None, {}, {"hw_machine_type": "q35"}]),
     forced=st.booleans(),
+    devices=st.sampled_from([0, 1]),
 )
 
 
@@ -210,7 +212,13 @@ def frame(
 
 def request_spec(asked: Asked) -> Any:
     """Return Nova's request."""
-    spec = objects.RequestSpec(instance_group=None, requested_destination=None, image=None)
+    devices = [objects.InstancePCIRequest(count=asked.devices)] if asked.devices else []
+    spec = objects.RequestSpec(
+        instance_group=None,
+        requested_destination=None,
+        image=None,
+        pci_requests=objects.InstancePCIRequests(requests=devices),
+    )
     if asked.policy:
         spec.instance_group = objects.InstanceGroup(
             policy=asked.policy, members=sorted(asked.members)
@@ -236,4 +244,5 @@ def request(asked: Asked) -> requests.Request:
         else None,
         image=None if asked.image is None else requests.Image(properties=asked.image),
         force_hosts=("h0",) if asked.forced else (),
+        needs_pci=bool(asked.devices),
     )

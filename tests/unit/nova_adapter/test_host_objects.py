@@ -10,7 +10,12 @@ from typing import Any
 import testtools
 from nova import objects
 from nova.scheduler import filters, host_manager
-from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
+from nova.scheduler.filters import (
+    compute_capabilities_filter,
+    json_filter,
+    numa_topology_filter,
+    pci_passthrough_filter,
+)
 
 from nova_nodb_scheduler.nova_adapter import host_objects
 
@@ -26,18 +31,20 @@ class LimitFilter(filters.BaseHostFilter):  # type: ignore[misc]
 
 
 class HostObjectsTest(testtools.TestCase):
-    def test_novas_own_look_at_each_host_an_operators_only_if_that_is_chosen(self):
+    def test_who_may_raise_at_a_host_is_asked_about_each_unless_it_is_chosen_otherwise(self):
         enabled = [
             numa_topology_filter.NUMATopologyFilter(),
             pci_passthrough_filter.PciPassthroughFilter(),
+            compute_capabilities_filter.ComputeCapabilitiesFilter(),
+            json_filter.JsonFilter(),
             OwnFilter(),
             LimitFilter(),
         ]
         manager = types.SimpleNamespace(enabled_filters=enabled, weighers=[])
         own = host_objects.HostObjects(manager, None, dict, list)
         for is_chosen, apart in (
-            (False, [True, True, False, False]),
-            (True, [True, True, True, False]),
+            (False, [True, True, False, False, False, False]),
+            (True, [True, True, True, True, True, False]),
         ):
             found = [own.is_apart(type(each).__name__, is_chosen=is_chosen) for each in enabled]
             self.assertEqual(apart, found)

@@ -85,6 +85,11 @@ class LazyTest(testtools.TestCase):
         self.assertEqual(list(range(300 - len(asked), 300)), asked)
         self.assertLessEqual(len(asked), 28)
 
+    def test_nobody_is_asked_beyond_those_that_are_looked_for(self):
+        objects = Objects()
+        make(rising(300), LAZY).plan(toys.request(), objects).best()
+        self.assertEqual({f"uuid-{number}" for number in range(296, 300)}, set(objects.asked))
+
     def test_a_refused_claim_has_a_few_more_asked(self):
         objects = Objects()
         plan = make(rising(1000), LAZY).plan(toys.request(), objects)

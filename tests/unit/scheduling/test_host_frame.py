@@ -72,15 +72,22 @@ class HostFrameTest(testtools.TestCase):
         self.assertEqual([row], frame.log.since(before).tolist())
 
     def test_a_fork_leaves_its_frame_alone_and_keeps_its_own(self):
-        row = self.frame.row_of("uuid-1")
+        row = self.frame.put(toys.facts(1, pci_free=5))
         fork = self.frame.fork()
         fork.consume(
-            row, vcpus=2, memory_mb=100, disk_gb=1, resources={"VCPU": 2}, instance_uuid="i"
+            row,
+            vcpus=2,
+            memory_mb=100,
+            disk_gb=1,
+            resources={"VCPU": 2},
+            devices=2,
+            instance_uuid="i",
         )
         self.assertEqual(4096, self.frame.free_ram_mb[row])
         self.assertEqual(0, self.frame.resource("VCPU").used[row])
         self.assertEqual({}, self.frame.instance_counts(["i"]))
         self.assertEqual({row: 1}, fork.instance_counts(["i"]))
+        self.assertEqual((5, 3), (self.frame.pci_free[row], fork.pci_free[row]))
         for number in range(10, 400):
             self.frame.put(toys.facts(number, cell=f"cell-{number}"))
         self.frame.put(toys.facts(1, free_ram_mb=1))

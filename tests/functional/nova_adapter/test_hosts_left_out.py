@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host whose records the scheduler cannot read is no reason to say "no valid host"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception, objects
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling import namespaces
+from tests.functional.nova_adapter import cloud, test_memory_decisions
+
+FROM_PLACEMENT = {"unreadable records": 1}
+
+
+class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
+    def hide(self, namespace: Any, key: str) -> None:
+        """Publish a record as a newer release of Nova may write it."""
+        publisher = self.plugin.publisher(self.synchronizer, namespaces.COMPUTE_NODES.owner)
+        name = records.RecordKey(namespace.name, key)
+        publisher.publish({name: lambda state: {**state, "object_version": "9.0"}})
+        self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
+        self.settle()
+
+    def rebuild(self, host: str) -> Any:
+        destination = objects.Destination(host=host, node=f"node-{host}")
+        hints = {"_nova_check_type": ["rebuild"]}
+        return self.select(requested_destination=destination, scheduler_hints=hints)
+
+    def test_it_gets_the_server_where_all_others_are_full(self):
+        self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_so_it_does_if_its_service_cannot_be_read(self):
+        self.hide(namespaces.SERVICES, self.services["h1"].uuid)
+        self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_so_it_does_if_its_aggregate_cannot_be_read(self):
+        aggregate = objects.Aggregate(self.admin, name="a")
+        aggregate.create()
+        aggregate.add_host("h1")
+        self.reporter.flush()
+        self.hide(namespaces.AGGREGATES, aggregate.uuid)
+        self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_it_keeps_nobody_from_hosts_that_can_be_read(self):
+        self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        self.assertEqual("h2", self.select(vcpus=2)[1][0][0].service_host)
+        self.assertEqual({"memory": 1}, self.runtime.candidates())
+
+    def test_a_request_that_could_not_have_gone_there_is_refused_from_memory(self):
+        self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        other = objects.Destination(host="h2", node="node-h2")
+        far = objects.Destination(
+            cell=objects.CellMapping.get_by_uuid(self.admin, cloud.CELL2),
+            allow_cross_cell_move=False,
+        )
+        for fields in (
+            {"force_hosts": ["h2"]},
+            {"requested_destination": other},
+            {"requested_destination": far},
+            {"ignore_hosts": ["H1"]},
+        ):
+            with self.assertRaises(exception.NoValidHost):
+                self.select(vcpus=3, **fields)
+        self.assertEqual({"memory": 4}, self.runtime.candidates())
+
+    def test_a_server_on_it_can_be_rebuilt(self):
+        self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        self.assertEqual("h1", self.rebuild("h1")[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_one_that_names_it_is_asked_of_placement(self):
+        self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        self.assertEqual("h1", self.select(force_hosts=["h1"])[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
