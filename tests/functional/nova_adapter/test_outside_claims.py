@@ -353,6 +353,15 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             [(self.one, {"VCPU": 1, "MEMORY_MB": 64})], [(m.host, m.resources) for m in seen]
         )
 
+    def test_a_rebuild_claims_nothing(self) -> None:
+        # Others have the room: the server has its own, and Nova allocates nothing either.
+        first, rebuilt = str(uuid.uuid4()), str(uuid.uuid4())
+        self.assertTrue(self._go(first, self.one))
+        hints = {"_nova_check_type": ["rebuild"]}
+        self.assertTrue(self._go(rebuilt, self.one, scheduler_hints=hints))
+        self.assertEqual({first}, set(self._held(self.one)))
+        self.assertEqual({first}, set(self.consumers(self.one)))
+
     def test_a_scheduler_calls_novas_own_function(self) -> None:
         consumer = str(uuid.uuid4())
         request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
