@@ -38,6 +38,9 @@ LOG = logging.getLogger(__name__)
 #: Classes of resources that no provider gives but a node's own.
 _NODES_OWN = frozenset(("MEMORY_MB", "PCPU", "VCPU"))
 
+#: Looks at a view that is behind: as many as a request in memory makes plans.
+_MOST_LOOKS = 10
+
 
 @attrs.frozen
 class Move:
@@ -74,11 +77,13 @@ class OutsideClaims:
         deadline_seconds: float,
         filters: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
         self._filters = frozenset(filters)
         self._clock = clock
+        self._sleep = sleep
         self._batches = claim_batches.ClaimBatches(
             synchronizer,
             writer,
@@ -127,12 +132,28 @@ class OutsideClaims:
             return _unanswered(move, "the node is not known in the back end's present epoch")
         deadline = self._clock() + self._deadline_seconds
         wanted = _wanted(move, place, stays=views.has(move.consumer))
-        return own.take(move.request, [wanted], deadline)[0]
+        return looked_again(own, move.request, wanted, deadline, self._sleep)
 
 
 def _make_fitted(filters: Collection[str], snapshot: snapshot_module.Snapshot) -> claimed.Fitted:
     context = nova_context.get_admin_context()
     return fitted.Fitting(snapshot, filters, context, fitted.would_be_taken).fits
+
+
+def looked_again(
+    own: claimer.Claimer,
+    request: requests.Request,
+    wanted: claimer.Wanted,
+    deadline: float,
+    sleep: Callable[[float], None],
+) -> claimer.Taken | claimer.NotTaken:
+    """Claim, and look again while what is known is behind what was settled."""
+    for look in range(1, _MOST_LOOKS + 1):
+        [answer] = own.take(request, [wanted], deadline)
+        if not isinstance(answer, claimer.NotTaken) or answer.failure is not claimer.Failure.BEHIND:
+            break
+        sleep(0.01 * look)
+    return answer
 
 
 def carried_out(

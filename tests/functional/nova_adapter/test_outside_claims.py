@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
@@ -361,6 +362,25 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertTrue(self._go(rebuilt, self.one, scheduler_hints=hints))
         self.assertEqual({first}, set(self._held(self.one)))
         self.assertEqual({first}, set(self.consumers(self.one)))
+
+    def test_what_is_settled_while_a_conductor_reads_does_not_refuse_the_host(self) -> None:
+        consumer, client, seen = str(uuid.uuid4()), self.outside._synchronizer, []
+        own = client.head
+
+        def head() -> records.Cursor:
+            read_at = own()
+            if not seen:
+                # After it others publish, and settle a claim by what they published.
+                self._publish(namespaces.PROVIDERS, self.two, rows.provider())
+                seen.append(own())
+                settled = {"epoch": seen[0].epoch, "version": seen[0].version}
+                state = {"claims": {}, "settled": settled}
+                self._publish(namespaces.CLAIM_RECORDS, self.one, state)
+            return read_at
+
+        with mock.patch.object(client, "head", head):
+            self.assertTrue(self._go(consumer, self.one))
+        self.assertEqual({consumer}, set(self._held(self.one)))
 
     def test_a_scheduler_calls_novas_own_function(self) -> None:
         consumer = str(uuid.uuid4())
