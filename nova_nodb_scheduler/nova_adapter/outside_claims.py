@@ -27,7 +27,7 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
+from nova_nodb_scheduler.nova_adapter import fitted, forced_moves, request_conversion
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimed, claimer
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
@@ -311,21 +311,11 @@ def _claiming_on_destination(function: Any) -> Any:
         shown = kwargs.get("source_allocations")
         if shown is None:
             shown = client.get_allocs_for_consumer(context, instance.uuid)["allocations"]
-        # Forced: no filter, so no group's policy either, rules the host out.
-        forced = requests.Request(
-            requests.Flavor(
-                vcpus=instance.flavor.vcpus,
-                memory_mb=instance.flavor.memory_mb,
-                root_gb=instance.flavor.root_gb,
-                ephemeral_gb=instance.flavor.ephemeral_gb,
-            ),
-            fitted=_fitted_of(instance),
-        )
         move = Move(
             instance.uuid,
             destination.uuid,
             dict(shown.get(source.uuid, {}).get("resources", {})),
-            forced,
+            forced_moves.request(context, instance, destination.host),
             is_forced=True,
         )
 
@@ -354,20 +344,6 @@ def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> reques
     return attrs.evolve(
         asked, fitted={**asked.fitted, fitted.MAPPING: dict(allocation.get("mappings") or {})}
     )
-
-
-def _fitted_of(instance: Any) -> Mapping[str, Any]:
-    """Return the NUMA cells and PCI devices that a server wants where it is forced to."""
-    try:
-        return fitted.of_server(instance)
-    except Exception as error:
-        # Nova's own claim looks at none of them: nova-compute does, on the host.
-        LOG.warning(
-            "Server %(server)s is claimed for without its NUMA cells and PCI devices: %(error)s",
-            {"server": instance.uuid, "error": error},
-            exc_info=True,
-        )
-        return {}
 
 
 def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
