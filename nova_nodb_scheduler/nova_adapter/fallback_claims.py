@@ -18,9 +18,6 @@ from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
 
 LOG = logging.getLogger(__name__)
 
-#: Looks at a view that is behind: as many as a request in memory makes plans.
-_MOST_LOOKS = 10
-
 
 class FallbackClaims:
     """The claims of one request: :class:`outside_claims.Claims`. One thread.
@@ -87,15 +84,9 @@ class FallbackClaims:
     def _answer(
         self, move: outside_claims.Move, wanted: claimer.Wanted
     ) -> claimer.Taken | claimer.NotTaken:
-        """Claim, and look again while what is known is behind what was settled."""
         ways = self._parts.ways
         deadline = self._clock() + self._deadline_seconds
-        for look in range(1, _MOST_LOOKS + 1):
-            [answer] = ways.claimer.take(move.request, [wanted], deadline)
-            if not _is_behind(answer):
-                break
-            ways.sleep(0.01 * look)
-        return answer
+        return outside_claims.looked_again(ways.claimer, move.request, wanted, deadline, ways.sleep)
 
     def _chosen(self, host: str) -> choice.Choice | None:
         engine = self._parts.engine
@@ -106,10 +97,6 @@ class FallbackClaims:
                 return None
             facts = engine.frame.facts(row)
         return choice.Choice(row, host, facts.cell, facts.host, facts.node, 0.0, ())
-
-
-def _is_behind(answer: claimer.Taken | claimer.NotTaken) -> bool:
-    return isinstance(answer, claimer.NotTaken) and answer.failure is claimer.Failure.BEHIND
 
 
 def _is_full(answer: claimer.Taken | claimer.NotTaken) -> bool:

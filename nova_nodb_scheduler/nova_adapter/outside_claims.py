@@ -27,7 +27,7 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter import fitted, request_conversion
+from nova_nodb_scheduler.nova_adapter import fitted, forced_moves, request_conversion
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimed, claimer
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import claim_batches, contract, direct_views
@@ -37,6 +37,9 @@ LOG = logging.getLogger(__name__)
 
 #: Classes of resources that no provider gives but a node's own.
 _NODES_OWN = frozenset(("MEMORY_MB", "PCPU", "VCPU"))
+
+#: Looks at a view that is behind: as many as a request in memory makes plans.
+_MOST_LOOKS = 10
 
 
 @attrs.frozen
@@ -74,11 +77,13 @@ class OutsideClaims:
         deadline_seconds: float,
         filters: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
         self._filters = frozenset(filters)
         self._clock = clock
+        self._sleep = sleep
         self._batches = claim_batches.ClaimBatches(
             synchronizer,
             writer,
@@ -127,12 +132,28 @@ class OutsideClaims:
             return _unanswered(move, "the node is not known in the back end's present epoch")
         deadline = self._clock() + self._deadline_seconds
         wanted = _wanted(move, place, stays=views.has(move.consumer))
-        return own.take(move.request, [wanted], deadline)[0]
+        return looked_again(own, move.request, wanted, deadline, self._sleep)
 
 
 def _make_fitted(filters: Collection[str], snapshot: snapshot_module.Snapshot) -> claimed.Fitted:
     context = nova_context.get_admin_context()
     return fitted.Fitting(snapshot, filters, context, fitted.would_be_taken).fits
+
+
+def looked_again(
+    own: claimer.Claimer,
+    request: requests.Request,
+    wanted: claimer.Wanted,
+    deadline: float,
+    sleep: Callable[[float], None],
+) -> claimer.Taken | claimer.NotTaken:
+    """Claim, and look again while what is known is behind what was settled."""
+    for look in range(1, _MOST_LOOKS + 1):
+        [answer] = own.take(request, [wanted], deadline)
+        if not isinstance(answer, claimer.NotTaken) or answer.failure is not claimer.Failure.BEHIND:
+            break
+        sleep(0.01 * look)
+    return answer
 
 
 def carried_out(
@@ -290,21 +311,11 @@ def _claiming_on_destination(function: Any) -> Any:
         shown = kwargs.get("source_allocations")
         if shown is None:
             shown = client.get_allocs_for_consumer(context, instance.uuid)["allocations"]
-        # Forced: no filter, so no group's policy either, rules the host out.
-        forced = requests.Request(
-            requests.Flavor(
-                vcpus=instance.flavor.vcpus,
-                memory_mb=instance.flavor.memory_mb,
-                root_gb=instance.flavor.root_gb,
-                ephemeral_gb=instance.flavor.ephemeral_gb,
-            ),
-            fitted=_fitted_of(instance),
-        )
         move = Move(
             instance.uuid,
             destination.uuid,
             dict(shown.get(source.uuid, {}).get("resources", {})),
-            forced,
+            forced_moves.request(context, instance, destination.host),
             is_forced=True,
         )
 
@@ -333,20 +344,6 @@ def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> reques
     return attrs.evolve(
         asked, fitted={**asked.fitted, fitted.MAPPING: dict(allocation.get("mappings") or {})}
     )
-
-
-def _fitted_of(instance: Any) -> Mapping[str, Any]:
-    """Return the NUMA cells and PCI devices that a server wants where it is forced to."""
-    try:
-        return fitted.of_server(instance)
-    except Exception as error:
-        # Nova's own claim looks at none of them: nova-compute does, on the host.
-        LOG.warning(
-            "Server %(server)s is claimed for without its NUMA cells and PCI devices: %(error)s",
-            {"server": instance.uuid, "error": error},
-            exc_info=True,
-        )
-        return {}
 
 
 def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:

@@ -40,7 +40,7 @@ def request(
         image=_image(image) if image is not None else None,
         availability_zone=_get(spec, "availability_zone"),
         hints=hints,
-        group=_group(_get(spec, "instance_group")),
+        group=group(_get(spec, "instance_group")),
         destination=destination,
         ignore_hosts=tuple(_get(spec, "ignore_hosts") or ()),
         force_hosts=tuple(_get(spec, "force_hosts") or ()),
@@ -127,21 +127,22 @@ def _hints(hints: Any) -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def _group(group: Any) -> requests.Group | None:
-    if not group:
+def group(found: Any) -> requests.Group | None:
+    """Return an InstanceGroup as a Group; None for none."""
+    if not found:
         return None
-    policy = _get(group, "policy")
-    policies = _get(group, "policies")
+    policy = _get(found, "policy")
+    policies = _get(found, "policies")
     if policies is None:
         policies = [policy] if policy else []
     # Not a field, but what Nova makes of one; only with a policy of today's form.
-    rules = (group.rules or {}) if policy else {}
+    rules = (found.rules or {}) if policy else {}
     return requests.Group(
-        uuid=_get(group, "uuid"),
+        uuid=_get(found, "uuid"),
         policy=policy,
         policies=frozenset(policies),
-        members=frozenset(_get(group, "members") or ()),
-        hosts=frozenset(_get(group, "hosts") or ()),
+        members=frozenset(_get(found, "members") or ()),
+        hosts=frozenset(_get(found, "hosts") or ()),
         max_server_per_host=int(rules.get("max_server_per_host", 1)),
     )
 

@@ -27,6 +27,8 @@ class FeedWaits:
         self.candidates: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.claims: Counter[str] = Counter()
+        #: What conductors allocated by themselves: under a claim or not, or were refused.
+        self.outside: Counter[str] = Counter()
         self._differences: list[str] = []
 
     def add_differences(self, differences: Iterable[object]) -> None:
@@ -56,6 +58,7 @@ class FeedWaits:
             "candidates": dict(self.candidates),
             "reads": dict(self.reads),
             "claims": dict(self.claims),
+            "outside": dict(self.outside),
             "differences": self._differences,
         }
         with (results / f"feed.{os.getpid()}.jsonl").open("a") as stream:

@@ -22,7 +22,16 @@ from oslo_config import cfg
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
 from nova_nodb_scheduler.synchronizer import loader
-from tests.nova_suite import cells, endings, feed, reporters, schedulers, selection, unit
+from tests.nova_suite import (
+    cells,
+    conductors,
+    endings,
+    feed,
+    reporters,
+    schedulers,
+    selection,
+    unit,
+)
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -125,5 +134,6 @@ class NodbFixture(fixtures.Fixture):
         started = self.useFixture(schedulers.SchedulersFixture(process, waits))
         if os.environ[schedulers.MODE_VARIABLE] == "scheduler":
             self.useFixture(endings.EndingsFixture(self._test, process, started.runtimes, waits))
+            self.useFixture(conductors.ConductorsFixture(plugin, process, started, waits))
         # The first to run at the end, when the test has stopped its services.
         self.addCleanup(lambda: waits.add_differences(process.differences()))

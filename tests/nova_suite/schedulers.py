@@ -64,6 +64,7 @@ class SchedulersFixture(fixtures.Fixture):
         self._waits = waits
         self._lock = threading.Lock()
         self._seen: dict[int, Any] = {}
+        self._latest: Any = None
 
     def _setUp(self) -> None:
         chosen = manager_class()
@@ -95,9 +96,16 @@ class SchedulersFixture(fixtures.Fixture):
         """Return what the schedulers run that decided in this test."""
         return [manager.nodb for manager in self._seen.values()]
 
+    def catch_up(self) -> None:
+        """Wait for the feed of the scheduler that decided last, before another decides."""
+        if self._latest is not None:
+            runtime = self._latest.nodb
+            self._waits.wait(lambda: self._caught_up(runtime))
+
     def _wait_for_feed(self, manager: Any) -> None:
         with self._lock:
             self._seen[id(manager)] = manager
+            self._latest = manager
         self._waits.wait(lambda: self._caught_up(manager.nodb))
 
     def _caught_up(self, runtime: Any) -> bool:

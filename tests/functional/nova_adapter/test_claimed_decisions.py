@@ -199,6 +199,29 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         # Other requests do not wait for it at their call to Placement.
         self.assertEqual([0], coming)
 
+    def rebuild(self) -> str:
+        """Have a server of h1, which others have filled, rebuilt; return the host."""
+        taken = self.claim("h1", 4)
+        hints = {"_nova_check_type": ["rebuild"]}
+        server, chosen = self.select(scheduler_hints=hints, force_hosts=["h1"])
+        self.assertEqual({taken.wanted.consumer}, set(self.held("h1")))
+        self.assertEqual({}, self.held("h2"))
+        self.assertEqual({}, self.runtime.claim_metrics.figures())
+        self.assertEqual([], self.refusals(server[0]))
+        # Nor does it allocate.
+        self.assertEqual({}, dict(self.calls))
+        return str(chosen[0][0].service_host)
+
+    def test_a_rebuild_claims_nothing(self):
+        self.assertEqual("h1", self.rebuild())
+        self.assertEqual({"memory": 1}, self.runtime.candidates())
+
+    def test_nor_does_a_rebuild_that_novas_own_code_decides(self):
+        engine = self.runtime.decisions.engine
+        with mock.patch.object(engine, "plan", autospec=True, side_effect=ZeroDivisionError):
+            self.assertEqual("h1", self.rebuild())
+        self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
+
     def test_a_request_that_memory_cannot_answer_is_claimed_as_well(self):
         """Two groups of resources: Placement's candidates, and Nova's own choice."""
         for node in self.nodes.values():

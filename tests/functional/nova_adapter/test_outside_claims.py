@@ -6,12 +6,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
+from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
@@ -21,7 +23,7 @@ from nova_nodb_scheduler.scheduling import claim_facts, namespaces
 from nova_nodb_scheduler.synchronizer import claims
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
-from tests.functional.nova_adapter import placement_cloud, test_fitted
+from tests.functional.nova_adapter import cloud, placement_cloud, test_fitted
 from tests.unit.scheduling import hosts as rows
 
 PLAIN = scheduler_utils.claim_resources
@@ -36,7 +38,8 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
 
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
+        # Nova's server groups are read from there.
+        cloud.clear(cloud.databases()["api"])
         self.hub = memory.MemoryHub()
         self.client = memory.MemorySynchronizer(None, self.hub)
         self.client.open()
@@ -246,6 +249,46 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
                 self._force(instance, node)
         self.assertEqual({each.uuid for each in wanted}, set(self._held(node)))
 
+    def test_where_a_server_is_forced_to_others_know_of_its_groups_member(self) -> None:
+        node = self._node("h3", 4)
+        forced, other = self._instance(), self._instance()
+        group = self._group("anti-affinity", forced.uuid, other.uuid)
+        self._force(forced, node)
+        self.assertFalse(self._go(other.uuid, node, instance_group=group))
+        self.assertEqual({forced.uuid}, set(self._held(node)))
+
+    def test_no_groups_policy_rules_out_where_a_server_is_forced_to(self) -> None:
+        node = self._node("h3", 4)
+        forced, other = self._instance(), self._instance()
+        group = self._group("anti-affinity", forced.uuid, other.uuid)
+        self.assertTrue(self._go(other.uuid, node, instance_group=group))
+        self._force(forced, node)
+        self.assertEqual({forced.uuid, other.uuid}, set(self._held(node)))
+
+    def test_a_server_whose_group_cannot_be_read_is_claimed_for_without_it(self) -> None:
+        node, instance = self._node("h3"), self._instance()
+        with mock.patch.object(
+            objects.InstanceGroup,
+            "get_by_instance_uuid",
+            autospec=True,
+            side_effect=db_exception.DBError,
+        ):
+            self._force(instance, node)
+        self.assertEqual({instance.uuid}, set(self._held(node)))
+
+    def _group(self, policy: str, *members: str) -> Any:
+        group = objects.InstanceGroup(
+            self.context,
+            uuid=str(uuid.uuid4()),
+            name="group",
+            user_id="user",
+            project_id="project",
+            policy=policy,
+            members=list(members),
+        )
+        group.create()
+        return group
+
     def test_a_server_whose_wants_cannot_be_read_is_claimed_for_without_them(self) -> None:
         node = self._node("h3", **_READABLE, pci_stats=test_fitted.pools(1))
         instance = self._instance()
@@ -352,6 +395,34 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertEqual(
             [(self.one, {"VCPU": 1, "MEMORY_MB": 64})], [(m.host, m.resources) for m in seen]
         )
+
+    def test_a_rebuild_claims_nothing(self) -> None:
+        # Others have the room: the server has its own, and Nova allocates nothing either.
+        first, rebuilt = str(uuid.uuid4()), str(uuid.uuid4())
+        self.assertTrue(self._go(first, self.one))
+        hints = {"_nova_check_type": ["rebuild"]}
+        self.assertTrue(self._go(rebuilt, self.one, scheduler_hints=hints))
+        self.assertEqual({first}, set(self._held(self.one)))
+        self.assertEqual({first}, set(self.consumers(self.one)))
+
+    def test_what_is_settled_while_a_conductor_reads_does_not_refuse_the_host(self) -> None:
+        consumer, client, seen = str(uuid.uuid4()), self.outside._synchronizer, []
+        own = client.head
+
+        def head() -> records.Cursor:
+            read_at = own()
+            if not seen:
+                # After it others publish, and settle a claim by what they published.
+                self._publish(namespaces.PROVIDERS, self.two, rows.provider())
+                seen.append(own())
+                settled = {"epoch": seen[0].epoch, "version": seen[0].version}
+                state = {"claims": {}, "settled": settled}
+                self._publish(namespaces.CLAIM_RECORDS, self.one, state)
+            return read_at
+
+        with mock.patch.object(client, "head", head):
+            self.assertTrue(self._go(consumer, self.one))
+        self.assertEqual({consumer}, set(self._held(self.one)))
 
     def test_a_scheduler_calls_novas_own_function(self) -> None:
         consumer = str(uuid.uuid4())

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim for Nova's conductors as the plugin's do, and look whether it was done.
+
+The plugin's ConductorManager brings its own reporter, of which a test has one
+already: Nova's runs, with what the plugin's would install for its claims. Each
+time it allocates by itself, the back end is asked whether a claim stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import fixtures
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.nova_adapter import assembly, outside_claims
+from nova_nodb_scheduler.synchronizer import claims
+from nova_nodb_scheduler.wire import codec
+from tests.nova_suite import feed, reporters, schedulers
+
+
+class ConductorsFixture(fixtures.Fixture):
+    """The claims of one test's conductors: :class:`outside_claims.Claims`. Any thread."""
+
+    def __init__(
+        self,
+        plugin: assembly.Plugin,
+        process: reporters.Reporters,
+        started: schedulers.SchedulersFixture,
+        waits: feed.FeedWaits,
+    ) -> None:
+        super().__init__()
+        self._plugin = plugin
+        self._process = process
+        self._schedulers = started
+        self._waits = waits
+
+    def _setUp(self) -> None:
+        own = self._plugin.outside_claims()
+        if own is None:
+            return
+        self._own = own
+        self.addCleanup(own.stop)
+        outside_claims.install(self)
+        self.addCleanup(outside_claims.uninstall, self)
+
+    def claimed(
+        self,
+        move: outside_claims.Move,
+        allocate: Callable[[], bool],
+        take_back: Callable[[], None],
+    ) -> bool:
+        """See :class:`outside_claims.Claims`."""
+        self._schedulers.catch_up()
+        seen: list[str] = []
+
+        def look_and_allocate() -> bool:
+            seen.append("claimed" if self._is_held(move) else "unclaimed")
+            return allocate()
+
+        try:
+            return self._own.claimed(move, look_and_allocate, take_back)
+        finally:
+            self._waits.outside.update(seen or ["refused"])
+
+    def _is_held(self, move: outside_claims.Move) -> bool:
+        key = claims.key_of(move.host)
+        record = self._process.synchronizer.read([key]).get(key)
+        if record is None or record.deleted:
+            return False
+        state = codec.decode(record.payload).state
+        held = model.ClaimRecord.from_state(move.host, state, record.version).claims
+        return move.consumer in held
