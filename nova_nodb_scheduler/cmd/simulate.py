@@ -82,7 +82,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         lines = [f"{each.strategy},{s},{h}\n" for each in found for s, h in each.sequence]
         _write(arguments.choices, "strategy,server,host\n" + "".join(lines))
     if arguments.charts is not None:
-        for path in charts.draw(pathlib.Path(arguments.charts), found):
+        for path in charts.draw(pathlib.Path(arguments.charts), found, packing):
             print(f"chart: {path}", file=sys.stderr)
     return 0
 
