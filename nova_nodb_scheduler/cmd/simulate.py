@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.charts is not None:
         charts.check()
+    for path in (arguments.json, arguments.choices):
+        _check_place(path)
     planned = make_campaign(arguments)
     planned.check()
     with _Progress(quiet=arguments.quiet) as progress:
@@ -80,9 +82,20 @@ def _simulate(arguments: argparse.Namespace) -> int:
         lines = [f"{each.strategy},{s},{h}\n" for each in found for s, h in each.sequence]
         _write(arguments.choices, "strategy,server,host\n" + "".join(lines))
     if arguments.charts is not None:
-        for path in charts.draw(pathlib.Path(arguments.charts), found):
+        for path in charts.draw(pathlib.Path(arguments.charts), found, packing):
             print(f"chart: {path}", file=sys.stderr)
     return 0
+
+
+def _check_place(path: str | None) -> None:
+    """See that a file can stand there, before a long run whose figures would be lost."""
+    if path is None or path == "-":
+        return
+    place = pathlib.Path(path)
+    if place.is_dir() or not place.parent.is_dir():
+        raise errors.ConfigurationError(
+            "file", path, "name a file in a directory that is there already."
+        )
 
 
 def _write(path: str, text: str) -> None:

@@ -246,7 +246,9 @@ class Engine:
         signature = steps.signature
         known = self._signatures.get(signature)
         made = self._followed(known, steps)
-        if made is not known:
+        if made is known:
+            self._signatures.count_again(signature)
+        else:
             self._signatures.offer(signature, made)
         return made
 

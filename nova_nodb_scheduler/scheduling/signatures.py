@@ -64,6 +64,21 @@ class Signatures:
             return
         self._kept[signature] = (made, size)
         self._bytes += size
+        self._shrink()
+
+    def count_again(self, signature: Hashable) -> None:
+        """See how large a kept evaluation is now: a multiplier may have become a column."""
+        found = self._kept.get(signature)
+        if found is None:
+            return
+        made, before = found
+        size = made.nbytes
+        if size != before:
+            self._kept[signature] = (made, size)
+            self._bytes += size - before
+            self._shrink()
+
+    def _shrink(self) -> None:
         while self._bytes > self._limit_bytes or len(self._kept) > _KEPT:
             _, (_, freed) = self._kept.popitem(last=False)
             self._bytes -= freed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -31,21 +31,29 @@ def check() -> None:
         ) from error
 
 
-def draw(directory: pathlib.Path, found: Sequence[results.Result]) -> list[pathlib.Path]:
+def draw(
+    directory: pathlib.Path,
+    found: Sequence[results.Result],
+    packing: Mapping[str, Mapping[str, Any]],
+) -> list[pathlib.Path]:
     """Write the charts; return their paths.
 
+    :param packing: by strategy; without any there is no chart of it
     :raises ConfigurationError: matplotlib is missing, or the directory cannot
         be written
     """
     check()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return [
+        drawn = [
             _latency(directory / "simulation-latency.png", found),
             _feed(directory / "simulation-feed.png", found),
             _throughput(directory / "simulation-throughput.png", found),
             _harm(directory / "simulation-harm.png", found),
         ]
+        if packing:
+            drawn.append(_packing(directory / "simulation-packing.png", packing))
+        return drawn
     except OSError as error:
         raise errors.ConfigurationError("--charts", str(directory), str(error)) from error
 
@@ -129,6 +137,29 @@ def _harm(path: pathlib.Path, found: Sequence[results.Result]) -> pathlib.Path:
     )
     axes.set_ylabel("in the whole run")
     axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _packing(path: pathlib.Path, packing: Mapping[str, Mapping[str, Any]]) -> pathlib.Path:
+    figure, axes = _axes()
+    whole = max(each["of"] for each in packing.values())
+    # Where not even the whole fleet holds it all, there is no bar.
+    bars = axes.bar(
+        list(packing), [each["hosts"] or 0 for each in packing.values()], color=_COLORS, width=0.6
+    )
+    axes.bar_label(
+        bars,
+        [
+            f"not even {whole:,}" if each["hosts"] is None else f"{each['hosts']:,}"
+            for each in packing.values()
+        ],
+        fontsize="small",
+    )
+    axes.axhline(whole, color="#555555", linestyle="--", label=f"the whole fleet, {whole:,} hosts")
+    axes.set_ylabel("least hosts that hold it all")
+    axes.set_ylim(bottom=0, top=1.15 * whole)
     axes.legend()
     figure.savefig(path, dpi=_DOTS_PER_INCH)
     return path

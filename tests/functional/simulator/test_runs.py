@@ -219,6 +219,62 @@ class RunsTest(testtools.TestCase):
         self.assertGreater(figures["longest_gap_seconds"], 1.0)
         self.assertEqual(0, figures["overcommitted_servers"])
 
+    def meanwhile(self, fault, **options):
+        """Ask for 50 servers within 5 s where 40 fit; from 1 s to 3 s something is wrong."""
+        return self.run_world(
+            strategies.CLAIMS,
+            self.servers(50, every_seconds=0.1, fill_a_host=10),
+            fault,
+            pace=REAL,
+            hosts=4,
+            schedulers=2,
+            build_seconds=0.5,
+            claim_lease_seconds=2.0,
+            **options,
+        )
+
+    def assert_whole(self, made, figures):
+        """See that nothing is over-committed or left behind, and that claims went on."""
+        self.assertEqual((0, 0), (figures["overcommitted_servers"], figures["leaked_claims"]))
+        self.assertEqual(0, figures["writes_beyond_capacity"])
+        self.assertLessEqual(figures["servers_placed"], 40)
+        self.assertEqual(50, figures["decisions"] + figures["lost_requests"])
+        self.assertLessEqual(figures["outcomes"].keys(), {"placed", "no valid host"})
+        # At most 30 were asked for by then, so that there is room.
+        after = [outcome for _, at, _, outcome in made.measures.decisions if at > 3.0]
+        self.assertIn("placed", after)
+
+    def test_a_back_end_that_swallows_requests_delays_claims_and_breaks_none(self):
+        made, figures = self.meanwhile("1 backend-cut for 2", deadline_seconds=1.0)
+
+        self.assertGreater(figures["unclaimable_tries"], 0)
+        self.assert_whole(made, figures)
+
+    def test_a_slow_back_end_is_waited_for(self):
+        made, figures = self.meanwhile("1 backend-slow 0.3 for 2")
+
+        self.assertGreaterEqual(figures["take_seconds"]["max"], 0.3)
+        self.assertEqual(0, figures["lost_requests"])
+        self.assert_whole(made, figures)
+
+    def test_schedulers_that_are_killed_one_after_the_other_leave_nothing(self):
+        made, figures = self.meanwhile("1 schedulers-killed-every 0.5 for 2", authority_seconds=0.3)
+
+        self.assertGreater(sum(each.kills for each in made.schedulers), 0)
+        self.assert_whole(made, figures)
+
+    def test_step_by_step_schedulers_are_killed_as_often_as_was_asked(self):
+        made, figures = self.run_world(
+            strategies.CLAIMS,
+            self.servers(16, every_seconds=0.25, lifetime_seconds=1.0),
+            "1 schedulers-killed-every 1 for 2.5",
+            build_seconds=0.2,
+        )
+
+        self.assertEqual({"placed": 16}, figures["outcomes"])
+        self.assertEqual((3, 3), (made.schedulers[0].kills, figures["restarts"]))
+        self.assertEqual((0, 0), (figures["overcommitted_servers"], figures["leaked_claims"]))
+
     def test_step_by_step_a_scheduler_may_fail_as_well(self):
         _, figures = self.run_world(
             strategies.CLAIMS,

@@ -239,6 +239,32 @@ class EngineTest(testtools.TestCase):
         self.assertLessEqual(small._signatures.nbytes, limit)
         self.assertGreater(len(small._signatures), 0)
 
+    def test_kept_signatures_are_counted_again_when_multipliers_become_columns(self):
+        class Plain(toys.RamWeigher):
+            def multiplier(self, request, frame, rows):
+                found = super().multiplier(request, frame, rows)
+                return found if (found != 1.5).any() else 1.5
+
+        made = make(weighers=(Plain,))
+        for number in range(600):
+            made.put(toys.facts(number))
+        kinds = [toys.request(memory_mb=number) for number in (1, 2, 3)]
+        for each in (*kinds, *kinds):
+            made.plan(each).best()
+        kept = made._signatures
+        self.assertEqual(3, len(kept))
+        column = made.frame.rows * 8
+        limit = kept._limit_bytes = kept.nbytes + column
+        made.set_aggregates([host_facts.Aggregate("a", 1, metadata={"ram": "3"})])
+        made.put(toys.facts(5, aggregates=("a",)))
+
+        made.plan(kinds[0]).best()
+        self.assertEqual((3, limit), (len(kept), kept.nbytes))
+        made.plan(kinds[1]).best()
+        # Two have a column now: the third had to go.
+        self.assertEqual(2, len(kept))
+        self.assertEqual(sum(each.nbytes for each, _ in kept._kept.values()), kept.nbytes)
+
     def test_a_second_server_of_a_plan_for_one_is_a_mistake(self):
         plan = self.engine.plan(toys.request())
         plan.take(plan.best()[0], "i")

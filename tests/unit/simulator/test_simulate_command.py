@@ -83,6 +83,15 @@ class SimulateCommandTest(testtools.TestCase):
 
         self.assertIn("[charts]", self.refused("--charts", "/nowhere"))
 
+    def test_files_that_cannot_be_written_are_refused_before_the_run(self):
+        directory = self.useFixture(fixtures.TempDir()).path
+        for option in ("--json", "--choices"):
+            for place in (directory, f"{directory}/nowhere/file"):
+                # Its own refusal would come later.
+                found = self.refused("--synchronizer", "memory", option, place)
+                self.assertIn(f"{place}", found)
+                self.assertIn("name a file", found)
+
     def test_one_scheduler_goes_by_a_virtual_clock_and_several_are_saturated(self):
         self.assertIs(run_clock.Pace.VIRTUAL, self.campaign().options.pace)
         self.assertIs(run_clock.Pace.SATURATED, self.campaign("--schedulers", "2").options.pace)

@@ -33,10 +33,12 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import memcached, memory, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from tests.engine_faults import engines
-from tests.unit.synchronizer import placing_trial
+from tests.unit.synchronizer import lossy, placing_trial
 
 THREADS = 4
 OPERATIONS = 50
+#: One of the first so many of an operation gets lost; few operations have more.
+WRITES = 6
 #: Of the engines that are started here: a busy machine is no fault of theirs.
 TIMEOUT_SECONDS = 30.0
 
@@ -61,7 +63,7 @@ class Storm:
     """One storm over one back end; its records are its own.
 
     :param connect: makes a client of the back end, opened
-    :param prepare: does to a client what faults the driver can make
+    :param prepare: orders what shall befall a client's next operation
     """
 
     connect: Callable[[], contract.Synchronizer]
@@ -73,6 +75,8 @@ class Storm:
     truth: placing_trial.Truth = attrs.field(factory=placing_trial.Truth)
     counts: collections.Counter[str] = attrs.field(factory=collections.Counter)
     steps: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    #: Writes that met a fault, where the storm makes them itself.
+    lost: collections.Counter[memory.Fault] = attrs.field(factory=collections.Counter)
     failures: list[BaseException] = attrs.field(factory=list)
 
     def run(self) -> None:
@@ -224,20 +228,28 @@ def shared_storm(
     operations: int = OPERATIONS,
     threads: int = THREADS,
 ) -> Storm:
-    """Return a storm over a back end that is emptied for it.
+    """Return a storm over a back end that is emptied for it, with messages that get lost.
 
     :param make: a client, not opened
     """
+    wire = lossy.Wire()
 
-    def connect() -> contract.Synchronizer:
-        client = make()
+    def connect() -> lossy.LossyClient:
+        client = lossy.LossyClient(make(), wire)
         client.open()
         return client
+
+    def lose(client: contract.Synchronizer, rng: random.Random) -> None:
+        assert isinstance(client, lossy.LossyClient)
+        if rng.random() < 0.1:
+            client.lose(rng.choice(list(memory.Fault)), rng.randrange(WRITES))
+        if rng.random() < 0.1:
+            client.deliver_late()
 
     first = connect()
     first.reset()
     first.close()
-    return Storm(connect, seed, threads, operations)
+    return Storm(connect, seed, threads, operations, prepare=lose, lost=wire.lost)
 
 
 def sql_client(url: str) -> sql.SQLAlchemySynchronizer:
@@ -285,7 +297,8 @@ def _storms(
         storm.run()
         count = storm.threads * storm.operations
         done, seed = done + count, seed + 1
-        line = f"{storm.seed} {count} {time.monotonic() - began:.2f} {dict(storm.counts)}"
+        seen = {**storm.counts, **{fault.value: times for fault, times in storm.lost.items()}}
+        line = f"{storm.seed} {count} {time.monotonic() - began:.2f} {seen}"
         with progress.open("a") as stream:
             stream.write(line + "\n")
         yield f"{done} of {operations}: {line}"
