@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -123,6 +124,11 @@ class Engine:
         """Say what time it is: services that fell silent are down."""
         with self.lock:
             self.frame.tick(now_seconds, self.settings.service_down_time)
+
+    def figures(self) -> dict[str, float]:
+        """Return what was counted so far, and what is kept; any thread, without the lock."""
+        kept = self._signatures
+        return {**attrs.asdict(self.counters), "kept": len(kept), "kept_bytes": kept.nbytes}
 
     # -- deciding -----------------------------------------------------------------
 
