@@ -73,11 +73,18 @@ def _show_now(printer: command.Command, now: Any) -> None:
             if now.candidates == "placement"
             else f"No valid host. {now.reason}"
         )
-        return
+        if not now.counts:
+            return
+        print_line(
+            "Which hosts it would offer is not known here. This is what filters and weighers say "
+            "of all hosts, as if it offered every one:"
+        )
     counts = [{"name": e.name, "before": e.before, "after": e.after} for e in now.counts]
-    _show_steps(printer, "Steps", counts)
+    _show_steps(printer, "Steps without Placement" if now.reason else "Steps", counts)
     if now.hosts:
         _show_hosts(printer, now)
+    if now.reason:
+        return
     if len(now.placed) < now.servers:
         print_line(f"No valid host: {len(now.placed)} of {now.servers} servers find one.")
     elif now.servers > 1:

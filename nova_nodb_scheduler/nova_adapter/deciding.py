@@ -35,6 +35,7 @@ from nova_nodb_scheduler.scheduling import (
     pipeline,
     placing,
     planning,
+    refusals,
 )
 from nova_nodb_scheduler.scheduling import engine as engine_module
 
@@ -151,12 +152,16 @@ class Decider:
             LOG.exception("Whether hosts are full cannot be proved; Placement is asked instead.")
             raise NeedsPlacement("fault of the plugin") from error
 
-    def explain(self, asked: Asked, view: views_module.RequestView) -> planning.Plan:
+    def explain(
+        self, asked: Asked, view: views_module.RequestView
+    ) -> tuple[planning.Plan, tuple[pipeline.FilterCount, ...]]:
         """Plan a request, and do no more: nothing is held or allocated.
 
+        :returns: the plan, and which parts of Placement's question refuse how many hosts
         :raises NeedsPlacement: see there
         """
-        return _Planner(self.parts, asked, view, self._now, explain=True).plan(frozenset())
+        planner = _Planner(self.parts, asked, view, self._now, explain=True)
+        return planner.plan(frozenset()), planner.placement_parts()
 
 
 class _Planner:
@@ -215,6 +220,10 @@ class _Planner:
         )
         self.first_counts = made.counts
         return made
+
+    def placement_parts(self) -> tuple[pipeline.FilterCount, ...]:
+        """Return which parts of Placement's question refuse how many hosts now."""
+        return self._parts.engine.placement_parts(self.request)
 
     def about(self, consumer: str) -> None:
         """Name the server; as in Nova, filters that look at it see the one they are asked about."""
@@ -378,11 +387,18 @@ class _Decision:
     def log_refusal(self) -> None:
         """Say in one line which step left how many hosts, and which were refused."""
         servers = self._asked.instance_uuids
+        trace = self._view.trace
+        try:
+            # Counted only now, for it costs more than the decision.
+            parts = self._planner.placement_parts()
+            trace.counts = refusals.with_parts(trace.counts, parts)
+        except Exception:
+            LOG.exception("What of its candidates refused hosts cannot be told.")
         LOG.info(
             "No valid host for server %(server)s, one of %(servers)d in the request: %(trace)s.",
             {
                 "server": self._asked.spec.instance_uuid,
                 "servers": len(servers),
-                "trace": self._view.trace.text(),
+                "trace": trace.text(),
             },
         )

@@ -262,6 +262,10 @@ class DecisionParts:
 
     # -- Placement's mirror -------------------------------------------------------
 
+    def mirror_figures(self) -> dict[str, float]:
+        """Return how the mirror is kept, for the metrics; any thread."""
+        return self._mirror.figures()
+
     def refusal(self) -> str | None:
         """Say why the mirror may not be used now; None if it may."""
         return self._mirror.mirror.usable(self._around.store.snapshot())

@@ -16,6 +16,7 @@ import uuid as uuid_module
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
@@ -31,7 +32,7 @@ from nova_nodb_scheduler.nova_adapter import (
 )
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
-from nova_nodb_scheduler.scheduling import choice, pipeline, planning
+from nova_nodb_scheduler.scheduling import choice, pipeline, planning, refusals
 from nova_nodb_scheduler.wire import explanations
 
 LOG = logging.getLogger(__name__)
@@ -114,15 +115,28 @@ class Explainer:
             prepared = Preparation(decisions)
             prepared.run(context, spec, uuids)
             asked = prepared.asked(context, spec, uuids)
-            plan = decisions.decider.explain(asked, view)
+            found.reason = decisions.refusal() or prepared.outside or ""
+            if not found.reason:
+                try:
+                    plan, parts = decisions.decider.explain(asked, view)
+                except deciding.NeedsPlacement as error:
+                    found.reason = error.reason
+            if found.reason:
+                # Who would be offered is not known; what is said of all hosts is.
+                found.candidates = "placement"
+                plan, _ = decisions.decider.explain(attrs.evolve(asked, queries=None), view)
             # Nova's own code may be asked until here, within the view.
             best = plan.best(max(limit, 1))
             first = plan.counts
             found.passed = plan.counts[-1].after if plan.counts else 0
             found.hosts = [_host(plan, each) for each in best[:limit]]
+            if found.reason:
+                found.counts = _counts(refusals.without_candidates(first))
+                return
             found.placed = _walk(plan, uuids)
             is_placed = len(found.placed) == len(uuids)
-            found.counts = _counts(decision_log.counts_of(first, plan, is_placed=is_placed))
+            counts = decision_log.counts_of(first, plan, is_placed=is_placed)
+            found.counts = _counts(refusals.with_parts(counts, parts))
 
     def _view(self, decisions: decision_parts.DecisionParts) -> views_module.RequestView:
         """Return a view of what is proved, in which nothing is counted."""
@@ -133,9 +147,6 @@ class Explainer:
                 missing = opened.proof.missing.get(scope)
                 why = missing.value if missing is not None else "states not proved"
                 raise deciding.NeedsPlacement(f"{scope} is not proved: {why}")
-        refusal = decisions.refusal()
-        if refusal is not None:
-            raise deciding.NeedsPlacement(refusal)
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -176,14 +187,14 @@ class Preparation:
         self._is_rebuild = by_provider is None
         return []
 
-    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> deciding.Asked:
-        """Return what memory is to decide.
+    @property
+    def outside(self) -> str | None:
+        """Why memory has no answer to this kind of request; None if it has one."""
+        return self.placement_client.outside
 
-        :raises NeedsPlacement: memory has no answer to this kind of request
-        """
+    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> deciding.Asked:
+        """Return what memory is to decide, where it can."""
         questions = self.placement_client
-        if questions.outside is not None:
-            raise deciding.NeedsPlacement(questions.outside)
         return deciding.Asked(
             context=context,
             spec=spec,

@@ -28,6 +28,7 @@ from nova_nodb_scheduler.nova_adapter import (
     meditation,
     notices,
     outside_claims,
+    refusal_line,
     rpc_server,
     views,
 )
@@ -47,6 +48,11 @@ _IN_DOUBT = frozenset(
         "mirror not proved",
         "states not proved",
     )
+)
+
+#: Reasons for which columns may be behind what Nova's own code has read.
+_STATES_IN_DOUBT = frozenset(
+    ("fault of the plugin", "feed behind", "not proved any more", "states not proved")
 )
 
 
@@ -142,13 +148,17 @@ class SchedulerManager(
                         chosen = self._select(context, untouched_args, untouched)
                 except nova_exception.NoValidHost:
                     outcome = "no_valid_host"
+                    view.offered = retry.offered
                     raise
             outcome = "selected"
             return chosen
         finally:
-            self._account(view, chosen, outcome, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self._account(view, _spec(args, kwargs), chosen, outcome, seconds)
 
-    def _account(self, view: views.RequestView, chosen: Any, outcome: str, seconds: float) -> None:
+    def _account(
+        self, view: views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float
+    ) -> None:
         """Count and record a request; the answer stands whatever happens here."""
         try:
             self.nodb.served(view.served)
@@ -157,6 +167,11 @@ class SchedulerManager(
                 outside = view.deferred.outside if view.deferred is not None else None
                 why = view.asked_placement or outside
                 self.nodb.decided(why)
+                if outcome == "no_valid_host" and why is not None and spec is not None:
+                    parts = (
+                        self.nodb.decisions.decider.parts if why not in _STATES_IN_DOUBT else None
+                    )
+                    refusal_line.tell(parts, view.trace, spec, view.offered, why)
             self.nodb.scheduled(seconds, outcome)
             self.nodb.log.record(
                 view.trace,
@@ -274,6 +289,8 @@ class SchedulerManager(
 
     def _get_all_host_states(self, context: Any, spec_obj: Any, provider_summaries: Any) -> Any:
         view = views.current()
+        if view is not None:
+            view.offered = tuple(provider_summaries or ())
         if view is not None and not view.stock and provider_summaries:
             view.unknown_candidates |= not all(
                 view.reads.knows_node(uuid)
@@ -318,12 +335,20 @@ def _is_host(uuid: str, summary: Any) -> bool:
     )
 
 
+#: What Nova's select_destinations takes, in order.
+_NAMES = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
+
+
 def _servers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
     """Return the servers that Nova's select_destinations is asked about."""
-    names = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    spec = given.get("spec_obj")
+    spec = _spec(args, kwargs)
+    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
     return given.get("instance_uuids") or ([spec.instance_uuid] if spec is not None else [])
+
+
+def _spec(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the RequestSpec that Nova's select_destinations is asked with, or None."""
+    return {**dict(zip(_NAMES, args, strict=False)), **kwargs}.get("spec_obj")
 
 
 #: What Nova's request filters, resource request and host states change of a request

@@ -129,6 +129,26 @@ class SchedulerRuntime:
             self.fell_back,
         )
 
+        self._have_scraped()
+
+    def _have_scraped(self) -> None:
+        """Have the metrics read at each scrape what is counted elsewhere."""
+        self.metrics.watch_store(self.counts)
+        self.metrics.watch_reporters(
+            lambda: self._of_reporters(lambda beat: float(beat["queued"])),
+            lambda: self._of_reporters(
+                lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
+            ),
+        )
+        self.metrics.watch_claims(self._settling)
+        # Nothing is served where candidates are Placement's alone.
+        self.metrics.watch_signatures(
+            lambda: self.decisions.engine.figures() if self.decisions is not None else {}
+        )
+        self.metrics.watch_mirror(
+            lambda: self.decisions.mirror_figures() if self.decisions is not None else {}
+        )
+
     def _make_replicator(self) -> replicator_module.Replicator:
         return replicator_module.Replicator(
             self.synchronizer,
@@ -176,14 +196,6 @@ class SchedulerRuntime:
         if self._metrics_address is not None:
             host, port = self._metrics_address
             self._exporter = exporter_module.Exporter(self.metrics.registry, host, port, 64)
-            self.metrics.watch_store(self.counts)
-            self.metrics.watch_reporters(
-                lambda: self._of_reporters(lambda beat: float(beat["queued"])),
-                lambda: self._of_reporters(
-                    lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
-                ),
-            )
-            self.metrics.watch_claims(self._settling)
             self._exporter.start()
         self.replicator.start()
         if self.decisions is not None:

@@ -54,6 +54,8 @@ class RequestView:
         #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,
         #: so that a server placed on one is seen on the others.
         self.instances_of: dict[tuple[str, str], Any] = {}
+        #: The providers of Placement's answer, where Nova's own code chooses among them.
+        self.offered: tuple[str, ...] = ()
         #: True once Placement offered a host that the store does not know.
         self.unknown_candidates = False
         #: The questions to Placement, kept back; None where Placement is asked.

@@ -9,10 +9,11 @@ scrapes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import prometheus_client
-from prometheus_client import core, registry
+
+from nova_nodb_scheduler.observe import decision_figures, scraped
 
 #: From a poll interval to a feed that is given up, in seconds.
 _LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -20,35 +21,10 @@ _LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60
 _SCHEDULE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class _AtScrape(registry.Collector):
-    """A gauge by one label whose values are asked for by each scrape."""
-
-    def __init__(
-        self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
-    ) -> None:
-        self._name, self._help, self._label, self._read = name, help_text, label, read
-
-    def describe(self) -> Iterator[core.Metric]:
-        """Register without a first reading: its source may not be ready."""
-        yield core.GaugeMetricFamily(self._name, self._help, labels=[self._label])
-
-    def collect(self) -> Iterator[core.Metric]:
-        family = core.GaugeMetricFamily(self._name, self._help, labels=[self._label])
-        for value, number in sorted(self._read().items()):
-            family.add_metric([value], number)
-        yield family
-
-
 #: Values of labels, by the names of the figures.
 _STATES = {"pending": "pending", "confirmed": "confirmed"}
 _ENDS = {"settled": "settled", "expired": "expired", "reconciled": "reconciled"}
 _AGES = {"oldest_pending_seconds": "pending"}
-
-
-def _some(
-    figures: Callable[[], Mapping[str, float]], labels: Mapping[str, str]
-) -> dict[str, float]:
-    return {labels[name]: value for name, value in figures().items() if name in labels}
 
 
 class Metrics:
@@ -171,7 +147,9 @@ class Metrics:
         :param count_by_namespace: called in the exporter's thread
         """
         self.registry.register(
-            _AtScrape("nodb_store_records", "Records in the store", "namespace", count_by_namespace)
+            scraped.AtScrape(
+                "nodb_store_records", "Records in the store", "namespace", count_by_namespace
+            )
         )
 
     def watch_claims(self, figures: Callable[[], Mapping[str, float]]) -> None:
@@ -184,8 +162,8 @@ class Metrics:
             ("nodb_claims_ended", "Claims this process ended", "how", _ENDS),
             ("nodb_claims_oldest_seconds", "Age of the oldest claim", "state", _AGES),
         ):
-            ask = functools.partial(_some, figures, kinds)
-            self.registry.register(_AtScrape(name, text, label, ask))
+            ask = functools.partial(scraped.some, figures, kinds)
+            self.registry.register(scraped.AtScrape(name, text, label, ask))
 
     def watch_reporters(
         self,
@@ -201,4 +179,20 @@ class Metrics:
             ("nodb_reporter_queue_records", "Dirty records of a reporter", queued_records),
             ("nodb_reporter_silent_seconds", "Age of a reporter's last beat", silent_seconds),
         ):
-            self.registry.register(_AtScrape(name, text, "reporter", ask))
+            self.registry.register(scraped.AtScrape(name, text, "reporter", ask))
+
+    def watch_signatures(self, figures: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask how often what was made for a signature served again.
+
+        :param figures: called in the exporter's thread
+        """
+        for collector in decision_figures.of_signatures(figures):
+            self.registry.register(collector)
+
+    def watch_mirror(self, figures: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask how the mirror of Placement is kept.
+
+        :param figures: called in the exporter's thread
+        """
+        for collector in decision_figures.of_mirror(figures):
+            self.registry.register(collector)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +28,7 @@ from nova_nodb_scheduler.scheduling import (
     options,
     pipeline,
     planning,
+    refusals,
     shared_hosts,
     shortlist,
     signatures,
@@ -124,6 +126,11 @@ class Engine:
         with self.lock:
             self.frame.tick(now_seconds, self.settings.service_down_time)
 
+    def figures(self) -> dict[str, float]:
+        """Return what was counted so far, and what is kept; any thread, without the lock."""
+        kept = self._signatures
+        return {**attrs.asdict(self.counters), "kept": len(kept), "kept_bytes": kept.nbytes}
+
     # -- deciding -----------------------------------------------------------------
 
     def allocation_requests(
@@ -135,6 +142,41 @@ class Engine:
             if row is None or not request.queries:
                 return ()
             return candidates.Candidates(request.queries).allocation_requests(self.frame, row)
+
+    def placement_parts(self, request: requests.Request) -> tuple[pipeline.FilterCount, ...]:
+        """Return what of a request's candidates refuses how many hosts now.
+
+        For somebody who asks why: it looks at all hosts, some times over.
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            rows = pipeline.named_rows(request, self.frame, _trees(steps))
+            if rows is None:
+                rows = np.arange(self.frame.rows)
+            ignored = np.array(sorted(pipeline.ignored_rows(request, self.frame)), np.intp)
+            return refusals.of_placement(steps, self.frame, rows[~np.isin(rows, ignored)])
+
+    def counts_among(
+        self, request: requests.Request, uuids: Collection[str]
+    ) -> tuple[tuple[pipeline.FilterCount, ...], tuple[str, ...]]:
+        """Return how many of the hosts that Placement offered each filter leaves now.
+
+        :param uuids: all providers of the offer
+        :returns: the counts, the offer's first, and names of filters that cannot be counted
+            since only Nova's objects run them
+        """
+        with self.lock:
+            steps = self._steps(attrs.evolve(request, queries=None), self.frame, 0)
+            known = {row for uuid in uuids if (row := self.frame.row_of(uuid)) is not None}
+            offer = pipeline.FilterCount(pipeline.PLACEMENT, len(self.frame), len(known))
+            named = pipeline.named_rows(request, self.frame, None)
+            rows = known if named is None else known & set(named.tolist())
+            rows = rows - pipeline.ignored_rows(request, self.frame)
+            stage = evaluation.stages(steps, self.frame, np.array(sorted(rows), np.intp))
+            histogram = np.bincount(stage, minlength=len(steps.filters) + 3).tolist()
+            before = len(known) if len(rows) < len(known) else None
+            counts = refusals.without_candidates(_counts(steps, histogram, before))
+            return _until_nobody((offer, *counts)), steps.filters_on_objects
 
     def plan(
         self,
@@ -197,8 +239,7 @@ class Engine:
     def _source(
         self, steps: pipeline.Steps, *, own: bool, whole: bool
     ) -> tuple[choice.Source, tuple[pipeline.FilterCount, ...]]:
-        trees = steps.candidates.trees() if steps.candidates is not None else None
-        named = pipeline.named_rows(steps.request, self.frame, trees)
+        named = pipeline.named_rows(steps.request, self.frame, _trees(steps))
         ignored = pipeline.ignored_rows(steps.request, self.frame)
         if named is not None:
             rows = np.array([row for row in named.tolist() if row not in ignored], np.intp)
@@ -265,6 +306,10 @@ class Engine:
                 return made
         self.counters.cold_evaluations += 1
         return evaluation.Evaluation(steps, self.frame)
+
+
+def _trees(steps: pipeline.Steps) -> list[str] | None:
+    return steps.candidates.trees() if steps.candidates is not None else None
 
 
 def _names_on_objects(steps: pipeline.Steps) -> list[str]:

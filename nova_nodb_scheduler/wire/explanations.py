@@ -87,8 +87,9 @@ class RefusedHost(objects.NodbObject):
 class Explanation(objects.NodbObject):
     """What one scheduler worker would decide of a request now.
 
-    ``reason``: why memory cannot decide it, empty where it can; the rest is
-    empty then. ``passed``: hosts that all steps left to the first server.
+    ``reason``: why memory cannot decide it, empty where it can. Then ``placed`` is
+    empty, and ``counts``, ``passed`` and ``hosts`` are empty or leave out which hosts
+    Placement would offer. ``passed``: hosts that all steps left to the first server.
     ``placed``: where the servers would go, in order; fewer than ``servers``
     where there is not room for all. ``counts``: of the first server, and where
     one found no host, of that one.

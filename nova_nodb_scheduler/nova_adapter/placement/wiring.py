@@ -75,6 +75,7 @@ class SchedulerMirror:
         get: reading.Get = session.get,
     ) -> None:
         options = options or MirrorOptions()
+        self._snapshot = snapshot
         publisher = plugin.publisher(synchronizer, namespaces.PLACEMENT)
         self.hints = hint_writer(plugin)
         self.own_writes = own_writes.OwnWrites(synchronizer, publisher, self.hints.hint)
@@ -110,6 +111,21 @@ class SchedulerMirror:
             self.own_writes.wrote(write.placed)
         if write.providers or write.consumers:
             self.hints.hint(write.providers, write.consumers)
+
+    def figures(self) -> dict[str, float]:
+        """Return what the keeper did so far and how old the mirror is; any thread, no I/O."""
+        status = self.keeper.status
+        found = {
+            "keeping": float(status.keeping),
+            # Of a keeper that was: nobody looks at them any more.
+            "hints_waiting": float(status.hints_waiting if status.keeping else 0),
+            "looks": float(status.looks),
+            "sweeps": float(status.sweeps),
+            "requests": float(status.requests),
+            "failures": float(status.failures),
+        }
+        age_seconds = self.mirror.age_seconds(self._snapshot())
+        return found if age_seconds is None else {**found, "age_seconds": age_seconds}
 
     def start(self) -> None:
         """Observe this process's writes and start the threads; after the fork."""

@@ -11,12 +11,13 @@ import time
 import uuid
 from typing import Any
 
+import fixtures
 import nova.rpc
 from nova import exception, objects
 
 from nova_nodb_scheduler.cmd import application, explain
 from nova_nodb_scheduler.nova_adapter import rpc_server
-from tests.functional.nova_adapter import cloud, test_memory_decisions
+from tests.functional.nova_adapter import cloud, glance, test_memory_decisions
 
 OWNER = str(uuid.uuid4())
 
@@ -165,7 +166,7 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
         found = self.as_json("--flavor", "large", "--host", "h2")["now"]
 
         self.assertEqual(
-            [("requested hosts", 3, 1), ("placement", 1, 0)],
+            [("requested hosts", 3, 1), ("placement", 1, 0), ("placement: VCPU", 1, 0)],
             [(e["name"], e["before"], e["after"]) for e in found["counts"]],
         )
         self.assertEqual(
@@ -249,4 +250,23 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
         status, out, _err = self.run_command("--flavor", "fpga")
 
         self.assertEqual(1, status)
+        out = " ".join(out.split())
         self.assertIn("Placement would be asked, as in stock Nova: more than one group.", out)
+        for text in ("Steps without Placement", "service", "Best 3 of 3 hosts", "RAMWeigher"):
+            self.assertIn(text, out)
+        self.assertNotIn("No valid host", out)
+
+    def test_an_image_of_glance_brings_its_properties(self):
+        image = str(uuid.uuid4())
+        served = glance.Glance({image: {"hw_architecture": "aarch64"}})
+        self.addCleanup(served.close)
+        self.override("api_servers", [served.url], "glance")
+        for name, value in (("OS_AUTH_TYPE", "none"), ("OS_ENDPOINT", served.url)):
+            self.use(fixtures.EnvironmentVariable(name, value))
+        self.override("image_properties_default_architecture", "x86_64", "filter_scheduler")
+
+        found = self.as_json("--flavor", "small", "--image", image)["now"]
+
+        self.assertIn(f"/v2/images/{image}", served.asked)
+        counts = {each["name"]: each["after"] for each in found["counts"]}
+        self.assertEqual(0, counts["ImagePropertiesFilter"])

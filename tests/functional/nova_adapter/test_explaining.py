@@ -91,6 +91,7 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(3, len(offered))
         counts = {each.name: (each.before, each.after) for each in found.counts}
         self.assertEqual((4, 3), counts.pop("placement"))
+        self.assertEqual((4, 3), counts.pop("placement: VCPU"))
         left = list(self.states(offered).values())
         for own in self.manager.host_manager.enabled_filters:
             before = len(left)
@@ -180,12 +181,23 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
     def test_nobody_is_left_and_the_step_is_named(self):
         found = self.explain(vcpus=16)
 
-        self.assertEqual([("placement", 4, 0)], [(e.name, e.before, e.after) for e in found.counts])
+        self.assertEqual(
+            [("placement", 4, 0), ("placement: VCPU", 4, 0)],
+            [(e.name, e.before, e.after) for e in found.counts],
+        )
         self.assertEqual((0, [], []), (found.passed, found.hosts, found.placed))
 
     def test_where_memory_cannot_decide_the_reason_is_told_and_nobody_is_asked(self):
-        several = self.explain(extra_specs={"resources1:CUSTOM_FPGA": "1"})
+        self.disable("h4")
+        several = self.explain(vcpus=16, extra_specs={"resources1:CUSTOM_FPGA": "1"})
         self.assertEqual(("placement", "more than one group"), (several.candidates, several.reason))
+        # Who has room for it is not known; what filters and weighers say of all hosts is.
+        self.assertEqual(
+            [("service", 4, 4), ("ComputeFilter", 4, 3)],
+            [(e.name, e.before, e.after) for e in several.counts],
+        )
+        self.assertEqual({"h1", "h2", "h3"}, {each.host for each in several.hosts})
+        self.assertEqual((3, []), (several.passed, several.placed))
         self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
         self.assertEqual("mirror too old", self.explain().reason)
         self.assertEqual({}, dict(self.calls))
@@ -236,9 +248,12 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
         [decision] = self.runtime.log._copy()
         [past] = self.past(decision.servers[0])
         self.assertEqual(("no_valid_host", []), (past.outcome, past.placed))
-        self.assertEqual([("placement", 4, 0)], [(e.name, e.before, e.after) for e in past.counts])
+        self.assertEqual(
+            [("placement", 4, 0), ("placement: VCPU", 4, 0)],
+            [(e.name, e.before, e.after) for e in past.counts],
+        )
         [line] = logged.output
-        self.assertIn("placement 4 -> 0", line)
+        self.assertIn("placement 4 -> 0, placement: VCPU 4 -> 0", line)
         self.assertIn(decision.servers[0], line)
 
     def test_a_host_that_refused_the_claim_is_remembered_with_the_reason(self):

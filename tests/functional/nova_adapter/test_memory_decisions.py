@@ -17,8 +17,10 @@ import fixtures
 from nova import exception, objects
 from nova.scheduler.client import report
 from nova.tests.functional import fixtures as nova_fixtures
+from placement import db_api as placement_db
 
 from nova_nodb_scheduler.nova_adapter import database_reads, manager
+from nova_nodb_scheduler.scheduling import namespaces
 from tests.functional.nova_adapter import cloud, mirror_cloud
 
 PROJECT = str(uuid.uuid4())
@@ -301,6 +303,40 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
             self.select(extra_specs={"resources1:CUSTOM_FPGA": "1"})
         self.assertEqual(1, self.calls["get allocation_candidates"])
         self.assertEqual({"more than one group": 1}, self.runtime.candidates())
+
+    def break_provider(self, key: str) -> None:
+        """Have Placement tell of a provider what does not fit the model, and the mirror know it."""
+        self.inventories(key, VCPU=4, MEMORY_MB=16384, DISK_GB=100, PCPU=7)
+        with placement_db.get_placement_engine().begin() as connection:
+            own = f"(SELECT id FROM resource_providers WHERE uuid = '{key}')"
+            connection.exec_driver_sql(
+                f"UPDATE inventories SET total = -1 WHERE resource_provider_id = {own} "
+                "AND total = 7"
+            )
+            connection.exec_driver_sql(
+                f"UPDATE resource_providers SET generation = generation + 1 WHERE uuid = '{key}'"
+            )
+        self.runtime.decisions.mirror_keeper.look_at([key])
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self.mirrored(key).get("broken"):
+            self.assertLess(time.monotonic(), deadline, self.mirrored(key))
+            time.sleep(0.05)
+
+    def mirrored(self, key: str) -> Any:
+        record = self.runtime.store.snapshot().namespace(namespaces.PROVIDERS.name).get(key)
+        return record.state
+
+    def test_a_broken_provider_is_passed_over_until_nobody_else_has_room(self):
+        self.break_provider(self.nodes["h1"].uuid)
+
+        hosts = [self.select()[1][0][0].service_host for _ in range(2)]
+        self.assertEqual(["h2", "h2"], hosts)
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
+
+        _uuids, chosen = self.select()
+        self.assertEqual("h1", chosen[0][0].service_host)
+        self.assertEqual(1, self.calls["get allocation_candidates"])
+        self.assertEqual({"memory": 2, "broken provider": 1}, self.runtime.candidates())
 
     def test_a_fault_of_the_engine_sends_the_request_to_placement(self):
         with mock.patch.object(
