@@ -10,87 +10,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 from nova import exception as nova_exception
 from nova.i18n import _
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import (
     decision_log,
-    host_objects,
     request_allocations,
-    request_conversion,
+    request_planner,
     selections,
 )
 from nova_nodb_scheduler.nova_adapter import views as views_module
 from nova_nodb_scheduler.scheduling import (
-    candidates,
     choice,
-    contract,
-    frame_keeper,
     pipeline,
     placing,
     planning,
     refusals,
 )
-from nova_nodb_scheduler.scheduling import engine as engine_module
 
 LOG = logging.getLogger(__name__)
-
-
-class NeedsPlacement(errors.NodbError):
-    """The columns cannot say which hosts are candidates: Placement must be asked.
-
-    :param reason: a few words, the same for all requests of a kind
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"Candidates are asked of Placement: {self.reason}."
-
-
-@attrs.frozen
-class Asked:
-    """What Nova hands to _schedule, as far as memory needs it.
-
-    :param queries: what Placement would be asked; None for a rebuild
-    :param alternates: how many for each server
-    """
-
-    context: Any
-    spec: Any
-    instance_uuids: Sequence[str]
-    queries: tuple[requests.CandidateQuery, ...] | None
-    version: str | None
-    alternates: int
-
-
-@attrs.frozen
-class Parts:
-    """What decides in one worker.
-
-    :param host_manager: Nova's, ours in its place
-    :param ways: how it places: what holds room and claims
-    :param placement: what writes allocations
-    :param places: (cell, host) of each place where the store knows a server: one
-        that it knows moves, and may have allocations
-    :param generation: grows when the store begins to be built anew
-    """
-
-    host_manager: Any
-    engine: engine_module.Engine
-    keeper: frame_keeper.FrameKeeper
-    ways: placing.Parts
-    placement: request_allocations.Placement
-    places: placing.Places
-    generation: Callable[[], int]
 
 
 class Decider:
@@ -104,8 +45,8 @@ class Decider:
 
     def __init__(
         self,
-        parts: Parts,
-        proved_full: Callable[[Asked, float], bool],
+        parts: request_planner.Parts,
+        proved_full: Callable[[request_planner.Asked, float], bool],
         *,
         deadline_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -117,11 +58,13 @@ class Decider:
         self._clock = clock
         self._now = now
 
-    def schedule(self, asked: Asked, view: views_module.RequestView) -> list[list[Any]]:
+    def schedule(
+        self, asked: request_planner.Asked, view: views_module.RequestView
+    ) -> list[list[Any]]:
         """Return for each server its Selection and the alternates.
 
         :raises NoValidHost: on proved state only
-        :raises NeedsPlacement: see there; nothing was allocated
+        :raises request_planner.NeedsPlacement: see there; nothing was allocated
         """
         deadline = self._clock() + self._deadline_seconds
         while True:
@@ -134,146 +77,34 @@ class Decider:
                 return selections
             if decision.given_up:
                 # That hosts are full was not what ended it.
-                raise NeedsPlacement("claims not answered in time")
+                raise request_planner.NeedsPlacement("claims not answered in time")
             if decision.leaves_out:
-                raise NeedsPlacement("unreadable records")
+                raise request_planner.NeedsPlacement("unreadable records")
             if asked.queries is None or self._is_proved(asked, decided_at):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > deadline:
-                raise NeedsPlacement("mirror behind")
+                raise request_planner.NeedsPlacement("mirror behind")
 
-    def _is_proved(self, asked: Asked, decided_at: float) -> bool:
+    def _is_proved(self, asked: request_planner.Asked, decided_at: float) -> bool:
         try:
             return self._proved_full(asked, decided_at)
-        except NeedsPlacement:
+        except request_planner.NeedsPlacement:
             raise
         except Exception as error:
             LOG.exception("Whether hosts are full cannot be proved; Placement is asked instead.")
-            raise NeedsPlacement("fault of the plugin") from error
+            raise request_planner.NeedsPlacement("fault of the plugin") from error
 
     def explain(
-        self, asked: Asked, view: views_module.RequestView
+        self, asked: request_planner.Asked, view: views_module.RequestView
     ) -> tuple[planning.Plan, tuple[pipeline.FilterCount, ...]]:
         """Plan a request, and do no more: nothing is held or allocated.
 
         :returns: the plan, and which parts of Placement's question refuse how many hosts
-        :raises NeedsPlacement: see there
+        :raises request_planner.NeedsPlacement: see there
         """
-        planner = _Planner(self.parts, asked, view, self._now, explain=True)
+        planner = request_planner.Planner(self.parts, asked, view, self._now, explain=True)
         return planner.plan(frozenset()), planner.placement_parts()
-
-
-class _Planner:
-    """Plans one request over the present, as :class:`placing.Planner` has it.
-
-    :ivar first_counts: of the latest plan, before any server was placed
-    :ivar leaves_out: whether it lacks a host that the request might have gone to,
-        for a record of it cannot be understood
-    """
-
-    def __init__(
-        self,
-        parts: Parts,
-        asked: Asked,
-        view: views_module.RequestView,
-        now: Callable[[], float],
-        *,
-        explain: bool = False,
-    ) -> None:
-        self._parts = parts
-        self._asked = asked
-        self._view = view
-        self._now = now
-        self._explain = explain
-        enabled = [str(cell.uuid) for cell in parts.host_manager.enabled_cells]
-        self.request = request_conversion.request(asked.spec, asked.queries, enabled)
-        self.objects = self._make_objects()
-        self.first_counts: tuple[pipeline.FilterCount, ...] = ()
-        self.leaves_out = False
-
-    def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
-        """See :class:`placing.Planner`.
-
-        :raises NeedsPlacement: see there
-        """
-        # A store that is being built anew lacks hosts, and servers of groups.
-        self._check_whole()
-        self._parts.keeper.catch_up(self._now())
-        self._check_whole()
-        engine = self._parts.engine
-        with engine.lock:
-            self.leaves_out = self._parts.keeper.left_out(self.request) is not None
-            for query in self._asked.queries or ():
-                reason = candidates.outside(query, engine.frame)
-                if reason is not None:
-                    raise NeedsPlacement(reason)
-        request = self.request
-        if group_hosts:
-            request = placing.with_group_hosts(request, group_hosts)
-            self._tell_objects(request)
-        made = engine.plan(
-            request,
-            self.objects,
-            servers=len(self._asked.instance_uuids),
-            explain=self._explain,
-        )
-        self.first_counts = made.counts
-        return made
-
-    def placement_parts(self) -> tuple[pipeline.FilterCount, ...]:
-        """Return which parts of Placement's question refuse how many hosts now."""
-        return self._parts.engine.placement_parts(self.request)
-
-    def about(self, consumer: str) -> None:
-        """Name the server; as in Nova, filters that look at it see the one they are asked about."""
-        spec = self._asked.spec
-        spec.instance_uuid = consumer
-        spec.obj_reset_changes(["instance_uuid"])
-
-    def _check_whole(self) -> None:
-        """Refuse a store other than the one that the view was proved on.
-
-        :raises NeedsPlacement: it began to be built anew meanwhile
-        """
-        if self._parts.generation() != self._view.reads.generation:
-            raise NeedsPlacement("states not proved")
-
-    # -- what Nova's own filters need ---------------------------------------------
-
-    def _make_objects(self) -> host_objects.HostObjects:
-        return host_objects.HostObjects(
-            self._parts.host_manager, self._asked.spec, self._make_states, self._candidates_of
-        )
-
-    def _tell_objects(self, request: requests.Request) -> None:
-        """Have Nova's own filters see where the group is, and hosts as they are now."""
-        group = self._asked.spec.instance_group
-        if request.group is not None:
-            group.hosts = sorted(request.group.hosts)
-            group.obj_reset_changes(["hosts"])
-        self.objects = self._make_objects()
-
-    def _make_states(self, uuids: Collection[str]) -> dict[str, Any]:
-        engine = self._parts.engine
-        with engine.lock:
-            rows = {uuid: engine.frame.row_of(uuid) for uuid in uuids}
-            uuid_of = {
-                (engine.frame.facts(row).host, engine.frame.facts(row).node): uuid
-                for uuid, row in rows.items()
-                if row is not None
-            }
-        states = self._parts.host_manager.get_host_states_by_uuids(
-            self._asked.context, list(uuids), self._asked.spec
-        )
-        return {
-            uuid_of[state.host, state.nodename]: state
-            for state in states
-            if (state.host, state.nodename) in uuid_of
-        }
-
-    def _candidates_of(self, uuid: str) -> Sequence[contract.AllocationRequest]:
-        return self._parts.engine.allocation_requests(self.request, uuid)
 
 
 class _Decision:
@@ -281,8 +112,8 @@ class _Decision:
 
     def __init__(
         self,
-        parts: Parts,
-        asked: Asked,
+        parts: request_planner.Parts,
+        asked: request_planner.Asked,
         view: views_module.RequestView,
         deadline: float,
         now: Callable[[], float],
@@ -291,7 +122,7 @@ class _Decision:
         self._view = view
         group = asked.spec.instance_group if "instance_group" in asked.spec else None
         self._group_hosts = list(group.hosts) if group and "hosts" in group else None
-        self._planner = _Planner(parts, asked, view, now)
+        self._planner = request_planner.Planner(parts, asked, view, now)
         self._placing = placing.Placing(
             parts.ways,
             self._planner.request,
@@ -310,7 +141,7 @@ class _Decision:
 
     @property
     def leaves_out(self) -> bool:
-        """See :class:`_Planner`."""
+        """See :class:`request_planner.Planner`."""
         return self._planner.leaves_out
 
     def decide(self) -> list[list[Any]] | None:
@@ -326,18 +157,18 @@ class _Decision:
             self._note(chosen)
             if chosen is not None:
                 answer = self._selections(chosen)
-        except (nova_exception.NovaException, NeedsPlacement):
+        except (nova_exception.NovaException, request_planner.NeedsPlacement):
             raise
         except placing.Unclaimable as error:
             LOG.warning(
                 "No host can be claimed; Placement is asked instead: %(error)s", {"error": error}
             )
-            raise NeedsPlacement("claims unavailable") from error
+            raise request_planner.NeedsPlacement("claims unavailable") from error
         except Exception as error:
             if error is self._planner.objects.raised:
                 raise
             LOG.exception("The choice in memory failed; Placement is asked instead.")
-            raise NeedsPlacement("fault of the plugin") from error
+            raise request_planner.NeedsPlacement("fault of the plugin") from error
         finally:
             if answer is None:
                 self._placing.undo()

@@ -19,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter import (
     deciding,
     fallback_claims,
     request_allocations,
+    request_planner,
     scheduling_options,
 )
 from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
@@ -120,7 +121,7 @@ class DecisionParts:
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
         self.decider = deciding.Decider(
-            deciding.Parts(
+            request_planner.Parts(
                 host_manager=around.host_manager,
                 engine=self.engine,
                 keeper=self.frame_keeper,
@@ -274,12 +275,12 @@ class DecisionParts:
         status = self._around.replicator.status()
         return status.epoch if status.state is replication.State.FOLLOWING else None
 
-    def _proved_full(self, asked: deciding.Asked, decided_at: float) -> bool:
+    def _proved_full(self, asked: request_planner.Asked, decided_at: float) -> bool:
         """See :class:`deciding.Decider`."""
         cells = {str(cell.uuid) for cell in self._around.host_manager.enabled_cells}
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
-                raise deciding.NeedsPlacement("broken provider")
+                raise request_planner.NeedsPlacement("broken provider")
         return all(self._proves(query.resources, decided_at) for query in asked.queries or ())
 
     def _proves(self, resources: Mapping[str, int], decided_at: float) -> bool:
@@ -291,9 +292,9 @@ class DecisionParts:
             proof = self._mirror.mirror.prove_current(decided_at, resources)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
-            raise deciding.NeedsPlacement("mirror not proved") from error
+            raise request_planner.NeedsPlacement("mirror not proved") from error
         if not proof.complete:
-            raise deciding.NeedsPlacement("mirror behind")
+            raise request_planner.NeedsPlacement("mirror behind")
         if proof.changed:
             self._wait_for(proof.version)
         return not proof.changed
@@ -306,7 +307,7 @@ class DecisionParts:
         deadline = time.monotonic() + 5.0
         while (self._around.replicator.status().cursor_version or 0) < version:
             if time.monotonic() > deadline:
-                raise deciding.NeedsPlacement("feed behind")
+                raise request_planner.NeedsPlacement("feed behind")
             time.sleep(0.01)
 
 

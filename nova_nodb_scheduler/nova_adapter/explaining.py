@@ -24,10 +24,10 @@ from nova import objects as nova_objects
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import (
-    deciding,
     decision_log,
     decision_parts,
     deferred_candidates,
+    request_planner,
     scopes,
 )
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
@@ -74,7 +74,7 @@ class Explainer:
         _join_group(spec, uuids)
         try:
             self._fill(found, context, spec, uuids, limit)
-        except deciding.NeedsPlacement as error:
+        except request_planner.NeedsPlacement as error:
             found.candidates = "placement"
             found.reason = error.reason
         except nova_exception.NoValidHost as error:
@@ -109,7 +109,7 @@ class Explainer:
     ) -> None:
         decisions = self._runtime.decisions
         if decisions is None:
-            raise deciding.NeedsPlacement("[nodb_scheduler] candidates = placement")
+            raise request_planner.NeedsPlacement("[nodb_scheduler] candidates = placement")
         view = self._view(decisions)
         with views_module.working_on(view):
             prepared = Preparation(decisions)
@@ -119,7 +119,7 @@ class Explainer:
             if not found.reason:
                 try:
                     plan, parts = decisions.decider.explain(asked, view)
-                except deciding.NeedsPlacement as error:
+                except request_planner.NeedsPlacement as error:
                     found.reason = error.reason
             if found.reason:
                 # Who would be offered is not known; what is said of all hosts is.
@@ -146,7 +146,7 @@ class Explainer:
             if opened.stock or not opened.proof.holds(scope):
                 missing = opened.proof.missing.get(scope)
                 why = missing.value if missing is not None else "states not proved"
-                raise deciding.NeedsPlacement(f"{scope} is not proved: {why}")
+                raise request_planner.NeedsPlacement(f"{scope} is not proved: {why}")
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -192,10 +192,10 @@ class Preparation:
         """Why memory has no answer to this kind of request; None if it has one."""
         return self.placement_client.outside
 
-    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> deciding.Asked:
+    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> request_planner.Asked:
         """Return what memory is to decide, where it can."""
         questions = self.placement_client
-        return deciding.Asked(
+        return request_planner.Asked(
             context=context,
             spec=spec,
             instance_uuids=uuids,

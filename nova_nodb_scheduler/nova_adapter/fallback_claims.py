@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from nova_nodb_scheduler.nova_adapter import deciding, outside_claims
+from nova_nodb_scheduler.nova_adapter import outside_claims, request_planner
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class FallbackClaims:
 
     def __init__(
         self,
-        parts: deciding.Parts,
+        parts: request_planner.Parts,
         proves: Callable[[Mapping[str, int], float], bool],
         deadline_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -50,7 +50,7 @@ class FallbackClaims:
         """Claim, have the resources allocated, confirm; False if they could not be had."""
         try:
             answer = self._taken(move)
-        except deciding.NeedsPlacement as error:
+        except request_planner.NeedsPlacement as error:
             LOG.warning("Claims are not judged by now: %(error)s", {"error": error})
             answer = None
         except Exception:

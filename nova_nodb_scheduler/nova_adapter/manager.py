@@ -22,13 +22,13 @@ from nova.objects import base
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
     database_reads,
-    deciding,
     deferred_candidates,
     endings,
     meditation,
     notices,
     outside_claims,
     refusal_line,
+    request_planner,
     rpc_server,
     views,
 )
@@ -248,7 +248,7 @@ class SchedulerManager(
             # A rebuild asks for no candidates and claims nothing.
             is_rebuild = alloc_reqs_by_rp_uuid is None
             if is_rebuild or (deferred is not None and deferred.outside is None):
-                asked = deciding.Asked(
+                asked = request_planner.Asked(
                     context=context,
                     spec=spec_obj,
                     instance_uuids=instance_uuids,
@@ -258,7 +258,7 @@ class SchedulerManager(
                 )
                 try:
                     return decisions.decider.schedule(asked, view)
-                except deciding.NeedsPlacement as error:
+                except request_planner.NeedsPlacement as error:
                     view.asked_placement = error.reason
             view.decides = False
             if deferred is not None and deferred.outside is None:

@@ -12,14 +12,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nova_nodb_scheduler.nova_adapter import deciding, decision_log, request_conversion
+from nova_nodb_scheduler.nova_adapter import (
+    decision_log,
+    request_conversion,
+    request_planner,
+)
 from nova_nodb_scheduler.scheduling import pipeline
 
 LOG = logging.getLogger(__name__)
 
 
 def tell(
-    parts: deciding.Parts | None,
+    parts: request_planner.Parts | None,
     trace: decision_log.Trace,
     spec: Any,
     offered: Sequence[str],
@@ -56,7 +60,7 @@ def tell(
 
 
 def _counts(
-    parts: deciding.Parts, spec: Any, offered: Sequence[str]
+    parts: request_planner.Parts, spec: Any, offered: Sequence[str]
 ) -> tuple[tuple[pipeline.FilterCount, ...], tuple[str, ...]]:
     parts.keeper.catch_up(time.time())
     enabled = [str(cell.uuid) for cell in parts.host_manager.enabled_cells]
