@@ -24,6 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     migration,
     options,
     reading,
+    refusals,
     schema,
     sequenced_writing,
     sequencing,
@@ -109,7 +110,10 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         )
 
     def open(self) -> None:
-        """Connect and check the schema; SQLite's file is created and migrated here."""
+        """Connect and check the schema; SQLite's file is created and migrated here.
+
+        :raises ConfigurationError: the server refuses the connection, or cannot serve
+        """
         self._open(may_prepare=True)
 
     def open_existing(self) -> None:
@@ -127,7 +131,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engines.require_store(self._options)
             engine = engines.create(self._options)
             try:
-                with failures.translated(failures.backend_name(self._url)):
+                with refusals.opening(self._url):
                     galera.check(engine, self._options.ordering)
                     if may_prepare:
                         self._prepare_schema(engine)
