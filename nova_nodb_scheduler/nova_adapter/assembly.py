@@ -154,7 +154,7 @@ class Plugin:
         """Return a publisher for the namespaces of one owner."""
         by_name = {namespace.name: namespace for namespace in self.declared}
         return publisher_module.Publisher(
-            synchronizer, by_name, owner, on_rejected=lambda *what: self._count_refused(*what)
+            synchronizer, by_name, owner, on_rejected=self._count_refused
         )
 
     def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:

@@ -312,6 +312,27 @@ class _Child:
         self._client.head()
         time.sleep(0.2)
 
+    def _batch(self) -> None:
+        """Write more records than one statement of MariaDB's carries."""
+        keys = [
+            records.RecordKey(namespaces.CELLS.name, f"batch-{self._options.identity}-{number}")
+            for number in range(40)
+        ]
+        found = self._client.read(keys)
+        state = codec.encode({"n": next(self._numbers)}, namespaces.CELLS.schema, record="batch")
+        revisions = [found[key].revision if key in found else 0 for key in keys]
+        self._client.write(
+            [records.Write(*each, state) for each in zip(keys, revisions, strict=True)]
+        )
+
+    def _lost_sequence(self) -> None:
+        """Lose the row of a SQL back end that says its epoch, and look."""
+        engine, _readers = self._client.engines
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM nodb_sequence")
+        self._client.head()
+        time.sleep(0.2)
+
     def _burst(self) -> None:
         """Write as fast as can be."""
         for _ in range(10):

@@ -28,6 +28,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     schema,
     sequenced_writing,
     sequencing,
+    steps,
     writing,
 )
 
@@ -54,12 +55,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
-    STEPS = ("lock", "upsert", "commit", "reply")
+    STEPS = steps.COUNTER
+    #: What an instance on MariaDB has as STEPS.
+    WHOLE_STEPS = steps.COUNTER_OR_WHOLE
     #: What an instance in sequencer mode has as STEPS.
-    SEQUENCER_STEPS = (
-        *("epoch", "lock", "upsert", "commit"),
-        *("number", "assign", "publish", "reply"),
-    )
+    SEQUENCER_STEPS = steps.SEQUENCER
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
@@ -68,7 +68,9 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
         if sql_options.ordering == schema.SEQUENCER:
-            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[assignment,misc]
+            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
+        elif self._url.get_backend_name() == "mysql":
+            self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -142,7 +144,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engine.dispose()
                 raise
             opened = database.Database(engine, readers, self._options.timeout_seconds)
-            keeper = epochs.Epochs(opened, self._options.ordering)
+            keeper = epochs.Epochs(opened, self._options.ordering, self._report_step)
             try:
                 keeper.agree_on_ordering()
             except BaseException:
@@ -169,7 +171,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             database=opened,
             reader=reader,
             writer=writer,
-            housekeeper=housekeeping.Housekeeper(opened, keeper),
+            housekeeper=housekeeping.Housekeeper(opened, keeper, self._report_step),
             clock=clock,
         )
 
