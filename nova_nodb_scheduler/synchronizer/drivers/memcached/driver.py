@@ -46,16 +46,17 @@ class MemcachedSynchronizer(contract.Synchronizer):
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
-        self._epochs = epochs.Epochs(settings, self._connection, self._clock)
-        self._index = index.Index(self._connection, self._epochs)
+        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._come_by)
+        self._index = index.Index(self._connection, self._epochs, self._come_by)
         self._follower = following.Follower(
-            settings, self._connection, self._clock, self._epochs, self._index
+            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
         )
         self._writer = writing.Writer(
             settings, self._connection, self._clock, self._epochs, self._index, self._come_by
         )
         self._collector = collection.Collector(
-            self._connection, self._clock, self._epochs, self._index, self._follower
+            *(self._connection, self._clock, self._epochs, self._index),
+            *(self._follower, self._come_by),
         )
         self._poll = polling.Poll(settings.poll_intervals())
         self._is_open = False
