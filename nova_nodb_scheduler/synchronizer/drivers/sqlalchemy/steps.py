@@ -14,12 +14,12 @@ BEGIN_EPOCH, COLLECT, RESET = "begin epoch", "collect", "reset"
 _KEEPING = (BEGIN_EPOCH, COLLECT, RESET)
 
 #: In counter mode, see :mod:`.writing`.
-COUNTER = ("lock", "upsert", "commit", "reply", *_KEEPING)
+COUNTER: tuple[str, ...] = ("lock", "upsert", "commit", "reply", *_KEEPING)
 #: The same where a small write may be one statement: it passes WHOLE in place of
 #: upsert and commit, and comes by these where it wrote nothing by that.
-COUNTER_OR_WHOLE = ("lock", WHOLE, "upsert", "commit", "reply", *_KEEPING)
+COUNTER_OR_WHOLE: tuple[str, ...] = ("lock", WHOLE, "upsert", "commit", "reply", *_KEEPING)
 #: In sequencer mode, see :mod:`.sequenced_writing` and :mod:`.numbering`.
-SEQUENCER = (
+SEQUENCER: tuple[str, ...] = (
     *("epoch", "lock", "upsert", "commit"),
     *("number", "assign", "publish", "reply"),
     *_KEEPING,
