@@ -7,6 +7,7 @@ here. Nothing does I/O before something is started.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import os
@@ -69,6 +70,8 @@ class Plugin:
         self.options = conf[nodb.GROUP]
         self.scopes = scopes_module.Scopes(conf)
         self.declared = declarations.load_namespaces()
+        #: Of a process that has metrics; given a namespace and a number of records.
+        self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
 
     # -- checks without I/O -----------------------------------------------------
 
@@ -150,7 +153,9 @@ class Plugin:
     ) -> publisher_module.Publisher:
         """Return a publisher for the namespaces of one owner."""
         by_name = {namespace.name: namespace for namespace in self.declared}
-        return publisher_module.Publisher(synchronizer, by_name, owner)
+        return publisher_module.Publisher(
+            synchronizer, by_name, owner, on_rejected=self._count_refused
+        )
 
     def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:
         """Return what publishes rows of Nova's tables."""
@@ -266,7 +271,7 @@ class Plugin:
         address = None
         if options.metrics_port:
             address = (str(options.metrics_host), int(options.metrics_port))
-        return runtime_module.SchedulerRuntime(
+        runtime = runtime_module.SchedulerRuntime(
             self.make_synchronizer,
             self.declared,
             cells,
@@ -287,6 +292,10 @@ class Plugin:
             make_server=make_server,
             metrics_address=address,
         )
+        self._count_refused = functools.partial(
+            runtime.metrics.records_refused, str(options.synchronizer)
+        )
+        return runtime
 
     def decisions(
         self,

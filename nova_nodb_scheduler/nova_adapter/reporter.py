@@ -122,7 +122,8 @@ class Reporter:
         self._since: float | None = None
         self._opened = False
         self._last_beat = self._last_heartbeats = float("-inf")
-        self._published = self._failed_flushes = self._version = self._beat_number = 0
+        self._published = self._refused = self._failed_flushes = 0
+        self._version = self._beat_number = 0
         self._last_error: str | None = None
         #: Scopes of which names were forgotten, and the back end's time of it.
         self._lost: dict[str, float] = {}
@@ -330,6 +331,7 @@ class Reporter:
             finally:
                 self._dirty.done(batch, stays)
             self._published += published.written
+            self._refused += len(published.rejected)
             self._version = max(self._version, published.version)
 
     def _flush_heartbeats(self, *, force: bool) -> None:
@@ -375,6 +377,7 @@ class Reporter:
             "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
             "published": self._published,
             "failed_flushes": self._failed_flushes,
+            "refused": self._refused,
         }
         key = records.RecordKey(namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})

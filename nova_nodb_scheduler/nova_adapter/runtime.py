@@ -139,6 +139,8 @@ class SchedulerRuntime:
             lambda: self._of_reporters(
                 lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
             ),
+            # Reporters of an older release do not say it.
+            lambda: self._of_reporters(lambda beat: float(beat.get("refused", 0))),
         )
         self.metrics.watch_claims(self._settling)
         # Nothing is served where candidates are Placement's alone.

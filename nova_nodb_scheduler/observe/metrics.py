@@ -107,6 +107,12 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self._refused = prometheus_client.Counter(
+            "nodb_records_refused",
+            "Records that could not be written as they are, each time they were tried",
+            ["namespace", "driver"],
+            registry=registry,
+        )
         self._failures = prometheus_client.Counter(
             "nodb_replicator_failures",
             "Unexpected errors of the replicator's thread",
@@ -132,6 +138,9 @@ class Metrics:
 
     def anti_entropy_found(self, kind: str, count: int) -> None:
         self._anti_entropy.labels(kind).inc(count)
+
+    def records_refused(self, driver: str, namespace: str, count: int) -> None:
+        self._refused.labels(namespace, driver).inc(count)
 
     def replicator_failed(self) -> None:
         self._failures.inc()
@@ -169,15 +178,18 @@ class Metrics:
         self,
         queued_records: Callable[[], Mapping[str, float]],
         silent_seconds: Callable[[], Mapping[str, float]],
+        refused_records: Callable[[], Mapping[str, float]],
     ) -> None:
         """Have each scrape ask how the reporters are, by their names.
 
         :param queued_records: dirty records that waited at their last beats
         :param silent_seconds: ages of their last beats
+        :param refused_records: how often they could not write a record as it is
         """
         for name, text, ask in (
             ("nodb_reporter_queue_records", "Dirty records of a reporter", queued_records),
             ("nodb_reporter_silent_seconds", "Age of a reporter's last beat", silent_seconds),
+            ("nodb_reporter_refused_records", "Records a reporter cannot write", refused_records),
         ):
             self.registry.register(scraped.AtScrape(name, text, "reporter", ask))
 

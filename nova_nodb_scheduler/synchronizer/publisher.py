@@ -11,6 +11,7 @@ makes the write lose, and the function runs again.
 
 from __future__ import annotations
 
+import collections
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -136,6 +137,8 @@ class Publisher:
     :param owner: who writes: only namespaces it owns are accepted
     :param rounds: how often a batch is tried before its losers are handed
         back; each round is one read and one write
+    :param on_rejected: told in the caller's thread, after each batch, of a
+        namespace and how many of its records cannot be written as they are
     """
 
     def __init__(
@@ -144,11 +147,13 @@ class Publisher:
         namespaces: Mapping[str, namespaces_model.Namespace],
         owner: str,
         rounds: int = 8,
+        on_rejected: Callable[[str, int], None] = lambda namespace, count: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._namespaces = namespaces
         self._owner = owner
         self._rounds = rounds
+        self._on_rejected = on_rejected
 
     def publish(
         self, updates: Mapping[records.RecordKey, Compute], refresh: Refresh | None = None
@@ -187,6 +192,9 @@ class Publisher:
         if batch.in_doubt:
             self._settle(batch, self._synchronizer.read(batch.in_doubt), refresh is not None)
         report = batch.report()
+        rejected = collections.Counter(key.namespace for key in report.rejected)
+        for namespace, count in rejected.items():
+            self._on_rejected(namespace, count)
         if report.failed or report.rejected or report.undecodable:
             examples = report.failed | report.rejected.keys() | batch.undecodable
             example = min(examples)

@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -186,7 +187,14 @@ class Server(abc.ABC):
 
 
 class MariaDBServer(Server):
-    """A MariaDB whose root user has no password."""
+    """A MariaDB whose root user has no password.
+
+    :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
+    """
+
+    def __init__(self, tls_directory: str = "") -> None:
+        super().__init__()
+        self._tls_directory = tls_directory
 
     def initialize(self) -> None:
         self.run(
@@ -221,6 +229,7 @@ class MariaDBServer(Server):
             # survives keeps it; nothing waits for the disk.
             "--innodb-flush-log-at-trx-commit=2",
             "--innodb-doublewrite=0",
+            *self._tls(),
         )
 
     def answers(self) -> bool:
@@ -243,17 +252,28 @@ class MariaDBServer(Server):
     def url(self, database: str) -> str:
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
+    def _tls(self) -> tuple[str, ...]:
+        tls = self._tls_directory
+        return (f"--ssl-cert={tls}/server.pem", f"--ssl-key={tls}/server.key") if tls else ()
+
     @staticmethod
     def _user() -> tuple[str, ...]:
         return ("--user=root",) if os.geteuid() == 0 else ()
 
 
 class PostgreSQLServer(Server):
-    """A PostgreSQL whose superuser ``postgres`` is trusted on loopback."""
+    """A PostgreSQL whose superuser ``postgres`` is trusted on loopback.
+
+    :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
+    """
 
     unprivileged_user = "postgres"
     # Killed, the postmaster leaves its children to notice; SIGQUIT ends all at once.
     stop_signal = signal.SIGQUIT
+
+    def __init__(self, tls_directory: str = "") -> None:
+        super().__init__()
+        self._tls_directory = tls_directory
 
     def initialize(self) -> None:
         self.run(
@@ -265,6 +285,8 @@ class PostgreSQLServer(Server):
             "--locale=C.UTF-8",
             "--no-sync",
         )
+        if self._tls_directory:
+            self._own_certificate()
 
     def command(self) -> Sequence[str]:
         settings = {
@@ -277,6 +299,7 @@ class PostgreSQLServer(Server):
             "full_page_writes": "off",
             "max_connections": "200",
             "shared_buffers": "64MB",
+            "ssl": "on" if self._tls_directory else "off",
         }
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         return (self._program("postgres"), "-D", str(self.directory / "data"), *arguments)
@@ -300,6 +323,15 @@ class PostgreSQLServer(Server):
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
 
+    def _own_certificate(self) -> None:
+        """Lay the certificate down where it is looked for, as the server's user's."""
+        for name in ("server.pem", "server.key"):
+            to = self.directory / "data" / name.replace(".pem", ".crt")
+            shutil.copy(pathlib.Path(self._tls_directory) / name, to)
+            to.chmod(0o600)
+            if self.unprivileged_user and os.geteuid() == 0:
+                shutil.chown(to, self.unprivileged_user, self.unprivileged_user)
+
     def _connect(self, psycopg: Any) -> Any:
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user="postgres", dbname="postgres", autocommit=True
@@ -311,11 +343,17 @@ class PostgreSQLServer(Server):
 
 
 class MemcachedServer(Server):
-    """A memcached; a restart empties it."""
+    """A memcached; a restart empties it.
 
-    def __init__(self, options: Sequence[str] = ()) -> None:
+    :param options: as on its command line, such as ``-m``, ``4``
+    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``:
+        the port speaks TLS
+    """
+
+    def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
         super().__init__()
         self._options = tuple(options)
+        self._tls_directory = tls_directory
 
     def initialize(self) -> None:
         """Do nothing: it keeps no data."""
@@ -323,7 +361,7 @@ class MemcachedServer(Server):
     def command(self) -> Sequence[str]:
         user = ("-u", "root") if os.geteuid() == 0 else ()
         where = ("-l", "127.0.0.1", "-p", str(self.port), "-U", "0")
-        return (find_program("memcached"), *user, *where, *self._options)
+        return (find_program("memcached"), *user, *where, *self._tls(), *self._options)
 
     def answers(self) -> bool:
         return self._ask(b"version\r\n").startswith(b"VERSION")
@@ -335,8 +373,20 @@ class MemcachedServer(Server):
 
     def _ask(self, request: bytes) -> bytes:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 5.0) as connection:
+            with self._connected() as connection:
                 connection.sendall(request)
                 return connection.recv(4096)
         except OSError:
             return b""
+
+    def _tls(self) -> tuple[str, ...]:
+        tls = self._tls_directory
+        files = f"ssl_chain_cert={tls}/server.pem,ssl_key={tls}/server.key"
+        return ("-Z", "-o", files) if tls else ()
+
+    def _connected(self) -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", self.port), 5.0)
+        if not self._tls_directory:
+            return plain
+        context = ssl.create_default_context(cafile=f"{self._tls_directory}/ca.pem")
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")

@@ -18,7 +18,10 @@ from nova_nodb_scheduler.testing import server_fixtures, server_processes
 
 
 class _Database(server_fixtures.ServerFixture):
-    """A fresh, empty database on a server of the process, or on a private one."""
+    """A fresh, empty database on a server of the process, or on a private one.
+
+    :param tls_directory: of certificates; makes the server a private one
+    """
 
     server_class: type[server_processes.MariaDBServer | server_processes.PostgreSQLServer]
     program: tuple[str, ...]
@@ -26,8 +29,9 @@ class _Database(server_fixtures.ServerFixture):
     #: SQLAlchemy URL of the database.
     url: str
 
-    def __init__(self, private: bool = False) -> None:
-        self._private = private
+    def __init__(self, private: bool = False, tls_directory: str = "") -> None:
+        self._private = private or bool(tls_directory)
+        self._tls_directory = tls_directory
 
     def require_programs(self) -> None:
         server_processes.find_program(*self.program)
@@ -35,7 +39,7 @@ class _Database(server_fixtures.ServerFixture):
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
         kind = self.server_class
         if self._private:
-            self.server = self.own(kind())
+            self.server = self.own(kind(self._tls_directory))
         else:
             self.server = server_fixtures.shared(kind, lambda: server_fixtures.started(kind()))
         name = f"nodb_{uuid.uuid4().hex[:12]}"
@@ -70,14 +74,16 @@ class Memcached(server_fixtures.ServerFixture):
     """A memcached of its own: ``server``, ``address``.
 
     :param options: added to its command line, such as ``-m``, ``4``, ``-M``
+    :param tls_directory: of certificates; it speaks TLS
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, tls_directory: str = "") -> None:
         self._options = options
+        self._tls_directory = tls_directory
 
     def require_programs(self) -> None:
         server_processes.find_program("memcached")
 
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
-        self.server = self.own(server_processes.MemcachedServer(self._options))
+        self.server = self.own(server_processes.MemcachedServer(self._options, self._tls_directory))
         self.address = self.server.address

@@ -25,7 +25,8 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import namespaces, placing
 from nova_nodb_scheduler.simulator import backends
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, record_names
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection
 from nova_nodb_scheduler.wire import codec
 from tests.engine_faults import rows, scheduler, steps
 
@@ -309,6 +310,83 @@ class _Child:
     def _reset(self) -> None:
         """Begin a new epoch, as an operator does."""
         self._client.reset()
+        self._client.head()
+        time.sleep(0.2)
+
+    def _bury(self) -> None:
+        """Leave a tombstone, and collect those that are old enough by now."""
+        self._novelty()
+        self._client.collect(0.0)
+
+    def _contest(self) -> None:
+        """Write one record twice at the same time."""
+        key = records.RecordKey(namespaces.CELLS.name, f"contest-{self._options.identity}")
+        standing = self._client.read([key]).get(key)
+        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        write = records.Write(key, standing.revision if standing else 0, state)
+
+        def compete() -> None:
+            with contextlib.suppress(errors.NodbError):
+                self._client.write([write])
+
+        other = threading.Thread(target=compete, daemon=True)
+        other.start()
+        compete()
+        other.join()
+
+    def _unused_version(self) -> None:
+        """Take a version of a memcached's and no slot, as a writer that dies, and read on."""
+        self._leave_behind(lambda epoch, version: None)
+
+    def _unused_slot(self) -> None:
+        """Take a slot of a memcached's for a record, and do not write that."""
+        name = record_names.encode(rows.host_keys(sorted(rows.MADE)[0])[0])
+        self._leave_behind(
+            lambda epoch, version: self._client._connection.send(
+                [connection.store(b"add", epoch.slot_key(version), name, ttl_seconds=3600)]
+            )
+        )
+
+    def _leave_behind(self, take: Callable[[Any, int], object]) -> None:
+        driver = self._client
+        head = driver.head()
+        epoch = driver._epochs.current()
+        version = driver._connection.increment(epoch.sequence_key, 1)
+        if version is None or epoch.name != head.epoch:
+            return
+        take(epoch, version)
+        deadline = time.monotonic() + 2.0
+        while head.version < version and time.monotonic() < deadline:
+            fetched = driver.fetch(head)
+            if isinstance(fetched, records.ResyncNeeded):
+                return
+            head = fetched.cursor
+            time.sleep(0.02)
+
+    def _flushed(self) -> None:
+        """Lose all that a memcached holds, and be among the first to notice."""
+        self._client._connection.send([b"flush_all\r\n"])
+        self._client.head()
+        time.sleep(0.2)
+
+    def _batch(self) -> None:
+        """Write more records than one statement of MariaDB's carries."""
+        keys = [
+            records.RecordKey(namespaces.CELLS.name, f"batch-{self._options.identity}-{number}")
+            for number in range(40)
+        ]
+        found = self._client.read(keys)
+        state = codec.encode({"n": next(self._numbers)}, namespaces.CELLS.schema, record="batch")
+        revisions = [found[key].revision if key in found else 0 for key in keys]
+        self._client.write(
+            [records.Write(*each, state) for each in zip(keys, revisions, strict=True)]
+        )
+
+    def _lost_sequence(self) -> None:
+        """Lose the row of a SQL back end that says its epoch, and look."""
+        engine, _readers = self._client.engines
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM nodb_sequence")
         self._client.head()
         time.sleep(0.2)
 

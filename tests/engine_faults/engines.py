@@ -55,6 +55,8 @@ class Engine:
     driver: str
     #: Of a SQL driver.
     ordering = "counter"
+    #: What of the driver's class enumerates its steps.
+    steps_name = "STEPS"
 
     def __init__(self, *options: str) -> None:
         self._options = options
@@ -104,10 +106,7 @@ class Engine:
     @classmethod
     def steps(cls) -> tuple[str, ...]:
         """Return the steps of the driver, as it enumerates them for its mode."""
-        driver = loader.load_class(cls.driver)
-        if cls.ordering == "sequencer":
-            return tuple(driver.SEQUENCER_STEPS)
-        return tuple(driver.STEPS)
+        return tuple(getattr(loader.load_class(cls.driver), cls.steps_name))
 
     def freeze(self) -> None:
         """Stop the server in its tracks."""
@@ -210,6 +209,7 @@ class _Server(Engine):
 
 class MariaDB(_Server):
     name = "MariaDB"
+    steps_name = "WHOLE_STEPS"
 
     def _start(self) -> None:
         self.server = self._use(servers.MariaDB(private=True)).server
@@ -238,6 +238,7 @@ class PostgreSQL(_Server):
 class PostgreSQLSequencer(PostgreSQL):
     name = "PostgreSQL (sequencer)"
     ordering = "sequencer"
+    steps_name = "SEQUENCER_STEPS"
 
 
 class Galera(Engine):
@@ -246,6 +247,7 @@ class Galera(Engine):
     name = "Galera"
     driver = "sqlalchemy"
     ordering = "sequencer"
+    steps_name = "SEQUENCER_STEPS"
 
     def _start(self) -> None:
         self.cluster = self._use(galera_server.Galera(private=True)).cluster

@@ -25,11 +25,28 @@ PROVOCATIONS = {
     ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
     ("memcached", "add the birth of an absent record"): "novelty",
     ("memcached", "append the record's name to the index"): "novelty",
+    ("memcached", "void slots of its own whose records were refused"): "contest",
+    ("memcached", "void a slot that nobody used"): "unused_version",
+    ("memcached", "compare-and-set a record to shut its writer out"): "unused_slot",
+    ("memcached", "add the name of an epoch where there is none"): "flushed",
+    ("memcached", "put an epoch in the place of another"): "reset",
+    ("memcached", "remove what is left of an epoch"): "reset",
+    ("memcached", "raise the floor"): "bury",
+    ("memcached", "turn tombstones into graves"): "bury",
+    ("memcached", "take graves off the index"): "bury",
+    ("memcached", "remove graves"): "bury",
+    ("memcached", "take names off the graveyard"): "bury",
     ("etcd", "send it again, to write over a tombstone"): "phoenix",
     ("etcd", "drop what an earlier epoch left"): "reset",
     ("etcd", "raise the floor and drop tombstones, in one transaction"): "collect",
     ("redis", "send the script that drops old tombstones"): "collect",
     ("redis", "have the server begin an epoch where none is in force"): "reset",
+    # Small writes of MariaDB come by neither: they are one statement.
+    ("sqlalchemy", "upsert"): "batch",
+    ("sqlalchemy", "commit"): "batch",
+    ("sqlalchemy", "begin epoch"): "lost_sequence",
+    ("sqlalchemy", "collect"): "collect",
+    ("sqlalchemy", "reset"): "reset",
 }
 
 

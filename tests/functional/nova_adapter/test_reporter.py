@@ -180,6 +180,7 @@ class BatchTest(ReporterCase):
         made._turn()
         (beat,) = self.beats().values()
         self.assertIn(cloud.CELL1, beat["behind_seconds"])
+        self.assertEqual(1, beat["refused"])
 
 
 class FaultTest(ReporterCase):

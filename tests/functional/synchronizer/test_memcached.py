@@ -24,7 +24,10 @@ Verdict = records.Verdict
 
 #: The steps that each kind of write passes.
 STEPS = {
-    "create": [step for step in Step if step is not Step.OBITUARY],
+    "create": [
+        *(Step.READ, Step.BIRTH, Step.INDEX),
+        *(Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE),
+    ],
     "update": [Step.READ, Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE],
     "delete": [Step.READ, Step.OBITUARY, Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE],
 }

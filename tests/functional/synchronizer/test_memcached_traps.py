@@ -44,7 +44,8 @@ class _Naive(driver.MemcachedSynchronizer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._follower.fencing = self.fencing_class(
-            self._settings, self._connection, self._clock, self._follower._seen
+            *(self._settings, self._connection, self._clock),
+            *(self._follower._seen, self._come_by),
         )
 
 

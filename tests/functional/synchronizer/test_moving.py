@@ -23,9 +23,9 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import carrying, claims, contract, moving
-from nova_nodb_scheduler.synchronizer.drivers import memcached, memory
+from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import conformance, servers
+from nova_nodb_scheduler.testing import conformance, etcd_server, redis_server, servers
 from nova_nodb_scheduler.testing.conformance import base
 from nova_nodb_scheduler.testing.conformance_claims import base as cases
 from nova_nodb_scheduler.wire import codec
@@ -452,6 +452,22 @@ class TestMariaDBToSQLite(TestSQLiteToMemcached):
         return _sql(database.url), _sqlite(f"{directory}/target.sqlite")
 
 
+class TestMariaDBToEtcd(TestSQLiteToMemcached):
+    def back_ends(
+        self,
+    ) -> tuple[Callable[[], contract.Synchronizer], Callable[[], contract.Synchronizer]]:
+        database = self.enterContext(servers.MariaDB())
+        return _sql(database.url), _etcd(self.enterContext(etcd_server.Etcd()))
+
+
+class TestEtcdToRedis(TestSQLiteToMemcached):
+    def back_ends(
+        self,
+    ) -> tuple[Callable[[], contract.Synchronizer], Callable[[], contract.Synchronizer]]:
+        source = self.enterContext(etcd_server.Etcd())
+        return _etcd(source), _redis(self.enterContext(redis_server.Redis()).url)
+
+
 class TestCommand(unittest.TestCase):
     """nova-nodb-manage synchronizer move, as an operator calls it."""
 
@@ -579,3 +595,12 @@ def _sqlite(path: str) -> Callable[[], contract.Synchronizer]:
 
 def _memcached(address: str) -> Callable[[], contract.Synchronizer]:
     return lambda: memcached.MemcachedSynchronizer(memcached.MemcachedOptions(servers=(address,)))
+
+
+def _etcd(server: etcd_server.Etcd) -> Callable[[], contract.Synchronizer]:
+    options = etcd.EtcdOptions(endpoints=(server.url,), key_prefix=server.key_prefix)
+    return lambda: etcd.EtcdSynchronizer(options)
+
+
+def _redis(url: str) -> Callable[[], contract.Synchronizer]:
+    return lambda: redis.RedisSynchronizer(redis.RedisOptions(url=url))

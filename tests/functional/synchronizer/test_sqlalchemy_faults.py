@@ -33,11 +33,15 @@ from tests.functional.synchronizer import sql_databases
 
 KEY = records.RecordKey("suite", "a")
 OTHER = records.RecordKey("suite", "b")
+WHOLE = "send whole"
 PATIENCE_SECONDS = 60.0
 
 
 class TestFaultsSQLite(sql_databases.SQLiteCase):
-    steps: tuple[str, ...] = driver.SQLAlchemySynchronizer.STEPS
+    #: Of a write.
+    steps: tuple[str, ...] = ("lock", "upsert", "commit", "reply")
+    #: Of those who keep house, see TestKeepingHouse.
+    keeping = ("begin epoch", "collect", "reset")
     #: Behind which of them a write stands.
     committed_at = "reply"
     #: A connection that is cut before one of these is replaced, as nothing was sent on it.
@@ -51,7 +55,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
     @property
     def before_commit(self) -> tuple[str, ...]:
         before = self.steps[: self.steps.index("commit")]
-        return tuple(step for step in before if step not in self.replaced_at)
+        return tuple(step for step in before if step not in (*self.replaced_at, WHOLE))
 
     def is_committed(self, step: str) -> bool:
         return self.steps.index(step) >= self.steps.index(self.committed_at)
@@ -81,6 +85,17 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
                 pending.pop()()
 
         client.on_step = on_step
+
+    def by_step(self, step: str, write: records.Write) -> list[records.Write]:
+        """Return a write that comes by a step, with others where it would not alone."""
+        if not self.writes_whole or step == WHOLE:
+            return [write]
+        # More than one statement carries.
+        names = (f"beside-{time.monotonic_ns()}-{number}" for number in range(40))
+        return [write, *(records.Write(records.RecordKey("suite", name), 0) for name in names)]
+
+    def test_the_steps_tried_here_are_all_that_there_are(self) -> None:
+        self.assertEqual((*self.steps, *self.keeping), self.client().STEPS)
 
     def payload(self, client: driver.SQLAlchemySynchronizer) -> bytes:
         return client.read([KEY])[KEY].payload
@@ -223,7 +238,8 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             go_on.wait(PATIENCE_SECONDS)
 
         self.at_step(slow, "commit", linger)
-        first = threading.Thread(target=lambda: slow.write([records.Write(KEY, 0, b"slow")]))
+        slow_writes = self.by_step("commit", records.Write(KEY, 0, b"slow"))
+        first = threading.Thread(target=lambda: slow.write(slow_writes))
         second = threading.Thread(target=lambda: quick.write([records.Write(OTHER, 0, b"quick")]))
         first.start()
         self.assertTrue(committing.wait(PATIENCE_SECONDS))
@@ -233,7 +249,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         for _ in range(2):
             fetched = reader.fetch(cursor)
             assert isinstance(fetched, records.Changes)
-            seen |= {record.key for record in fetched.records}
+            seen |= {record.key for record in fetched.records} & {KEY, OTHER}
             cursor = fetched.cursor
             go_on.set()
             first.join(PATIENCE_SECONDS)
@@ -256,17 +272,63 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
                 self.put(client, b"next")
 
     def _write_and_die(self, step: str) -> None:
+        def write(client: driver.SQLAlchemySynchronizer) -> None:
+            # Of an epoch that is not known yet nothing is written whole.
+            client.head()
+            write = records.Write(KEY, client.read([KEY])[KEY].revision, b"new")
+            client.write(self.by_step(step, write))
+
+        self._die(step, write)
+
+    def _die(self, step: str, job: Callable[[driver.SQLAlchemySynchronizer], object]) -> None:
+        """Let another process do a job, and be killed when it comes to a step."""
         child = os.fork()
         if child == 0:
             try:
                 client = driver.SQLAlchemySynchronizer(self.sql_options())
                 client.open()
                 self.at_step(client, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-                client.write([records.Write(KEY, client.read([KEY])[KEY].revision, b"new")])
+                job(client)
             finally:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
         self.assertEqual(signal.SIGKILL, os.WTERMSIG(status))
+
+    def test_who_keeps_house_may_die_at_any_of_its_steps(self) -> None:
+        def lose_the_sequence(client: driver.SQLAlchemySynchronizer) -> None:
+            self.execute("DELETE FROM nodb_sequence")
+            client.head()
+
+        jobs: dict[str, Callable[[driver.SQLAlchemySynchronizer], object]] = {
+            "begin epoch": lose_the_sequence,
+            "collect": lambda client: client.collect(0.0),
+            "reset": lambda client: client.reset(),
+        }
+        self.assertEqual(set(self.keeping), set(jobs))
+        for step, job in jobs.items():
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"kept")
+                [other] = client.write([records.Write(OTHER, 0)])
+                assert other.record is not None
+                client.write([records.Write(OTHER, other.record.revision, deleted=True)])
+                reader = base.Reader(client)
+                epoch = reader.cursor.epoch
+                client.close()
+                self._die(step, job)
+                client.open()
+                reader.catch_up()
+                self.assertEqual([KEY], list(base.everything(client)))
+                self.assertEqual(base.everything(client), reader.held)
+                self.assertEqual(step == "begin epoch", reader.cursor.epoch != epoch)
+                self.assertEqual(1, client.statistics()["tombstones"])
+                # Who comes next ends it.
+                self.assertEqual(1, client.collect(0.0).tombstones)
+                client.reset()
+                reader.catch_up()
+                self.assertEqual({}, reader.held)
+                self.put(client, b"next")
+                client.close()
 
     def test_a_writer_that_sleeps_longer_than_every_timeout_does_no_harm(self) -> None:
         for step in self.steps:
@@ -285,11 +347,13 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
         def write() -> None:
             try:
-                [result] = sleeper.write([records.Write(KEY, start.revision, b"sleeper")])
+                write = records.Write(KEY, start.revision, b"sleeper")
+                result, *_ = sleeper.write(self.by_step(step, write))
                 outcome.append(result.verdict)
             except errors.BackendUnavailable as error:
                 outcome.append(error)
 
+        sleeper.head()
         self.at_step(sleeper, step, sleep)
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
@@ -428,6 +492,7 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
     #: For one of a few: whether the connection lives, and one that does all.
     small_write_questions = 2
     writes_whole = True
+    steps = ("lock", WHOLE, "upsert", "commit", "reply")
 
     def test_a_write_is_as_few_exchanges_as_it_says(self) -> None:
         if not self.write_questions:
@@ -523,10 +588,22 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.at_step(client, "commit", self.kill_connections)
         lost = records.Write(OTHER, 17, b"")
         results = client.write([records.Write(KEY, old.revision, b"new"), lost])
-        # Of a statement that does all of it nothing is known, of a lost one neither.
-        second = records.Verdict.UNKNOWN if self.writes_whole else records.Verdict.LOST
-        self.assertEqual([records.Verdict.UNKNOWN, second], [result.verdict for result in results])
+        self.assertEqual(
+            [records.Verdict.UNKNOWN, records.Verdict.LOST], [result.verdict for result in results]
+        )
         self.assertIsNone(results[0].record)
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_connection_cut_at_a_whole_write_leaves_all_of_it_unknown(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        old = self.put(client, b"old")
+        self.at_step(client, WHOLE, self.kill_connections)
+        writes = [records.Write(KEY, old.revision, b"new"), records.Write(OTHER, 17, b"")]
+        verdicts = {result.verdict for result in client.write(writes)}
+        self.assertEqual({records.Verdict.UNKNOWN}, verdicts)
         self.assertEqual(b"old", self.payload(client))
         self.put(client, b"next")
 
@@ -588,15 +665,21 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         proxy = sql_databases.Proxy(self.database.server.port)
         self.addCleanup(proxy.close)
         direct = self.client()
-        old = self.put(direct, b"old")
         self.url = self.url.replace(f":{self.database.server.port}/", f":{proxy.port}/")
-        client = self.client(timeout_seconds=2.0)
-        self.at_step(client, "commit", proxy.swallow_replies.set)
-        started = time.monotonic()
-        [result] = client.write([records.Write(KEY, old.revision, b"new")])
-        self.assertLess(time.monotonic() - started, 6.0)
-        self.assertIs(records.Verdict.UNKNOWN, result.verdict)
-        self.assertEqual(b"new", self.payload(direct))
+        for step in ("commit", WHOLE) if self.writes_whole else ("commit",):
+            with self.subTest(step=step):
+                old = self.put(direct, b"old")
+                client = self.client(timeout_seconds=2.0)
+                # Known, so that a small write may be one statement.
+                client.head()
+                self.at_step(client, step, proxy.swallow_replies.set)
+                started = time.monotonic()
+                write = records.Write(KEY, old.revision, b"new")
+                result, *_ = client.write(self.by_step(step, write))
+                self.assertLess(time.monotonic() - started, 6.0)
+                self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+                self.assertEqual(b"new", self.payload(direct))
+                proxy.swallow_replies.clear()
 
     def test_later_batches_of_a_call_are_unknown_when_an_earlier_one_was_written(self) -> None:
         client = self.client()
@@ -662,6 +745,7 @@ class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
     #: To psycopg the first and its BEGIN are one.
     write_questions = small_write_questions = 4
     writes_whole = False
+    steps = TestFaultsSQLite.steps
 
     open_transactions = (
         "SELECT COUNT(*) FROM pg_stat_activity "

@@ -53,7 +53,7 @@ class _SequencerFaults:
     """What the fault tests are told of the sequencer's protocol, and tests of its own."""
 
     ordering = "sequencer"
-    steps = driver.SQLAlchemySynchronizer.SEQUENCER_STEPS
+    steps = (*("epoch", "lock", "upsert", "commit"), *("number", "assign", "publish", "reply"))
     committed_at = "number"
     replaced_at = ()
     write_statements = 8

@@ -2,6 +2,7 @@
 """A scheduler worker's runtime answers over Nova's transport, and leaves nothing behind."""
 
 import importlib.util
+import os
 import threading
 import unittest
 
@@ -106,6 +107,27 @@ class SchedulerRpcTest(testtools.TestCase):
             self.context(), "compute_nodes", predicate=[["host", "==", "h9"]], server="sched2"
         )
         self.assertEqual([state], [each.state for each in page.states])
+
+    def test_a_record_beyond_the_back_ends_limit_is_counted(self):
+        runtime = self.start()
+        synchronizer = self.plugin.make_synchronizer()
+        synchronizer.open()
+        self.addCleanup(synchronizer.close)
+        limit_bytes = synchronizer.capabilities.max_payload_bytes
+        large = {"cell": "cell1", "row": {"host": "h1", "stats": os.urandom(limit_bytes).hex()}}
+        small = {"cell": "cell1", "row": {"host": "h2"}}
+
+        report = self.plugin.publisher(synchronizer, namespaces.NOVA).publish(
+            {
+                records.RecordKey("compute_nodes", "n1"): lambda current: large,
+                records.RecordKey("compute_nodes", "n2"): lambda current: small,
+            }
+        )
+
+        self.assertEqual(1, report.published)
+        labels = {"namespace": "compute_nodes", "driver": "memory"}
+        found = runtime.metrics.registry.get_sample_value("nodb_records_refused_total", labels)
+        self.assertEqual(1, found)
 
     def test_the_whole_is_gathered_from_back_end_and_answers(self):
         runtime = self.start()

@@ -43,12 +43,16 @@ class TestMetrics(testtools.TestCase):
 
     def test_reporters_are_asked_at_each_scrape(self) -> None:
         queued = {"api:a": 12.0}
-        self.metrics.watch_reporters(lambda: queued, lambda: {"api:a": 3.5})
+        self.metrics.watch_reporters(lambda: queued, lambda: {"api:a": 3.5}, lambda: {"api:a": 2})
         found = {
             name: self.registry.get_sample_value(name, {"reporter": "api:a"})
-            for name in ("nodb_reporter_queue_records", "nodb_reporter_silent_seconds")
+            for name in (
+                "nodb_reporter_queue_records",
+                "nodb_reporter_silent_seconds",
+                "nodb_reporter_refused_records",
+            )
         }
-        self.assertEqual([12.0, 3.5], list(found.values()))
+        self.assertEqual([12.0, 3.5, 2.0], list(found.values()))
         queued["api:a"] = 0.0
         self.assertEqual(
             0.0,

@@ -200,8 +200,12 @@ class TestBadRecords(PublisherCase):
 
         client = Small(self.hub)
         client.open()
-        small = publisher.Publisher(client, DECLARED, "cinder")
+        refused = []
+        small = publisher.Publisher(
+            client, DECLARED, "cinder", on_rejected=lambda *what: refused.append(what)
+        )
         report = small.publish({key("big"): fixed({"t": "x" * 100}), key("a"): fixed({"n": 1})})
+        self.assertEqual([(key("big").namespace, 1)], refused)
         self.assertEqual({key("big")}, set(report.rejected))
         self.assertEqual(1, report.published)
         self.assertEqual({"a": {"n": 1}}, self.states())

@@ -16,7 +16,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import following, layout, writing
+from nova_nodb_scheduler.synchronizer.drivers.memcached import following, layout, steps, writing
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
 
 #: Tombstones looked at in one call.
@@ -34,12 +34,14 @@ class Collector:
         epochs: epochs_module.Epochs,
         index: index_module.Index,
         follower: following.Follower,
+        observer: steps.Observer,
     ) -> None:
         self._connection = connection
         self._clock = clock
         self._epochs = epochs
         self._index = index
         self._follower = follower
+        self._at = observer
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones older than that; see the contract."""
@@ -108,6 +110,8 @@ class Collector:
         now_seconds: float,
     ) -> set[bytes]:
         """Mark tombstones so that nobody writes over them; returns which are marked."""
+        if old:
+            self._at(steps.Step.GRAVE)
         lines = self._connection.send_all(
             [
                 connection_module.store(
@@ -130,6 +134,7 @@ class Collector:
                 raise self._epochs.broken(epoch, "the floor")
             if int(held[0]) >= version:
                 return
+            self._at(steps.Step.FLOOR)
             command = connection_module.store(b"cas", key, b"%d" % version, token=held[1])
             if self._connection.send_all([command]) == (b"STORED",):
                 return
@@ -147,4 +152,5 @@ class Collector:
             for name, seconds in names.items()
             if name not in done
         )
+        self._at(steps.Step.STRIKE)
         self._connection.send_all([connection_module.store(b"cas", page, rest, token=token)])

@@ -24,6 +24,10 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import options as option
 KEYS_PER_GET = 500
 COMMANDS_PER_PIPELINE = 500
 BYTES_PER_PIPELINE = 4 * 1024 * 1024
+#: Over TLS what is sent together must fit into one record (16,384 bytes), which
+#: memcached 1.6.18 reads at once. Of the next record it reads what its buffer has
+#: room for, and never asks for the rest: the socket has nothing more to read.
+BYTES_PER_TLS_PIPELINE = 16_000
 
 _T = TypeVar("_T")
 
@@ -113,20 +117,30 @@ class Connection:
         self.label = f"memcached at {options.servers[0]}"
 
     def open(self) -> None:
-        """Make the pool; connections are made as needed. Idempotent."""
+        """Make the pool; connections are made as needed. Idempotent.
+
+        :raises ConfigurationError: the file of authorities cannot be read
+        """
         if self._pool is not None:
             return
-        context = None
-        if self._options.tls_enabled:
-            context = ssl.create_default_context(cafile=self._options.tls_cafile)
         self._pool = _Pool(
             self._options.servers[0],
             connect_timeout=self._options.timeout_seconds,
             timeout=self._options.timeout_seconds,
             no_delay=True,
             default_noreply=False,
-            tls_context=context,
+            tls_context=self._tls_context(),
         )
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if not self._options.tls_enabled:
+            return None
+        cafile = self._options.tls_cafile
+        try:
+            return ssl.create_default_context(cafile=cafile)
+        except OSError as error:
+            remedy = f"it cannot be read ({error}): name a file of certificates in PEM format."
+            raise options_module.refusal("tls_cafile", cafile, remedy) from error
 
     def close(self) -> None:
         """Drop all idle connections; those in use end with their calls."""
@@ -176,7 +190,8 @@ class Connection:
         :raises BackendUnavailable: nothing was sent
         """
         lines: list[bytes] = []
-        for some in _pipelines(commands):
+        tls = self._options.tls_enabled
+        for some in _pipelines(commands, BYTES_PER_TLS_PIPELINE if tls else BYTES_PER_PIPELINE):
             try:
                 replies = self._open_pool().pipeline(some)
             except _FAILED as error:
@@ -243,12 +258,12 @@ def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
         yield keys[start : start + size]
 
 
-def _pipelines(commands: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Split commands by number and by bytes."""
+def _pipelines(commands: Sequence[bytes], most_bytes: int) -> Iterator[list[bytes]]:
+    """Split commands by number and by bytes; a larger one stands alone."""
     some: list[bytes] = []
     size_bytes = 0
     for command in commands:
-        full = len(some) == COMMANDS_PER_PIPELINE or size_bytes > BYTES_PER_PIPELINE
+        full = len(some) == COMMANDS_PER_PIPELINE or size_bytes + len(command) > most_bytes
         if some and full:
             yield some
             some, size_bytes = [], 0

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Self, TypeVar
 
 from oslo_config import cfg
-from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -24,17 +23,15 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     index,
     layout,
     options,
+    server_check,
     steps,
     writing,
 )
 
-LOG = log.getLogger(__name__)
-
 _T = TypeVar("_T")
 
-#: memcached's default item limit is 1 MiB, name and headers included.
+#: Below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
 MAX_PAYLOAD_BYTES = 1_000_000
-ITEM_BYTES = 1024 * 1024
 PAGE_RECORDS = 500
 
 
@@ -49,16 +46,17 @@ class MemcachedSynchronizer(contract.Synchronizer):
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
-        self._epochs = epochs.Epochs(settings, self._connection, self._clock)
-        self._index = index.Index(self._connection, self._epochs)
+        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._come_by)
+        self._index = index.Index(self._connection, self._epochs, self._come_by)
         self._follower = following.Follower(
-            settings, self._connection, self._clock, self._epochs, self._index
+            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
         )
         self._writer = writing.Writer(
             settings, self._connection, self._clock, self._epochs, self._index, self._come_by
         )
         self._collector = collection.Collector(
-            self._connection, self._clock, self._epochs, self._index, self._follower
+            *(self._connection, self._clock, self._epochs, self._index),
+            *(self._follower, self._come_by),
         )
         self._poll = polling.Poll(settings.poll_intervals())
         self._is_open = False
@@ -94,7 +92,7 @@ class MemcachedSynchronizer(contract.Synchronizer):
             return
         self._connection.open()
         try:
-            self._check_server()
+            server_check.check(self._settings, self._connection)
             self._epochs.current()
         except BaseException:
             self._connection.close()
@@ -184,28 +182,6 @@ class MemcachedSynchronizer(contract.Synchronizer):
             "fences": self._follower.fencing.fences,
             "repeats": self._writer.repeats,
         }
-
-    def _check_server(self) -> None:
-        """Refuse a server whose configuration rules this driver out."""
-        server = self._settings.servers[0]
-        version = self._connection.version()
-        settings = self._connection.statistics("settings")
-        if settings.get("cas_enabled") in (b"no", False):
-            raise errors.ConfigurationError(
-                f"[{options.GROUP}] servers", server, "start memcached without -C: it needs cas."
-            )
-        if int(settings.get("item_size_max", ITEM_BYTES)) < ITEM_BYTES:
-            raise errors.ConfigurationError(
-                f"[{options.GROUP}] servers",
-                server,
-                "start memcached with -I 1m or more: its items are too small.",
-            )
-        if settings.get("evictions") == b"on":
-            LOG.warning(
-                "memcached %(version)s at %(server)s evicts items when it is full, which "
-                "begins a new epoch: start it with -M and ample -m",
-                {"version": version, "server": server},
-            )
 
     def _pages(
         self, epoch_name: str, namespaces: Collection[str] | None

@@ -16,7 +16,7 @@ from oslo_log import log
 
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
 
 LOG = log.getLogger(__name__)
 
@@ -36,11 +36,13 @@ class Epochs:
         settings: options.MemcachedOptions,
         connection: connection_module.Connection,
         clock: clock_module.ServerClock,
+        observer: steps.Observer,
     ) -> None:
         self._settings = settings
         self._prefix = settings.key_prefix.encode()
         self._connection = connection
         self._clock = clock
+        self._at = observer
         self._known: layout.Epoch | None = None
 
     def get(
@@ -87,6 +89,7 @@ class Epochs:
         value, token = self._connection.gets([self._key]).get(self._key, (None, None))
         replaced = False
         if value == epoch.encode() and token is not None:
+            self._at(steps.Step.REPLACE)
             command = connection_module.store(b"cas", self._key, fresh.encode(), token=token)
             [line] = self._connection.send_all([command])
             replaced = line == b"STORED"
@@ -129,6 +132,7 @@ class Epochs:
             self._known = epoch
             return
         fresh = self._lay_down()
+        self._at(steps.Step.EPOCH)
         [line] = self._connection.send_all(
             [connection_module.store(b"add", self._key, fresh.encode())]
         )
@@ -171,6 +175,7 @@ class Epochs:
 
         The counter goes first, so that writers who are still at it stop.
         """
+        self._at(steps.Step.SWEEP)
         self._delete([epoch.sequence_key])
         for start in range(0, layout.INDEX_PAGES, 16):
             pages = epoch.index_pages[start : start + 16]

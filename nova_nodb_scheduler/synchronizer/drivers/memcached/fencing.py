@@ -16,6 +16,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     layout,
     observations,
     options,
+    steps,
 )
 
 LOG = log.getLogger(__name__)
@@ -49,11 +50,13 @@ class Fencing:
         connection: connection_module.Connection,
         clock: clock_module.ServerClock,
         seen: observations.Observations,
+        observer: steps.Observer,
     ) -> None:
         self._settings = settings
         self._connection = connection
         self._clock = clock
         self._seen = seen
+        self._at = observer
         self._lock = threading.Lock()
         #: Versions waited for, and since when by the monotonic clock.
         self._pending: dict[tuple[str, int], float] = {}
@@ -100,6 +103,7 @@ class Fencing:
             return None
         self._prove_never_written(epoch, settled, version)
         key = epoch.slot_key(version)
+        self._at(steps.Step.VOID)
         [line] = self._connection.send_all(
             [
                 connection_module.store(
@@ -152,6 +156,7 @@ class Fencing:
             if item.version >= version:
                 return item
             fenced = attrs.evolve(item, version=version)
+            self._at(steps.Step.FENCE)
             command = connection_module.store(b"cas", key, fenced.encode(), token=held[1])
             if self._connection.send_all([command]) == (b"STORED",):
                 self.fences += 1

@@ -28,6 +28,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     layout,
     observations,
     options,
+    steps,
 )
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
 
@@ -59,18 +60,20 @@ class Follower:
         clock: clock_module.ServerClock,
         epochs: epochs_module.Epochs,
         index: index_module.Index,
+        observer: steps.Observer,
     ) -> None:
         self._settings = settings
         self._connection = connection
         self._clock = clock
         self._epochs = epochs
         self._index = index
+        self._at = observer
         self._seen = observations.Observations(settings.log_ttl_seconds / 1024)
         self._lock = threading.Lock()
         #: Settled from the epoch's begin to here, as this client knows.
         self._settled: tuple[str, int] = ("", 0)
         self._published_at = 0.0
-        self.fencing = fencing.Fencing(settings, connection, clock, self._seen)
+        self.fencing = fencing.Fencing(settings, connection, clock, self._seen, observer)
 
     def heights(self) -> Heights:
         """Read counter, floor and settled version of the epoch in force.
@@ -289,6 +292,7 @@ class Follower:
         since_seconds = max(published.since_seconds, seen.since_seconds)
         evictions = max(published.evictions, seen.evictions)
         settled = layout.Settled(version, since_seconds, evictions)
+        self._at(steps.Step.SETTLED)
         # Who loses this was overtaken by somebody who knows more.
         self._connection.send_all(
             [connection_module.store(b"cas", epoch.settled_key, settled.encode(), token=held[1])]

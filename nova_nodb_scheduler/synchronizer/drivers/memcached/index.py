@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
 
 #: A page is rewritten by compare-and-set; who loses that often tries again later.
 ATTEMPTS = 5
@@ -25,10 +25,14 @@ class Index:
     """The index of the epoch in force; any thread may call."""
 
     def __init__(
-        self, connection: connection_module.Connection, epochs: epochs_module.Epochs
+        self,
+        connection: connection_module.Connection,
+        epochs: epochs_module.Epochs,
+        observer: steps.Observer,
     ) -> None:
         self._connection = connection
         self._epochs = epochs
+        self._at = observer
 
     def absent(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         """Return those of the names that stand on no page.
@@ -119,9 +123,12 @@ class Index:
         standing = layout.decode_page(value)
         if standing & graves.keys():
             rest = layout.encode_page(sorted(standing - graves.keys()))
+            self._at(steps.Step.UNLIST)
             command = connection_module.store(b"cas", page, rest, token=page_token)
             if self._connection.send_all([command]) != (b"STORED",):
                 return False
+        if graves:
+            self._at(steps.Step.REMOVE)
         # Stored with a time to live in the past, an item is removed, and that
         # only if it is still the grave that was seen.
         self._connection.send_all(

@@ -87,7 +87,8 @@ change costs about 150 bytes of the server's memory for so long.
     ),
     cfg.StrOpt(
         "tls_cafile",
-        help="File of the certificate authorities to trust; the system's if unset.",
+        help="File of the certificate authorities to trust; the system's if unset. The server's "
+        "certificate must name the host of ``servers``. Needs ``tls_enabled``.",
     ),
 ]
 
@@ -113,8 +114,9 @@ class MemcachedOptions:
     def check(self) -> None:
         """Refuse what cannot work.
 
-        :raises ConfigurationError: several servers or none, a bad prefix, or a
-            busy interval that is longer than the idle one
+        :raises ConfigurationError: several servers or none, a bad prefix,
+            authorities without TLS, or a busy interval that is longer than the
+            idle one
         """
         if len(self.servers) != 1:
             raise refusal(
@@ -124,6 +126,8 @@ class MemcachedOptions:
                 "several. For high availability use the sqlalchemy driver.",
             )
         driver_options.check_key_prefix(GROUP, self.key_prefix)
+        if self.tls_cafile and not self.tls_enabled:
+            raise refusal("tls_cafile", self.tls_cafile, "set 'tls_enabled' to true, too.")
         self.poll_intervals()
 
     def poll_intervals(self) -> polling.Intervals:

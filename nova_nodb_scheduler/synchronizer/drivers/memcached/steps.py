@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of the write protocol, where tests pause and kill a writer."""
+"""The steps of the driver's protocols, where tests pause and kill its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 
 class Step(enum.Enum):
-    """What a writer is about to do, in this order."""
+    """What a client is about to do.
+
+    A write passes READ to DONE in this order, GIVE_UP where its compare-and-set
+    was refused. A reader passes VOID and FENCE where it waited for a writer too
+    long, and SETTLED now and then. Who finds no epoch passes EPOCH, who ends one
+    REPLACE, and both SWEEP for what is not in force. A collection passes FLOOR
+    to STRIKE.
+    """
 
     READ = "read the records with their cas tokens"
     BIRTH = "add the birth of an absent record"
@@ -17,7 +24,20 @@ class Step(enum.Enum):
     SEQUENCE = "take versions from the counter"
     SLOT = "add the log slots"
     RECORD = "compare-and-set the records"
+    GIVE_UP = "void slots of its own whose records were refused"
     DONE = "return"
+    VOID = "void a slot that nobody used"
+    FENCE = "compare-and-set a record to shut its writer out"
+    SETTLED = "publish how far the log is settled"
+    EPOCH = "add the name of an epoch where there is none"
+    REPLACE = "put an epoch in the place of another"
+    SWEEP = "remove what is left of an epoch"
+    FLOOR = "raise the floor"
+    GRAVE = "turn tombstones into graves"
+    UNLIST = "take graves off the index"
+    REMOVE = "remove graves"
+    STRIKE = "take names off the graveyard"
 
 
+#: Told each step before it is taken, in the caller's thread.
 Observer = Callable[[Step], None]

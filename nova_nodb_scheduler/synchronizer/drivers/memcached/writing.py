@@ -276,6 +276,7 @@ class Writer:
         Failing in this costs the readers their wait and nothing more.
         """
         if versions:
+            self._at(steps.Step.GIVE_UP)
             self._connection.send(
                 [
                     connection_module.store(

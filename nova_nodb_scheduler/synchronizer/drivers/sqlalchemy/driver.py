@@ -24,9 +24,11 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     migration,
     options,
     reading,
+    refusals,
     schema,
     sequenced_writing,
     sequencing,
+    steps,
     writing,
 )
 
@@ -53,12 +55,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
-    STEPS = ("lock", "upsert", "commit", "reply")
+    STEPS = steps.COUNTER
+    #: What an instance on MariaDB has as STEPS.
+    WHOLE_STEPS = steps.COUNTER_OR_WHOLE
     #: What an instance in sequencer mode has as STEPS.
-    SEQUENCER_STEPS = (
-        *("epoch", "lock", "upsert", "commit"),
-        *("number", "assign", "publish", "reply"),
-    )
+    SEQUENCER_STEPS = steps.SEQUENCER
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
@@ -67,7 +68,9 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
         if sql_options.ordering == schema.SEQUENCER:
-            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[assignment,misc]
+            self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
+        elif self._url.get_backend_name() == "mysql":
+            self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -109,7 +112,10 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         )
 
     def open(self) -> None:
-        """Connect and check the schema; SQLite's file is created and migrated here."""
+        """Connect and check the schema; SQLite's file is created and migrated here.
+
+        :raises ConfigurationError: the server refuses the connection, or cannot serve
+        """
         self._open(may_prepare=True)
 
     def open_existing(self) -> None:
@@ -127,7 +133,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engines.require_store(self._options)
             engine = engines.create(self._options)
             try:
-                with failures.translated(failures.backend_name(self._url)):
+                with refusals.opening(self._url):
                     galera.check(engine, self._options.ordering)
                     if may_prepare:
                         self._prepare_schema(engine)
@@ -138,7 +144,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engine.dispose()
                 raise
             opened = database.Database(engine, readers, self._options.timeout_seconds)
-            keeper = epochs.Epochs(opened, self._options.ordering)
+            keeper = epochs.Epochs(opened, self._options.ordering, self._report_step)
             try:
                 keeper.agree_on_ordering()
             except BaseException:
@@ -165,7 +171,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             database=opened,
             reader=reader,
             writer=writer,
-            housekeeper=housekeeping.Housekeeper(opened, keeper),
+            housekeeper=housekeeping.Housekeeper(opened, keeper, self._report_step),
             clock=clock,
         )
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements, steps
 
 LOG = logging.getLogger(__name__)
 
@@ -43,11 +43,13 @@ class Epochs:
     """The epoch of one database, as one process sees it.
 
     :param ordering: how this process is configured to hand out versions
+    :param on_step: called with the name of each step before it is taken
     """
 
-    def __init__(self, opened: database.Database, ordering: str = schema.COUNTER) -> None:
+    def __init__(self, opened: database.Database, ordering: str, on_step: steps.Observer) -> None:
         self._database = opened
         self._ordering = ordering
+        self._step = on_step
         self._lock = threading.Lock()
         self._epoch = ""
         self._highest_version = 0
@@ -165,6 +167,7 @@ class Epochs:
                 else:
                     return row
                 row = self._renew(connection, max(row.version, newest, highest) + self._slack)
+            self._step(steps.BEGIN_EPOCH)
         LOG.warning(
             "New epoch %(epoch)s on %(backend)s: %(cause)s",
             {"epoch": row.epoch, "backend": self._database.name, "cause": cause},

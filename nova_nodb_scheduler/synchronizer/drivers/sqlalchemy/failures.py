@@ -24,6 +24,9 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (
     Overtaken,
 )
 
+#: The same, and what PyMySQL does not wrap: that a certificate's file is not there.
+_CLIENT_ERRORS: tuple[type[Exception], ...] = (*DATABASE_ERRORS, OSError)
+
 #: Written into an error by the engines when a row or the file stays locked:
 #: SQLite's SQLITE_BUSY and PostgreSQL's lock_timeout. oslo.db has no class for
 #: them; MariaDB's 1205 and 1213 (of Galera at the commit, too, where it says
@@ -50,11 +53,11 @@ def is_contention(error: BaseException) -> bool:
     if not isinstance(error, DATABASE_ERRORS):
         return False
     # What the client said alone: a statement's parameters may hold any text.
-    text = str(_innermost(error))
+    text = str(innermost(error))
     return any(phrase in text for phrase in _CONTENTION_TEXTS)
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
     """Return what the client raised."""
     inner = error
     for attribute in ("inner_exception", "orig"):
@@ -68,7 +71,7 @@ def leaves_in_doubt(error: BaseException) -> bool:
     For its connection broke, or it was stopped, which may be behind the commit.
     Any other error of MariaDB's comes before it.
     """
-    arguments = _innermost(error).args
+    arguments = innermost(error).args
     return isinstance(error, db_exc.DBConnectionError) or (
         bool(arguments) and arguments[0] in _STOPPED_CODES
     )
@@ -84,7 +87,7 @@ def is_not_understood(error: BaseException) -> bool:
 
 def reason(error: BaseException) -> str:
     """Return what the client said, in one line, without the statement's parameters."""
-    inner = _innermost(error)
+    inner = innermost(error)
     text = " ".join(str(inner).split())[:300]
     if "nodb_" in text and any(phrase in text for phrase in _TABLE_MISSING_TEXTS):
         text += "; run 'nova-nodb-manage db sync'"
@@ -106,7 +109,7 @@ def translated(
     """
     try:
         yield
-    except DATABASE_ERRORS as error:
+    except _CLIENT_ERRORS as error:
         if leave(error):
             raise
         raise errors.BackendUnavailable(backend, reason(error)) from error

@@ -18,6 +18,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     row_writes,
     schema,
     statements,
+    steps,
 )
 
 #: Rows one transaction may delete: it holds all writers up.
@@ -64,11 +65,20 @@ def _compare_clocks(connection: sa.Connection) -> tuple[float, float]:
 
 
 class Housekeeper:
-    """Looks after one open database."""
+    """Looks after one open database.
 
-    def __init__(self, opened: database.Database, epoch_keeper: epochs.Epochs) -> None:
+    :param on_step: called with the name of each step before it is taken
+    """
+
+    def __init__(
+        self,
+        opened: database.Database,
+        epoch_keeper: epochs.Epochs,
+        on_step: steps.Observer,
+    ) -> None:
         self._database = opened
         self._epochs = epoch_keeper
+        self._step = on_step
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """See the contract; at most ROWS_PER_TRANSACTION tombstones per call."""
@@ -111,6 +121,7 @@ class Housekeeper:
                 .where(_RECORD.c.deleted_at.is_not(None))
                 .where(_RECORD.c.version != schema.UNNUMBERED)
             ).rowcount
+            self._step(steps.COLLECT)
         self._epochs.note(row.epoch, max(row.version, floor))
         return contract.Collected(gone, 0, floor)
 
@@ -132,6 +143,7 @@ class Housekeeper:
             found = connection.execute(query.limit(ROWS_PER_TRANSACTION)).all()
             keys = [records.RecordKey(namespace, name) for namespace, name in found]
             connection.execute(_RECORD.delete().where(statements.by_keys(keys)))
+            self._step(steps.RESET)
             if len(found) == ROWS_PER_TRANSACTION or row is None:
                 return row is None
             connection.execute(

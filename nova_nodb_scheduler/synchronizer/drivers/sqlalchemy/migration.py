@@ -20,7 +20,12 @@ from alembic.runtime import migration as alembic_migration
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures, schema
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    engines,
+    failures,
+    refusals,
+    schema,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -43,12 +48,13 @@ def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | Non
     :returns: the version reached, see :func:`version`
     :raises ValueError: no such branch
     :raises SchemaMismatch: contract was asked for before expand
-    :raises BackendUnavailable: the database did not answer, or refused
+    :raises ConfigurationError: the database refuses to be opened
+    :raises BackendUnavailable: it did not answer, or refused
     """
     if branch is not None and branch not in BRANCHES:
         raise ValueError(f"branch {branch!r} is none of {', '.join(BRANCHES)}")
     backend = failures.backend_name(engine.url)
-    with failures.translated(backend), _exclusive(engine) as connection:
+    with refusals.opening(engine.url), _exclusive(engine) as connection:
         present = _present(connection)
         if branch == "contract" and "expand" in _pending(present):
             raise errors.SchemaMismatch(
@@ -65,9 +71,10 @@ def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | Non
 def version(engine: sa.Engine) -> Mapping[str, str | None]:
     """Return the revision per branch that a database is at, None before its first.
 
-    :raises BackendUnavailable: the database did not answer
+    :raises ConfigurationError: the database refuses to be opened
+    :raises BackendUnavailable: it did not answer
     """
-    with failures.translated(failures.backend_name(engine.url)), engine.connect() as connection:
+    with refusals.opening(engine.url), engine.connect() as connection:
         present = _present(connection)
     return {name: present.get(name) for name in BRANCHES}
 
@@ -81,16 +88,18 @@ def heads() -> Mapping[str, str]:
 def pending(engine: sa.Engine) -> list[str]:
     """Return the branches that :func:`sync` would work on.
 
-    :raises BackendUnavailable: the database did not answer
+    :raises ConfigurationError: the database refuses to be opened
+    :raises BackendUnavailable: it did not answer
     """
-    with failures.translated(failures.backend_name(engine.url)), engine.connect() as connection:
+    with refusals.opening(engine.url), engine.connect() as connection:
         return _pending(_present(connection))
 
 
 def check(engine: sa.Engine) -> list[str]:
     """Return what is wrong with a database's schema, a sentence each; empty if it fits.
 
-    :raises BackendUnavailable: the database did not answer
+    :raises ConfigurationError: the database refuses to be opened
+    :raises BackendUnavailable: it did not answer
     """
     present = version(engine)
     wanted = heads()

@@ -9,8 +9,8 @@
 
 That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
 around them (:meth:`.database.Database.hot_writer`). Small writes go to it by one
-statement that does all of it (:mod:`.whole_writes`), and come this way where that
-wrote nothing.
+statement that does all of it (:mod:`.whole_writes`; step *send whole*), and come
+this way where that wrote nothing.
 
 Versions are thereby given out in commit order, which the feed stands on: who
 sees version v sees all before it. The naive way, an auto-increment, gives
@@ -41,6 +41,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     row_writes,
     schema,
     statements,
+    steps,
     whole_writes,
 )
 
@@ -160,8 +161,7 @@ class Writer:
             if not whole_writes.serves(connection):
                 return None
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
-            self._step("upsert")
-            self._step("commit")
+            self._step(steps.WHOLE)
             try:
                 base = whole_writes.write(connection, writes, known, until_seconds)
             except failures.DATABASE_ERRORS as error:
