@@ -12,7 +12,7 @@ _COLUMNS = (
     "ACTIVE",
     "no valid host",
     "other ends",
-    "builds that failed",
+    "builds on the failing host",
     "builds beyond the first",
     "late checks failed",
     "servers beyond room",
