@@ -24,6 +24,9 @@ TRAITS = "traits"
 AGGREGATES = "aggregates"
 TREE = "tree"
 
+#: The others stand in the place of the empty name.
+_ORDER = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "", TRAITS, AGGREGATES, TREE)
+
 _NOTHING = requests.CandidateQuery(resources={})
 
 
@@ -90,8 +93,7 @@ def _tests(
     yield BROKEN, [~np.isin(rows, np.fromiter(frame.broken, np.intp))] * len(queries)
     yield UNMIRRORED, [_mirrored(queries, frame, rows)] * len(queries)
     by_query = [_parts(query) for query in queries]
-    names = dict.fromkeys(name for parts in by_query for name in parts)
-    for name in sorted(names, key=(TRAITS, AGGREGATES, TREE).__contains__):
+    for name in sorted({name for parts in by_query for name in parts}, key=_place):
         yield (
             name,
             [
@@ -99,6 +101,11 @@ def _tests(
                 for parts in by_query
             ],
         )
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return where a part stands: the usual classes first, and the last parts last."""
+    return (_ORDER.index(name) if name in _ORDER else _ORDER.index(""), name)
 
 
 def _mirrored(
