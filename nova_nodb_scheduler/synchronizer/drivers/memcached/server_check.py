@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import ssl
-
 import pymemcache
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import tls
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import options
 
@@ -51,9 +50,7 @@ def _explained(
 ) -> errors.NodbError:
     """Return what to raise of a server that gives no first answer."""
     cause = error.__cause__
-    # A server that ends in the handshake is no matter of certificates.
-    ended = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-    if isinstance(cause, ssl.SSLError) and not ended:
+    if tls.is_refused(cause):
         return options.refusal(
             "tls_cafile",
             settings.tls_cafile or "(the system's)",

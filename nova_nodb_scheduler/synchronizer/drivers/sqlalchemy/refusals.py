@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import ssl
 from collections.abc import Iterator
 
 import sqlalchemy as sa
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import tls
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, options
 
 _CREDENTIALS = (
@@ -57,8 +57,6 @@ _BY_WORDS = (
     ("certificate", _TLS),
     ("private key file", _TLS),
 )
-#: The connection ended in the handshake: whoever restarts does that, too.
-_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 @contextlib.contextmanager
@@ -86,9 +84,7 @@ def _remedy(url: sa.URL, error: BaseException) -> str | None:
     inner = failures.innermost(error)
     # PyMySQL wraps what the socket raised; of files it cannot read it wraps nothing.
     of_socket = getattr(inner, "original_exception", inner)
-    if isinstance(of_socket, ssl.SSLError) and not isinstance(of_socket, _ENDED):
-        return _TLS
-    if isinstance(inner, FileNotFoundError | PermissionError):
+    if tls.is_refused(of_socket) or isinstance(inner, FileNotFoundError | PermissionError):
         return _TLS
     if url.get_backend_name() == "mysql":
         return _BY_CODE.get(inner.args[0]) if inner.args else None
