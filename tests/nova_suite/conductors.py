@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 import fixtures
 
-from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.nova_adapter import assembly, outside_claims
-from nova_nodb_scheduler.synchronizer import claims
-from nova_nodb_scheduler.wire import codec
+from nova_nodb_scheduler.testing import claiming
 from tests.nova_suite import feed, reporters, schedulers
 
 
@@ -64,10 +62,5 @@ class ConductorsFixture(fixtures.Fixture):
             self._waits.outside.update(seen or ["refused"])
 
     def _is_held(self, move: outside_claims.Move) -> bool:
-        key = claims.key_of(move.host)
-        record = self._process.synchronizer.read([key]).get(key)
-        if record is None or record.deleted:
-            return False
-        state = codec.decode(record.payload).state
-        held = model.ClaimRecord.from_state(move.host, state, record.version).claims
-        return move.consumer in held
+        standing = claiming.stranger(self._process.synchronizer).read(move.host)
+        return move.consumer in standing.claims
