@@ -132,7 +132,8 @@ class SchedulerManager(
         untouched = {name: _copy(value) for name, value in kwargs.items()}
         outcome = "error"
         chosen = None
-        view.trace.servers = _servers(args, kwargs)
+        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        view.trace.servers = _servers(given)
         try:
             try:
                 with views.working_on(view):
@@ -154,7 +155,7 @@ class SchedulerManager(
             return chosen
         finally:
             seconds = time.monotonic() - started
-            self._account(view, _spec(args, kwargs), chosen, outcome, seconds)
+            self._account(view, given.get("spec_obj"), chosen, outcome, seconds)
 
     def _account(
         self, view: views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float
@@ -339,16 +340,10 @@ def _is_host(uuid: str, summary: Any) -> bool:
 _NAMES = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
 
 
-def _servers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
+def _servers(given: Mapping[str, Any]) -> Sequence[str]:
     """Return the servers that Nova's select_destinations is asked about."""
-    spec = _spec(args, kwargs)
-    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+    spec = given.get("spec_obj")
     return given.get("instance_uuids") or ([spec.instance_uuid] if spec is not None else [])
-
-
-def _spec(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the RequestSpec that Nova's select_destinations is asked with, or None."""
-    return {**dict(zip(_NAMES, args, strict=False)), **kwargs}.get("spec_obj")
 
 
 #: What Nova's request filters, resource request and host states change of a request

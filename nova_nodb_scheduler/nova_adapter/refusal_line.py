@@ -12,11 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nova_nodb_scheduler.nova_adapter import (
-    decision_log,
-    request_conversion,
-    request_planner,
-)
+from nova_nodb_scheduler.nova_adapter import decision_log, request_planner
 from nova_nodb_scheduler.scheduling import pipeline
 
 LOG = logging.getLogger(__name__)
@@ -63,6 +59,4 @@ def _counts(
     parts: request_planner.Parts, spec: Any, offered: Sequence[str]
 ) -> tuple[tuple[pipeline.FilterCount, ...], tuple[str, ...]]:
     parts.keeper.catch_up(time.time())
-    enabled = [str(cell.uuid) for cell in parts.host_manager.enabled_cells]
-    request = request_conversion.request(spec, None, enabled)
-    return parts.engine.counts_among(request, offered)
+    return parts.engine.counts_among(parts.request(spec, None), offered)

@@ -77,6 +77,13 @@ class Parts:
     places: placing.Places
     generation: Callable[[], int]
 
+    def request(
+        self, spec: Any, queries: tuple[requests.CandidateQuery, ...] | None
+    ) -> requests.Request:
+        """Return what columns are asked for a RequestSpec, over the cells enabled now."""
+        enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
+        return request_conversion.request(spec, queries, enabled)
+
 
 class Planner:
     """Plans one request over the present, as :class:`placing.Planner` has it.
@@ -100,8 +107,7 @@ class Planner:
         self._view = view
         self._now = now
         self._explain = explain
-        enabled = [str(cell.uuid) for cell in parts.host_manager.enabled_cells]
-        self.request = request_conversion.request(asked.spec, asked.queries, enabled)
+        self.request = parts.request(asked.spec, asked.queries)
         self.objects = self._make_objects()
         self.first_counts: tuple[pipeline.FilterCount, ...] = ()
         self.leaves_out = False
