@@ -21,10 +21,11 @@
 #   NODB_NOVA           the Nova to test with (default 34.0.0)
 #   NODB_REQUIRE_SERVERS  empty: skip the tests of a server that is not installed,
 #                       which otherwise fail
-#   NODB_STRICT         set: no test that failed is tried again
+#   NODB_STRICT         set: no test is tried again, whatever it failed by
 #
-# A test of the stages with servers that fails, and then passes three times alone, is named
-# "unsteady" and counts as passed; tests of claims and of properties are never tried again.
+# A test that asserts a state is never tried again. One that ran out of patience (and says so
+# by its type, nova_nodb_scheduler.testing.patience) is, alone, in the stages with servers; if
+# it passes three times it counts as passed, and is named and counted before the last line.
 # The last line is `N passed, N failed, N skipped`: tests, and checks (each linter and
 # each document is one). The exit status is 0 only if something ran and nothing failed.
 
@@ -36,13 +37,12 @@ cd "$ROOT" || exit 2
 STATE_DIR=${NODB_STATE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/nova-nodb-scheduler}
 NOVA_VERSION=${NODB_NOVA:-34.0.0}
 RESULTS_KEPT=10
-# Tests that freeze, kill and cut off real servers now and then run out of time on a busy
-# machine. So few failures of a stage are tried this often again, alone, and are named.
+# Tests that freeze, kill and cut off real servers now and then run out of patience on a busy
+# machine. So few of a stage are tried this often again, alone, and are named; if any test of
+# the stage failed by anything else, none is.
 AGAIN_STAGES='^(conformance|galera|functional|simulator)$'
 AGAIN_AT_MOST=3
 AGAIN_TIMES=3
-# Never those: what they find once is found.
-AGAIN_NEVER='[Cc]laim|[Pp]ropert|[Ss]torm|[Tt]raps'
 export NODB_REQUIRE_SERVERS=${NODB_REQUIRE_SERVERS-1}
 
 # when|name|limit in seconds|what it does. `when`: fast, ci or all.
@@ -313,18 +313,19 @@ end() {
     kill -"$1" $$
 }
 
-# try_again OUT DIRECTORY: run the few tests that failed again, alone. Those that pass each
-# time are named in OUT/unsteady.txt, and OUT/again.subunit says so.
+# try_again OUT DIRECTORY: run the few tests that ran out of patience again, alone. Those that
+# pass each time are named in OUT/impatient.txt, and OUT/again.subunit says so.
 try_again() {
     local out=$1 directory=$2 failed=$1/failed.txt count round
     python "$ROOT/tools/subunit_totals.py" "$out/tests.subunit" 2>&1 >/dev/null \
-        | sed -n 's/^  FAILED //p' >"$failed"
+        | sed -n 's/^  FAILED/&/p' >"$failed"
     count=$(wc -l <"$failed")
-    # Of a process that died the tests that it had yet to run are missing.
+    # A test that did not end is of a process that died; those it had yet to run are missing.
     if [[ -n ${NODB_STRICT:-} || $count -eq 0 || $count -gt $AGAIN_AT_MOST ]] \
-        || grep -qE "$AGAIN_NEVER|did not end" "$failed"; then
+        || grep -qv '^  FAILED (out of patience) ' "$failed"; then
         return
     fi
+    sed -i 's/^  FAILED (out of patience) //' "$failed"
     mkdir -p "$out/again"
     for ((round = 1; round <= AGAIN_TIMES; round++)); do
         limited stestr --repo-url "$out/again" --test-path "$directory" \
@@ -335,12 +336,12 @@ try_again() {
             return
         fi
     done
-    cp "$failed" "$out/unsteady.txt"
+    cp "$failed" "$out/impatient.txt"
 }
 
 # run_tests DIRECTORY ARGUMENTS...: the tests below tests/DIRECTORY, as stestr selects them.
 run_tests() {
-    local directory=tests/$1 out=$RESULTS/$STAGE start=$SECONDS status repository unsteady=""
+    local directory=tests/$1 out=$RESULTS/$STAGE start=$SECONDS status repository impatient=""
     local workers=${NODB_TEST_WORKERS:-$(nproc)}
     shift
     if [[ ! -d $directory ]]; then
@@ -350,21 +351,21 @@ run_tests() {
     fi
     repository=$out/stestr
     mkdir -p "$repository"
-    rm -rf "$out"/again* "$out/unsteady.txt"
+    rm -rf "$out"/again* "$out/impatient.txt"
     limited stestr --repo-url "$repository" --test-path "./$directory" \
         run --concurrency "$workers" --slowest "$@" >"$out/tests.log" 2>&1
     status=$?
     stestr --repo-url "$repository" last --subunit >"$out/tests.subunit" 2>>"$out/tests.log"
     if [[ $status -eq 1 && $STAGE =~ $AGAIN_STAGES ]]; then
         try_again "$out" "./$directory"
-        if [[ -e $out/unsteady.txt ]]; then
-            unsteady=yes status=0
+        if [[ -e $out/impatient.txt ]]; then
+            impatient=yes status=0
         fi
     fi
     count_tests "$directory" "$out/tests.log" $status $((SECONDS - start)) \
-        "$out/tests.subunit" ${unsteady:+"$out/again.subunit"}
-    if [[ -n $unsteady ]]; then
-        sed "s/^/            unsteady, passed $AGAIN_TIMES times alone: /" "$out/unsteady.txt"
+        "$out/tests.subunit" ${impatient:+"$out/again.subunit"}
+    if [[ -n $impatient ]]; then
+        sed "s/^/            out of patience, passed $AGAIN_TIMES times alone: /" "$out/impatient.txt"
     fi
 }
 
@@ -588,7 +589,9 @@ summary() {
     echo
     cat "$total"
     echo
-    cat "$RESULTS"/*/unsteady.txt 2>/dev/null | sed 's/^/unsteady: /'
+    cat "$RESULTS"/*/impatient.txt 2>/dev/null >"$RESULTS/impatient.txt"
+    sed 's/^/out of patience, then passed alone: /' "$RESULTS/impatient.txt"
+    echo "$(wc -l <"$RESULTS/impatient.txt") tests ran out of patience and were tried again"
     say "$((SECONDS / 60)) min $((SECONDS % 60)) s; logs in $RESULTS"
     awk -F'\t' '
         { passed += $3; failed += $4; skipped += $5 }

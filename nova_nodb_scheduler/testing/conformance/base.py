@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.testing import patience
 
 NAMESPACE = "suite"
 #: Another namespace in the same back end.
@@ -104,11 +105,7 @@ class Case(unittest.TestCase):
 
     def eventually(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds, and fail where it never does."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"not within {PATIENCE_SECONDS} s: {what}")
-            time.sleep(0.02)
+        patience.wait_until(condition, PATIENCE_SECONDS, what)
 
     def in_threads(self, jobs: Iterable[Callable[[], None]]) -> None:
         """Run jobs at the same time; the first exception of any fails the test."""
@@ -128,7 +125,8 @@ class Case(unittest.TestCase):
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
-            self.assertFalse(thread.is_alive(), "a job of the test hangs")
+            if thread.is_alive():
+                raise patience.OutOfPatience("a job of the test hangs")
         if raised:
             raise raised[0]
 
@@ -193,7 +191,7 @@ class Reader:
             if self._synchronizer.head() == self.cursor:
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"the feed stands still at {self.cursor}")
+                raise patience.OutOfPatience(f"the feed stands still at {self.cursor}")
             self._synchronizer.wait(self.cursor, 0.02)
 
     def follow(self, stop: threading.Event) -> None:

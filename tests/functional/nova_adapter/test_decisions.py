@@ -7,7 +7,6 @@ the real ones; Placement answers from a list.
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 from unittest import mock
@@ -20,6 +19,7 @@ from nova.scheduler.client import report
 
 from nova_nodb_scheduler.nova_adapter import database_reads, manager, proof
 from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
 
 
@@ -88,10 +88,7 @@ class DecisionsTest(cloud.CloudCase):
         self.reporter.flush()
         self.beat()
         self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
-        deadline = time.monotonic() + 20
-        while self.missing():
-            self.assertLess(time.monotonic(), deadline, self.missing())
-            time.sleep(0.02)
+        patience.wait_until(lambda: not self.missing(), 20, self.missing)
 
     def missing(self) -> Any:
         scopes = (*cloud.CELLS, "api")
@@ -250,10 +247,7 @@ class DecisionsTest(cloud.CloudCase):
         self.hub._clock = lambda: clock() + 60
         key = next(iter(self.states(namespaces.REPORTERS)))
         self.assertTrue(key)
-        deadline = time.monotonic() + 20
-        while not self.missing():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
+        patience.wait_until(self.missing, 20, "a reporter that is silent is noticed")
         with cloud.Statements() as statements:
             self.assertEqual(["h2"], self.select(self.two))
         self.assertTrue(statements.of("compute_nodes"))
@@ -261,10 +255,7 @@ class DecisionsTest(cloud.CloudCase):
 
     def test_a_new_epoch_is_novas_until_it_is_swept_and_then_memorys(self) -> None:
         self.synchronizer.reset()
-        deadline = time.monotonic() + 20
-        while not self.missing():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
+        patience.wait_until(self.missing, 20, "a new epoch is noticed")
         self.assertEqual(["h1"], self.select(self.one))
         self.assertTrue(self.runtime.fallbacks())
         self.beat()

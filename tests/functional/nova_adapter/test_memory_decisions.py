@@ -8,7 +8,6 @@ ones. What goes to Placement is counted.
 from __future__ import annotations
 
 import collections
-import time
 import uuid
 from typing import Any
 from unittest import mock
@@ -21,6 +20,7 @@ from placement import db_api as placement_db
 
 from nova_nodb_scheduler.nova_adapter import database_reads, manager
 from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud, mirror_cloud
 
 PROJECT = str(uuid.uuid4())
@@ -121,14 +121,13 @@ class MemoryDecisionsCase(cloud.CloudCase):
 
     def settle(self) -> None:
         """Wait until cells and mirror are proved."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            self.beat()
-            view = self.runtime.views.open()
-            if not view.proof.missing and self.runtime.decisions.refusal() is None:
-                return
-            time.sleep(0.05)
-        self.fail(f"not proved: {view.proof.missing}, {self.runtime.decisions.refusal()}")
+        patience.wait_until(lambda: not self.unproved(), WAIT_SECONDS, self.unproved, 0.05)
+
+    def unproved(self) -> Any:
+        """Return what of cells and mirror is not proved; empty if all is."""
+        self.beat()
+        view = self.runtime.views.open()
+        return [each for each in (view.proof.missing, self.runtime.decisions.refusal()) if each]
 
     def spec(self, uuids: list[str], vcpus: int = 1, **fields: Any) -> Any:
         """Return a request as Nova's conductor sends it."""
@@ -317,10 +316,9 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
                 f"UPDATE resource_providers SET generation = generation + 1 WHERE uuid = '{key}'"
             )
         self.runtime.decisions.mirror_keeper.look_at([key])
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not self.mirrored(key).get("broken"):
-            self.assertLess(time.monotonic(), deadline, self.mirrored(key))
-            time.sleep(0.05)
+        patience.wait_until(
+            lambda: self.mirrored(key).get("broken"), WAIT_SECONDS, lambda: self.mirrored(key), 0.05
+        )
 
     def mirrored(self, key: str) -> Any:
         record = self.runtime.store.snapshot().namespace(namespaces.PROVIDERS.name).get(key)

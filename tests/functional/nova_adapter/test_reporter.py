@@ -24,6 +24,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
+from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
 
 _LONG = datetime.timedelta(minutes=5)
@@ -70,10 +71,7 @@ class ReporterCase(cloud.CloudCase):
         return made
 
     def until(self, holds: Any, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        patience.wait_until(holds, seconds, "what the reporter was to do", 0.01)
 
 
 class BatchTest(ReporterCase):

@@ -25,7 +25,13 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import carrying, claims, contract, moving
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import conformance, etcd_server, redis_server, servers
+from nova_nodb_scheduler.testing import (
+    conformance,
+    etcd_server,
+    patience,
+    redis_server,
+    servers,
+)
 from nova_nodb_scheduler.testing.conformance import base
 from nova_nodb_scheduler.testing.conformance_claims import base as cases
 from nova_nodb_scheduler.wire import codec
@@ -178,10 +184,7 @@ class TestSQLiteToMemcached(unittest.TestCase):
         )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertTrue(condition())
+        patience.wait_until(condition, PATIENCE_SECONDS, "the traffic goes on", 0.05)
         # And some more of the same, under load as well.
         time.sleep(0.5)
 

@@ -10,6 +10,7 @@ import testtools
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import replication
+from nova_nodb_scheduler.testing import patience
 from tests.unit.synchronizer import replicas
 
 State = replication.State
@@ -494,11 +495,9 @@ class TestThread(testtools.TestCase):
         self.addCleanup(self.replica.replicator.stop)
 
     def _eventually(self, condition, what):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"not within {PATIENCE_SECONDS} s: {what}; {self.replica.status}")
-            time.sleep(0.005)
+        patience.wait_until(
+            condition, PATIENCE_SECONDS, lambda: f"{what}; {self.replica.status}", 0.005
+        )
 
     def test_the_thread_follows_and_wait_until_sees_it(self):
         self.replica.replicator.start()
