@@ -28,7 +28,7 @@ from nova_nodb_scheduler.simulator import backends
 from nova_nodb_scheduler.synchronizer import contract, record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection
 from nova_nodb_scheduler.wire import codec
-from tests.engine_faults import rows, scheduler, steps
+from tests.engine_faults import rows, scheduler, steps, witnesses
 
 _PR_SET_PDEATHSIG = 1
 
@@ -163,6 +163,8 @@ class _Child:
             "epoch": status.epoch,
             "detail": status.detail,
             "failure": self._failure,
+            # What a sweep repaired: the feed owed it, and nobody else would know.
+            "swept": {name: count for name, count in status.anti_entropy.items() if count},
         }
 
     def do_digests(self) -> dict[tuple[str, str], str]:
@@ -215,8 +217,10 @@ class _Child:
             self._place()
         elif drawn < 0.85:
             self._delete()
-        elif drawn < 0.95:
+        elif drawn < 0.92:
             self._publish()
+        elif drawn < 0.96:
+            self._mark()
         else:
             self._phoenix()
 
@@ -266,6 +270,27 @@ class _Child:
 
     def _publish(self) -> None:
         self._reporter.publish(rows.host_keys(self._rng.choice(sorted(rows.MADE))))
+
+    def _mark(self) -> None:
+        """Create a record that nobody ever touches again."""
+        epoch = self._client.head().epoch
+        key = witnesses.key_of(self._options.identity, next(self._numbers), namespaces.CELLS.name)
+        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        [result] = self._client.write([records.Write(key, 0, state)])
+        if result.won and self._client.head().epoch == epoch:
+            self._call("marked", epoch, (key.namespace, key.key))
+
+    def _remark(self) -> None:
+        """Create a record, and write it again once readers have it."""
+        key = witnesses.key_of(self._options.identity, next(self._numbers), namespaces.CELLS.name)
+        revision = 0
+        for turn in range(2):
+            state = codec.encode({"n": turn}, namespaces.CELLS.schema, record=str(key))
+            [result] = self._client.write([records.Write(key, revision, state)])
+            if not result.won or result.record is None:
+                return
+            revision = result.record.revision
+            time.sleep(0.3)
 
     # -- what makes rare steps be reached -------------------------------------------------
 

@@ -85,8 +85,8 @@ def _numb(trial: fault.Trial) -> None:
 
 
 SERVERS = (
-    fault.Fault("engine killed and started", fault.ENGINE_SECONDS, _crash),
-    fault.Fault("engine restarted at once", fault.ENGINE_SECONDS, _restart),
+    fault.Fault("engine killed and started", fault.ENGINE_SECONDS, _crash, restarts=True),
+    fault.Fault("engine restarted at once", fault.ENGINE_SECONDS, _restart, restarts=True),
     fault.Fault("engine frozen", fault.ENGINE_SECONDS, _freeze),
     fault.Fault("connections cut during claims", fault.ENGINE_SECONDS, _cut, proxied=True),
     fault.Fault("requests lost, half-open", fault.ENGINE_SECONDS, _half_open, proxied=True),
@@ -109,8 +109,8 @@ def _flush(trial: fault.Trial) -> None:
     trial.recovered()
 
 
-RESET = fault.Fault("reset by the operator", fault.ENGINE_SECONDS, _reset)
-FLUSHES = (fault.Fault("flushed", fault.ENGINE_SECONDS, _flush),)
+RESET = fault.Fault("reset by the operator", fault.ENGINE_SECONDS, _reset, loses=True)
+FLUSHES = (fault.Fault("flushed", fault.ENGINE_SECONDS, _flush, loses=True),)
 
 # -- backups that are restored ---------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def _restore_tables(engine: sa.Engine, names: list[str]) -> None:
             connection.execute(sa.text(f"DROP TABLE kept_{name}"))
 
 
-SQL_BACKUP = fault.Fault("old backup restored", fault.ENGINE_SECONDS, _sql_backup)
+SQL_BACKUP = fault.Fault("old backup restored", fault.ENGINE_SECONDS, _sql_backup, loses=True)
 
 
 def _redis_backup(trial: fault.Trial) -> None:
@@ -198,6 +198,7 @@ REDIS = (
         fault.ENGINE_SECONDS,
         _redis_backup,
         server=("--save", "3600 1000000"),
+        loses=True,
     ),
     fault.Fault(
         "stale replica promoted",
@@ -206,6 +207,7 @@ REDIS = (
         proxied=True,
         private=True,
         moves=True,
+        loses=True,
     ),
 )
 
@@ -273,7 +275,9 @@ def _compaction(trial: fault.Trial) -> None:
 
 ETCD = (
     fault.Fault("compacted during claims", fault.ENGINE_SECONDS, _compaction),
-    fault.Fault("old backup restored", fault.ENGINE_SECONDS, _etcd_backup, private=True),
+    fault.Fault(
+        "old backup restored", fault.ENGINE_SECONDS, _etcd_backup, private=True, loses=True
+    ),
     fault.Fault(
         "engine full",
         fault.ENGINE_SECONDS,
@@ -379,7 +383,12 @@ MEMCACHED = (
         private=True,
     ),
     fault.Fault(
-        "records evicted", fault.ENGINE_SECONDS, _eviction, server=("-m", "8"), private=True
+        "records evicted",
+        fault.ENGINE_SECONDS,
+        _eviction,
+        server=("-m", "8"),
+        private=True,
+        loses=True,
     ),
 )
 

@@ -16,7 +16,7 @@ import attrs
 import fixtures
 
 from nova_nodb_scheduler.simulator import backends
-from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.testing import (
     etcd_server,
     galera_server,
@@ -27,6 +27,16 @@ from nova_nodb_scheduler.testing import (
 
 #: Longest wait of a driver for one answer.
 TIMEOUT_SECONDS = 1.5
+#: How long memcached's log lives here: shorter than any freeze of a scheduler.
+LOG_SECONDS = 4
+
+
+class ShortLog(backends.BackendChoice):
+    """A memcached whose log lives for seconds, which no operator may choose."""
+
+    def make(self) -> contract.Synchronizer:
+        made: Any = super().make()
+        return type(made)(attrs.evolve(made._settings, log_ttl_seconds=LOG_SECONDS))
 
 
 @attrs.frozen
@@ -55,6 +65,11 @@ class Engine:
     driver: str
     #: Of a SQL driver.
     ordering = "counter"
+    #: Whether what it holds is gone when it ends.
+    forgets = False
+    #: Longest time that it keeps anything for those who are late, beyond what
+    #: schedulers collect.
+    keeps_seconds = 0.0
     #: What of the driver's class enumerates its steps.
     steps_name = "STEPS"
 
@@ -141,12 +156,15 @@ class SQLite(Engine):
 class Memcached(Engine):
     name = "memcached"
     driver = "memcached"
+    forgets = True
+    # What is expired there may be seen for a second more, and what is voided is so late.
+    keeps_seconds = LOG_SECONDS + 1.5
 
     def _start(self) -> None:
         self.server = self._use(servers.Memcached(*self._options)).server
 
     def _choice(self, number: int, port: int) -> backends.BackendChoice:
-        return backends.BackendChoice(
+        return ShortLog(
             driver=self.driver,
             options={
                 "servers": f"127.0.0.1:{port}",
@@ -161,6 +179,7 @@ class Memcached(Engine):
 class Redis(Engine):
     name = "Redis"
     driver = "redis"
+    forgets = True
 
     def _start(self) -> None:
         self.server = self._use(redis_server.Redis(*self._options)).server

@@ -31,6 +31,8 @@ class Fault:
     :param proxied: whether schedulers reach the server through a proxy
     :param private: it leaves a server that nobody else should use
     :param moves: the proxy leads elsewhere in the end, so everybody goes through it
+    :param loses: it takes data that were acknowledged, which a new epoch must tell
+    :param restarts: the same for an engine that keeps nothing on a disk
     """
 
     name: str
@@ -40,6 +42,8 @@ class Fault:
     proxied: bool = False
     private: bool = False
     moves: bool = False
+    loses: bool = False
+    restarts: bool = False
 
 
 @attrs.frozen
@@ -80,10 +84,12 @@ class Trial:
             self.world.work()
             if not self.world.wait_grants(3, 30.0):
                 raise world.Broken(f"nobody was granted anything: {self.world.statuses()}")
+            epoch = self.world.client.head().epoch
             self.fault.strike(self)
             self._welcome()
             time.sleep(0.3)
             settled = self.world.check()
+            self._check_epoch(epoch)
         except Exception as error:
             # Whatever it is, it is this trial's.
             detail = f"{type(error).__name__}: {error}"
@@ -102,6 +108,16 @@ class Trial:
             notes=self.notes,
             detail=detail,
         )
+
+    def _check_epoch(self, before: str) -> None:
+        """See that nothing was thrown away that the engine had kept.
+
+        :raises Broken: there is another epoch
+        """
+        after = self.world.client.head().epoch
+        may_lose = self.fault.loses or (self.fault.restarts and self.engine.forgets)
+        if after != before and not may_lose:
+            raise world.Broken(f"epoch {before} with all its records was given up for {after}")
 
     def _welcome(self) -> None:
         """Wait for those who were started, and have them work."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler.model import records
-from tests.engine_faults import child, ledger, rows
+from tests.engine_faults import child, ledger, rows, witnesses
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.engine_faults.child"])
@@ -151,6 +151,7 @@ class Clerk:
         self._ledger = of
         self.at_step: Callable[[], None] = lambda: None
         self.granted_at: list[float] = []
+        self.marks = witnesses.Marks()
 
     def answer(self, asking: Process, name: str, *arguments: Any) -> Any:
         if name == "rows":
@@ -165,6 +166,8 @@ class Clerk:
             self._ledger.grant(*arguments)
             self.granted_at.append(time.monotonic())
             return None
+        if name == "marked":
+            return self.marks.acknowledge(*arguments)
         if name == "stop at":
             asking._told.put(("reached", arguments))
             self.at_step()

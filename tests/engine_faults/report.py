@@ -12,6 +12,7 @@ from rich import table as rich_table
 from tests.engine_faults import fault
 
 _STEP_LAYERS = ("driver", "claims")
+_PAST = {"kill": "killed", "freeze": "frozen", "nap": "frozen for a second"}
 
 
 def table(outcomes: Iterable[fault.Outcome]) -> rich_table.Table:
@@ -58,17 +59,16 @@ def to_rst(outcomes: Sequence[fault.Outcome]) -> str:
     ]
     for engine in dict.fromkeys(each.engine for each in outcomes):
         of_engine = [each for each in outcomes if each.engine == engine]
-        for action in ("kill", "freeze"):
+        for action, past in _PAST.items():
             for layer in _STEP_LAYERS:
                 prefix = f"{action} at {layer}: "
                 found = [each for each in of_engine if each.fault.startswith(prefix)]
                 if found:
                     of = "the driver" if layer == "driver" else "the claims"
-                    past = "killed" if action == "kill" else "frozen"
                     what = f"a scheduler {past} at each of {len(found)} steps of {of}"
                     lines += _row((engine, what, *_figures(found)))
         for each in of_engine:
-            if not each.fault.startswith(("kill at ", "freeze at ")):
+            if not each.fault.startswith(tuple(f"{action} at " for action in _PAST)):
                 lines += _row((engine, each.fault, *_figures([each])))
     return "\n".join([*lines, ""])
 

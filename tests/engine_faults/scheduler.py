@@ -47,6 +47,8 @@ SILENCE_SECONDS = 3.0
 #: How long a dead scheduler's duty of settling waits for another one.
 DUTY_SECONDS = 2.0
 DEADLINE_SECONDS = 4.0
+#: How long what was deleted, and history, is kept.
+KEEP_SECONDS = 3.0
 
 _FEED = replication.ReplicatorOptions(
     wait_seconds=0.2,
@@ -56,6 +58,9 @@ _FEED = replication.ReplicatorOptions(
     anti_entropy_page_seconds=0.05,
     reconnect_min_seconds=0.1,
     reconnect_max_seconds=0.5,
+    # Whoever sleeps as long as a trial's freeze lasts has slept past all retention.
+    collect_interval_seconds=1.0,
+    collect_keep_seconds=KEEP_SECONDS,
 )
 _SETTLING = settling.SettlingOptions(
     look_seconds=0.5,

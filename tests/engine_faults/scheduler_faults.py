@@ -16,6 +16,10 @@ FREEZE_SECONDS = (
     max(engines.TIMEOUT_SECONDS, scheduler.LEASE_SECONDS, scheduler.SILENCE_SECONDS) + 0.7
 )
 
+#: Longer than readers wait for a writer and than it waits itself, and shorter than
+#: the pause of a reader that lags.
+NAP_SECONDS = engines.TIMEOUT_SECONDS + 0.2
+
 #: How long a step may take to be come by.
 _REACH_SECONDS = 40.0
 
@@ -25,6 +29,10 @@ PROVOCATIONS = {
     ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
     ("memcached", "add the birth of an absent record"): "novelty",
     ("memcached", "append the record's name to the index"): "novelty",
+    # Of a record that nobody else writes: its late writer is not refused by chance.
+    ("memcached", "take versions from the counter"): "mark",
+    ("memcached", "add the log slots"): "mark",
+    ("memcached", "compare-and-set the records"): "remark",
     ("memcached", "void slots of its own whose records were refused"): "contest",
     ("memcached", "void a slot that nobody used"): "unused_version",
     ("memcached", "compare-and-set a record to shut its writer out"): "unused_slot",
@@ -50,6 +58,9 @@ PROVOCATIONS = {
 }
 
 
+#: Provocations that begin an epoch, or take what was written.
+_LOSING = ("reset", "flushed", "lost_sequence")
+
 _OF_GROUPS = ("joined", "left", "member confirmed")
 
 
@@ -60,7 +71,11 @@ def _provocation(driver: str, layer: str, step: str) -> str:
 
 
 def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
-    """Return a kill case and a freeze case for every step of a driver and of the claims."""
+    """Return what is done at every step of a driver and of the claims.
+
+    Kill and freeze; naps at the driver's steps only: what the claims' leases and
+    time-outs are to judge begins with a freeze.
+    """
     places = [("driver", step) for step in kind.steps()]
     places += [("claims", step) for step in claim_batches.ClaimBatches.STEPS]
     places += [("claims", step) for step in steps.AUTHORITY_STEPS]
@@ -69,9 +84,11 @@ def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
             f"{action.value} at {layer}: {step}",
             fault.CLIENT_SECONDS,
             lambda trial, at=(layer, step, action): _strike(trial, *at),
+            loses=_provocation(kind.driver, layer, step) in _LOSING,
         )
         for layer, step in places
-        for action in (steps.Action.KILL, steps.Action.FREEZE)
+        for action in (steps.Action.KILL, steps.Action.FREEZE, steps.Action.NAP)
+        if layer == "driver" or action is not steps.Action.NAP
     ]
 
 
@@ -84,7 +101,8 @@ def _strike(trial: fault.Trial, layer: str, step: str, action: steps.Action) -> 
     if action is steps.Action.KILL:
         _killed(trial, victim)
     else:
-        _frozen(trial, victim)
+        beyond = max(FREEZE_SECONDS, trial.engine.keeps_seconds + 0.7)
+        _frozen(trial, victim, beyond if action is steps.Action.FREEZE else NAP_SECONDS)
 
 
 def _killed(trial: fault.Trial, victim: processes.Process) -> None:
@@ -95,10 +113,10 @@ def _killed(trial: fault.Trial, victim: processes.Process) -> None:
     trial.replace(victim)
 
 
-def _frozen(trial: fault.Trial, victim: processes.Process) -> None:
+def _frozen(trial: fault.Trial, victim: processes.Process, seconds: float) -> None:
     world.wait(lambda: victim.is_stopped, 5.0, f"{victim.identity} does not stand still")
     before = trial.world.grants()
-    time.sleep(FREEZE_SECONDS)
+    time.sleep(seconds)
     trial.notes["granted meanwhile"] = trial.world.grants() - before
     victim.resume()
     victim.ask("disarm")

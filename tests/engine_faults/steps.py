@@ -25,6 +25,8 @@ class Action(enum.Enum):
 
     KILL = "kill"
     FREEZE = "freeze"
+    #: Frozen for less than anything is kept: readers that lag are still to learn all of it.
+    NAP = "nap"
     #: The parent does something to the engine, and the process waits for it.
     TELL = "tell"
 

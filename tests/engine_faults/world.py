@@ -17,7 +17,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
-from tests.engine_faults import child, engines, ledger, processes, rows, scheduler
+from tests.engine_faults import child, engines, ledger, processes, rows, scheduler, witnesses
 
 POLICIES = {"apart": ledger.ANTI_AFFINITY, "together": ledger.AFFINITY}
 
@@ -57,6 +57,12 @@ class World:
         self._lives = itertools.count()
         self.schedulers: list[processes.Process] = []
         self.client: contract.Synchronizer = site.direct.make()
+        self._laggards = [
+            witnesses.Laggard(
+                "the reader that is late", site.direct.make(), 0.75 * scheduler.KEEP_SECONDS
+            ),
+            witnesses.Laggard("the reader that sleeps through the trial", site.direct.make(), None),
+        ]
         self._reporter = rows.Reporter(self.client, self.clerk.rows)
         self._swept_epoch = ""
         self._reporting = threading.Event()
@@ -84,6 +90,8 @@ class World:
             try:
                 self.client.open()
                 self._sweep_new_epoch()
+                for each in self._laggards:
+                    each.start()
                 return
             except errors.BackendUnavailable:
                 if time.monotonic() > deadline:
@@ -97,6 +105,8 @@ class World:
             each.end()
         if self._thread.ident is not None:
             self._thread.join(10.0)
+        for each in self._laggards:
+            each.stop()
         self.client.close()
 
     def _begin(self, place: int) -> processes.Process:
@@ -302,7 +312,18 @@ class World:
         for status in self.statuses():
             if status["failure"]:
                 raise Broken(status["failure"])
+        self.check_sweeps()
         return time.monotonic() - began
+
+    def check_sweeps(self) -> None:
+        """See that no scheduler's sweep had to repair what its feed owed it.
+
+        :raises Broken: one had to, though all is well by now
+        """
+        swept = {each.identity: self._status(each).get("swept") for each in self.schedulers}
+        found = {identity: counts for identity, counts in swept.items() if counts}
+        if found:
+            raise Broken(f"sweeps repaired what the feed did not bring: {found}")
 
     def check_ledger(self) -> None:
         """See that nothing was granted that was not there.
@@ -321,6 +342,10 @@ class World:
         leaked = self._leaked(held)
         if leaked:
             return leaked
+        epoch = self.client.head().epoch
+        lost = self.clerk.marks.lost(epoch, held.keys())
+        if lost and self.client.head().epoch == epoch:
+            return f"acknowledged records of epoch {epoch} are gone: {lost[:5]} of {len(lost)}"
         unanswered = self.ledger.unanswered()
         if unanswered:
             return f"allocations of servers that nobody was granted: {unanswered[:5]}"
@@ -334,6 +359,20 @@ class World:
             )
             if wrong:
                 return f"{each.identity} differs in {wrong[:5]}: {self._status(each)}"
+        return self._lagging(expected)
+
+    def _lagging(self, expected: dict[tuple[str, str], str]) -> str:
+        for laggard in self._laggards:
+            holds = {
+                key: child.digest(payload)
+                for key, payload in laggard.held().items()
+                if key[0] in self._declared and key[0] not in child.BEATS
+            }
+            wrong = sorted(
+                key for key in expected.keys() | holds.keys() if expected.get(key) != holds.get(key)
+            )
+            if wrong:
+                return f"{laggard.name} ({laggard.resyncs} resyncs) differs in {wrong[:5]}"
         return ""
 
     def _leaked(self, held: dict[tuple[str, str], bytes]) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import unittest
 
+import sqlalchemy as sa
 from stevedore import extension
 
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import claim_batches, loader
+from nova_nodb_scheduler.testing import patience
 from nova_nodb_scheduler.wire import codec
 from tests.engine_faults import (
     catalogue,
+    child,
     engines,
     fault,
     report,
     scheduler_faults,
     steps,
+    witnesses,
     world,
 )
 
@@ -26,14 +30,14 @@ class TestCoverage(unittest.TestCase):
         drivers = set(extension.ExtensionManager(loader.NAMESPACE).names())
         self.assertEqual(drivers - {"memory"}, {each.driver for each in engines.ENGINES})
 
-    def test_every_step_has_a_kill_and_a_freeze_case_on_every_engine(self) -> None:
+    def test_every_step_has_its_cases_on_every_engine(self) -> None:
         for kind in engines.ENGINES:
             names = {each.name for each in catalogue.faults(kind)}
             expected = {("driver", step) for step in kind.steps()}
             expected |= {("claims", step) for step in claim_batches.ClaimBatches.STEPS}
             self.assertLess(len(claim_batches.ClaimBatches.STEPS), len(expected))
             for layer, step in expected:
-                for action in ("kill", "freeze"):
+                for action in ("kill", "freeze", *(("nap",) if layer == "driver" else ())):
                     self.assertIn(f"{action} at {layer}: {step}", names)
 
     def test_names_are_unique_and_every_short_one_is_of_some_fault(self) -> None:
@@ -76,6 +80,8 @@ class TestSensitivity(unittest.TestCase):
         made.work()
         self.assertTrue(made.wait_grants(3, 60.0))
         made.check()
+        # What is published meanwhile is in one of the two, and not in the other.
+        self.enterContext(made.without_reporter())
         held = made.records()
         self.assertEqual("", made.difference_to(held))
         extra = {**held, ("cells", "extra"): b"{}"}
@@ -88,6 +94,79 @@ class TestSensitivity(unittest.TestCase):
             claims[0]: codec.encode(state, namespaces.CLAIM_RECORDS.schema, record="left"),
         }
         self.assertIn("claims are left on", made.difference_to(left))
+
+    def quiet(self) -> world.World:
+        """Return a world that worked for a while and has come to rest, all well."""
+        made = self.world()
+        made.work()
+        patience.wait_until(lambda: len(self.marks(made)) > 2, 60.0, "schedulers leave marks")
+        made.check()
+        self.enterContext(made.without_reporter())
+        return made
+
+    def marks(self, made: world.World) -> list[tuple[str, str]]:
+        return [key for key in made.records() if key[1].startswith(witnesses.PREFIX)]
+
+    def execute(self, made: world.World, statement: str, **values: object) -> None:
+        engine = sa.create_engine(str(made.site.direct.options["connection"]))
+        self.addCleanup(engine.dispose)
+        with engine.begin() as connection:
+            self.assertEqual(1, connection.execute(sa.text(statement), values).rowcount)
+
+    def test_an_acknowledged_record_that_is_gone_is_caught(self) -> None:
+        made = self.quiet()
+        namespace, name = self.marks(made)[0]
+        self.execute(
+            made,
+            "DELETE FROM nodb_record WHERE namespace = :namespace AND record_key = :name",
+            namespace=namespace,
+            name=name,
+        )
+        self.assertRegex(made.difference(), "acknowledged records of epoch .* are gone.*mark-")
+
+    def test_a_change_that_the_feed_does_not_bring_is_caught_by_the_readers_that_lag(self) -> None:
+        made = self.quiet()
+        namespace, name = self.marks(made)[0]
+        # Its version is behind every cursor.
+        self.execute(
+            made,
+            "UPDATE nodb_record SET payload = :payload "
+            "WHERE namespace = :namespace AND record_key = :name",
+            payload=codec.encode({"n": 7}, namespaces.CELLS.schema, record=name),
+            namespace=namespace,
+            name=name,
+        )
+        with self.subTest("readers that lag"):
+            held = made.records()
+            expected = {
+                key: child.digest(payload)
+                for key, payload in held.items()
+                if key[0] not in child.BEATS
+            }
+            self.assertIn(f"differs in [('{namespace}', '{name}')]", made._lagging(expected))
+        with self.subTest("a sweep that repairs it"):
+            patience.wait_until(
+                lambda: any(each["swept"] for each in made.statuses()), 60.0, "a sweep"
+            )
+            with self.assertRaisesRegex(world.Broken, "sweeps repaired what the feed did not"):
+                made.check_sweeps()
+
+    def test_an_epoch_that_is_given_up_for_no_reason_fails_its_trial(self) -> None:
+        engine = self.enterContext(engines.SQLite())
+        made = world.World(engine.site())
+        self.addCleanup(made.stop)
+        made.start()
+
+        def strike(trial: fault.Trial) -> None:
+            trial.world.client.reset()
+            trial.healed()
+            trial.recovered()
+
+        for loses, passes in ((True, True), (False, False)):
+            tried = fault.Fault("reset", 30.0, strike, loses=loses)
+            outcome = fault.Trial(tried, engine, made, 0).run()
+            self.assertIs(passes, outcome.passed, outcome.detail)
+        self.assertIn("with all its records was given up", outcome.detail)
 
     def test_schedulers_that_do_not_decide_have_not_recovered(self) -> None:
         with self.assertRaisesRegex(world.Broken, "not recovered within"):
