@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import attrs
 
-from tests.engine_faults import engine_faults, engines, fault, scheduler_faults
+from tests.engine_faults import disks, engine_faults, engines, fault, scheduler_faults
 
 #: What CI tries, by engine: parts of names.
 SHORT = {
@@ -24,9 +24,19 @@ _OF_ENGINES: dict[type[engines.Engine], tuple[fault.Fault, ...]] = {
     engines.SQLite: (engine_faults.SQL_BACKUP,),
     engines.Memcached: (*engine_faults.SERVERS, *engine_faults.MEMCACHED),
     engines.Redis: (*engine_faults.SERVERS, *engine_faults.REDIS),
-    engines.Etcd: (*engine_faults.SERVERS, *engine_faults.ETCD),
-    engines.MariaDB: (*engine_faults.SERVERS, engine_faults.SQL_BACKUP),
-    engines.PostgreSQL: (*engine_faults.SERVERS, engine_faults.SQL_BACKUP),
+    engines.Etcd: (*engine_faults.SERVERS, *engine_faults.ETCD, disks.ROLLED_BACK, disks.FULL_DISK),
+    engines.MariaDB: (
+        *engine_faults.SERVERS,
+        engine_faults.SQL_BACKUP,
+        disks.ROLLED_BACK,
+        disks.FULL_DISK,
+    ),
+    engines.PostgreSQL: (
+        *engine_faults.SERVERS,
+        engine_faults.SQL_BACKUP,
+        disks.ROLLED_BACK,
+        disks.FULL_DISK,
+    ),
     engines.PostgreSQLSequencer: (),
     engines.Galera: engine_faults.GALERA,
 }

@@ -212,7 +212,8 @@ REDIS = (
 )
 
 
-def _etcd_backup(trial: fault.Trial) -> None:
+def _etcd_backup(trial: fault.Trial, token: str) -> None:
+    """Restore a snapshot some grants later, as a cluster of another name or of the same."""
     server = trial.engine.server
     backup = server.directory / f"backup-{trial.number}"
     _etcdctl(server, "snapshot", "save", str(backup))
@@ -223,7 +224,7 @@ def _etcd_backup(trial: fault.Trial) -> None:
     _etcdctl(
         server,
         *("snapshot", "restore", str(backup), f"--data-dir={server.directory / 'data'}"),
-        *("--name=one", "--initial-cluster-token=restored"),
+        *("--name=one", f"--initial-cluster-token={token}"),
         f"--initial-cluster=one={server.peer_url}",
         f"--initial-advertise-peer-urls={server.peer_url}",
     )
@@ -276,7 +277,19 @@ def _compaction(trial: fault.Trial) -> None:
 ETCD = (
     fault.Fault("compacted during claims", fault.ENGINE_SECONDS, _compaction),
     fault.Fault(
-        "old backup restored", fault.ENGINE_SECONDS, _etcd_backup, private=True, loses=True
+        "old backup restored",
+        fault.ENGINE_SECONDS,
+        lambda trial: _etcd_backup(trial, "restored"),
+        private=True,
+        loses=True,
+    ),
+    fault.Fault(
+        "old backup restored with the same token",
+        fault.ENGINE_SECONDS,
+        # etcd's own default, by which ours was begun: the cluster's id is the same.
+        lambda trial: _etcd_backup(trial, "etcd-cluster"),
+        private=True,
+        loses=True,
     ),
     fault.Fault(
         "engine full",
@@ -302,20 +315,13 @@ def _full_redis(trial: fault.Trial) -> None:
                         client.set(f"junk-{len(junk)}", os.urandom(size))
                         junk.append(f"junk-{len(junk)}")
             time.sleep(0.02)
-        _note_refusals(trial)
+        # What replaces a record of its size may be taken: a feed that still brings
+        # its canaries is no dead one.
+        trial.note_told()
         for start in range(0, len(junk), 1_000):
             client.delete(*junk[start : start + 1_000])
     trial.healed()
     trial.recovered()
-
-
-def _note_refusals(trial: fault.Trial) -> None:
-    """Note what schedulers say while an engine has hardly any room.
-
-    What replaces a record of its size may be taken: a feed that still brings
-    its canaries is no dead one.
-    """
-    trial.notes["told"] = ", ".join(sorted({each["state"] for each in trial.world.statuses()}))
 
 
 REDIS += (
@@ -348,7 +354,7 @@ def _full_memcached(trial: fault.Trial) -> None:
             names.append(name)
     trial.notes["items of others"] = len(names)
     time.sleep(fault.OUTAGE_SECONDS)
-    _note_refusals(trial)
+    trial.note_told()
     for name in names:
         client.delete(name, noreply=True)
     client.version()

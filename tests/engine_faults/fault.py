@@ -157,6 +157,10 @@ class Trial:
         if silent:
             raise world.Broken(f"a dead feed is taken for alive: {silent}")
 
+    def note_told(self) -> None:
+        """Note what schedulers say of their feeds."""
+        self.notes["told"] = ", ".join(sorted({each["state"] for each in self.world.statuses()}))
+
     def retention_passes(self) -> None:
         """Collect everything that can be collected."""
         self.world.client.collect(0.0)

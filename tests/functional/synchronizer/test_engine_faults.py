@@ -47,6 +47,17 @@ class TestCoverage(unittest.TestCase):
             for part in catalogue.SHORT.get(kind.name, ()):
                 self.assertTrue(any(part in name for name in names), part)
 
+    def test_every_engine_with_a_disk_is_filled_and_put_back(self) -> None:
+        # A file of SQLite's is on the disk of the schedulers themselves, and Galera's
+        # second node would bring back what is put back.
+        for kind in set(engines.ENGINES) - {engines.SQLite, engines.Galera}:
+            if kind is engines.PostgreSQLSequencer:
+                continue
+            names = " ".join(each.name for each in catalogue.faults(kind))
+            self.assertIn("full", names, kind.name)
+            if kind is not engines.Memcached:
+                self.assertRegex(names, "put back|old backup", kind.name)
+
     def test_provocations_are_of_steps_that_there_are(self) -> None:
         known = {(kind.driver, step) for kind in engines.ENGINES for step in kind.steps()}
         self.assertLessEqual(scheduler_faults.PROVOCATIONS.keys(), known)
