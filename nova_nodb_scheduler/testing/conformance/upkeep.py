@@ -203,6 +203,19 @@ class EpochOrder(base.Case):
         self.assertEqual(records.WriteResult(records.Verdict.LOST, None), late)
         self.assertEqual({}, base.everything(client))
 
+    def test_a_revision_of_one_server_wins_on_no_other(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        old = self.fill(client, 5)
+        swap()
+        standing = self.fill(client, 5)
+        late = client.write(
+            [records.Write(record.key, record.revision, b"late") for record in old]
+        )
+        self.assertEqual(
+            [records.WriteResult(records.Verdict.LOST, record) for record in standing], late
+        )
+
     def test_closing_and_opening_forgets_no_epoch(self) -> None:
         swap = self._swappable()
         client = self.client()

@@ -35,6 +35,10 @@ class Backup:
     log: list[records.RecordKey]
 
 
+def _new_epoch() -> str:
+    return uuid.uuid4().hex
+
+
 class MemoryHub:
     """What several :class:`.driver.MemorySynchronizer` share; any thread may call.
 
@@ -44,6 +48,7 @@ class MemoryHub:
     :param history_entries: how many log entries the feed keeps; a cursor older
         than that needs a resync
     :param clock: the back end's time, in seconds
+    :param epoch_maker: gives each epoch its name
     """
 
     _named: ClassVar[dict[str, MemoryHub]] = {}
@@ -53,10 +58,12 @@ class MemoryHub:
         self,
         history_entries: int = 100_000,
         clock: Callable[[], float] = time.time,
+        epoch_maker: Callable[[], str] = _new_epoch,
     ) -> None:
         self.faults = faults.Faults(self.wake)
         self._history_entries = history_entries
         self._clock = clock
+        self._epoch_maker = epoch_maker
         self._changed = threading.Condition(threading.RLock())
         self._late: list[records.Write] = []
         self._least_revision = 0
@@ -272,13 +279,15 @@ class MemoryHub:
     # --- under the lock -----------------------------------------------------
 
     def _clear(self, above: int = 0, turns: int = 0) -> None:
+        is_first = not self._rank.name
         number = max(time.time_ns(), self._rank.number + 1, above + 1)
-        self._rank = epoch_memory.Rank(number, uuid.uuid4().hex, turns)
+        self._rank = epoch_memory.Rank(number, self._epoch_maker(), turns)
         self._version = 0
         self._floor = 0
-        # Revisions go on over epochs, and over hubs: a writer that slept through
-        # the change must not find the number it remembers on another state.
-        self._least_revision = number
+        # A writer that slept through the change must not find the revision it
+        # remembers on another state. A hub's first epoch counts from 1, which
+        # is easier to read.
+        self._least_revision = 0 if is_first else number
         self._held = {}
         self._deleted_at_seconds = {}
         self._log = []
