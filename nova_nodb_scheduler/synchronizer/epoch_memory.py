@@ -60,6 +60,9 @@ class EpochMemory:
         self._lock = threading.Lock()
         self._newest: Rank | None = None
         self._since = 0.0
+        #: Of the newest, or of one before it in the same series: a client that slept
+        #: through many turns may begin one that counts few.
+        self._turns = 0
 
     @property
     def newest(self) -> Rank | None:
@@ -71,29 +74,28 @@ class EpochMemory:
             if self._newest is not None and found < self._newest:
                 return False
             if found != self._newest:
+                self._turns = max(found.turns, 0 if self._ended() else self._turns)
                 self._newest, self._since = found, self._clock()
             return True
 
     def next_turn(self) -> int:
-        """Return what an epoch counts that is begun in the place of an older one now.
-
-        An epoch that was in force for longer than any pause ended its series.
-        """
+        """Return what an epoch counts that is begun in the place of an older one now."""
         with self._lock:
-            newest = self._newest
-            if newest is None or self._clock() - self._since > LONGEST_PAUSE_SECONDS:
-                return 1
-            return newest.turns + 1
+            return 1 if self._ended() else self._turns + 1
 
     def pause_seconds(self) -> float:
         """Return how long no epoch may yet be begun in the place of an older one."""
         with self._lock:
-            if self._newest is None or not self._newest.turns:
+            if not self._turns:
                 return 0.0
             # The exponent is bounded: other clients' counts are only read.
-            pause = PAUSE_SECONDS * 2.0 ** min(self._newest.turns - 1, 16)
+            pause = PAUSE_SECONDS * 2.0 ** min(self._turns - 1, 16)
             ends_at = self._since + min(pause, LONGEST_PAUSE_SECONDS)
             return max(0.0, ends_at - self._clock())
+
+    def _ended(self) -> bool:
+        """Return whether the newest was in force for longer than any pause: the series ended."""
+        return self._newest is None or self._clock() - self._since > LONGEST_PAUSE_SECONDS
 
     def refusal(self, found_name: str) -> str:
         """Return what to say of an older epoch that cannot be replaced yet."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
+from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
@@ -43,6 +44,7 @@ class Epochs:
         self._connection = connection
         self._clock = clock
         self._at = observer
+        self._memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
     def get(
@@ -57,7 +59,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.get([self._key, *keys])
             value = found.pop(self._key, None)
-            if guess and value == guess.encode():
+            if guess and value == guess.encode() and self._memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -71,7 +73,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.gets([self._key, *keys])
             value, _token = found.pop(self._key, (None, None))
-            if guess and value == guess.encode():
+            if guess and value == guess.encode() and self._memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -80,12 +82,14 @@ class Epochs:
         """Return the epoch in force; begins one where there is none."""
         return self.get(lambda epoch: ())[0]
 
-    def break_off(self, epoch: layout.Epoch, why: str) -> bool:
+    def break_off(self, epoch: layout.Epoch, why: str, *, turns: int = 0) -> bool:
         """Replace an epoch by a new one; False if it is no longer in force.
 
         Safe to be called by several at once: one of them replaces it.
+
+        :param turns: of the new one, see :class:`.epoch_memory.Rank`
         """
-        fresh = self._lay_down()
+        fresh = self._lay_down(epoch, turns)
         value, token = self._connection.gets([self._key]).get(self._key, (None, None))
         replaced = False
         if value == epoch.encode() and token is not None:
@@ -113,7 +117,12 @@ class Epochs:
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""
         for _ in range(ATTEMPTS):
-            if self.break_off(self.current(), "an operator asked for it"):
+            value = self._connection.get([self._key]).get(self._key)
+            if value is None:
+                # Nothing stands in the way of a new one.
+                self.current()
+                return
+            if self.break_off(self._decode(value), "an operator asked for it"):
                 return
         raise self._connection.unavailable("its epoch changes all the time")
 
@@ -127,9 +136,11 @@ class Epochs:
         :raises ConfigurationError: it is another cloud's
         """
         if value is not None:
-            epoch = layout.Epoch.decode(self._prefix, value)
-            self._check_cloud(epoch)
-            self._known = epoch
+            epoch = self._decode(value)
+            if self._memory.admits(epoch.rank):
+                self._known = epoch
+            else:
+                self._replace_older()
             return
         fresh = self._lay_down()
         self._at(steps.Step.EPOCH)
@@ -138,9 +149,30 @@ class Epochs:
         )
         if line == b"STORED":
             LOG.info("Began epoch %(new)s: the server held none", {"new": fresh.name})
-            self._known = fresh
         else:
             self._sweep(fresh)
+
+    def _replace_older(self) -> None:
+        """Put an epoch in the place of one that is older than one that was seen.
+
+        :raises BackendUnavailable: that was done too lately
+        """
+        # Asked for again: the answer may have been on its way while another
+        # thread learned of the next epoch.
+        value = self._connection.get([self._key]).get(self._key)
+        epoch = self._decode(value) if value is not None else None
+        if epoch is None or self._memory.admits(epoch.rank):
+            return
+        if self._memory.pause_seconds():
+            raise self._connection.unavailable(self._memory.refusal(epoch.name))
+        self.break_off(
+            epoch, self._memory.why_replaced(epoch.name), turns=self._memory.next_turn()
+        )
+
+    def _decode(self, value: bytes) -> layout.Epoch:
+        epoch = layout.Epoch.decode(self._prefix, value)
+        self._check_cloud(epoch)
+        return epoch
 
     def _check_cloud(self, epoch: layout.Epoch) -> None:
         cloud = self._settings.cloud_name
@@ -152,12 +184,18 @@ class Epochs:
                 f"is {cloud!r}: choose another prefix, or correct cloud_name.",
             )
 
-    def _lay_down(self) -> layout.Epoch:
-        """Store all an epoch needs but its name."""
+    def _lay_down(self, old: layout.Epoch | None = None, turns: int = 0) -> layout.Epoch:
+        """Store all an epoch needs but its name.
+
+        :param old: what it is to replace
+        """
         sample = self._clock.sample()
-        # It grows, and two epochs that begin in the same second differ by chance.
-        base = (int(sample.seconds) << 31) + secrets.randbits(31)
-        epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base, self._settings.cloud_name)
+        epoch = layout.Epoch(
+            self._prefix,
+            uuid.uuid4().hex[:16] + (f"-{turns}" if turns else ""),
+            self._next_base(sample, old),
+            self._settings.cloud_name,
+        )
         settled = layout.Settled(0, sample.seconds, sample.evictions)
         items = [
             (epoch.sequence_key, b"0"),
@@ -169,6 +207,16 @@ class Epochs:
             [connection_module.store(b"add", key, value) for key, value in items]
         )
         return epoch
+
+    def _next_base(self, sample: clock_module.Sample, old: layout.Epoch | None) -> int:
+        """Return a base behind those of all epochs that were seen, whatever the clock says.
+
+        Two epochs that begin in the same second differ by chance.
+        """
+        newest = self._memory.newest
+        known = (newest.number if newest else 0, old.revision_base if old else 0)
+        second = max(int(sample.seconds), 1 + (max(known) >> layout.BASE_BITS))
+        return (second << layout.BASE_BITS) + secrets.randbits(layout.BASE_BITS)
 
     def _sweep(self, epoch: layout.Epoch) -> None:
         """Give back the memory of an epoch that is not in force.
