@@ -8,12 +8,14 @@ rest; what is missing later was evicted, and then nothing can be trusted.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
@@ -203,9 +205,15 @@ class Epochs:
             (epoch.settled_key, settled.encode()),
             *((page, b"") for page in (*epoch.index_pages, *epoch.graveyard_pages)),
         ]
-        self._connection.send_all(
-            [connection_module.store(b"add", key, value) for key, value in items]
-        )
+        try:
+            self._connection.send_all(
+                [connection_module.store(b"add", key, value) for key, value in items]
+            )
+        except errors.BackendUnavailable:
+            # In a full server, what is laid down and never named would stay for good.
+            with contextlib.suppress(errors.BackendUnavailable):
+                self._delete([key for key, _value in items])
+            raise
         return epoch
 
     def _next_base(self, sample: clock_module.Sample, old: layout.Epoch | None) -> int:

@@ -199,7 +199,7 @@ class Follower:
         )
         walked: list[records.Record | None] = []
         for number, key in enumerate(keys, version + 1):
-            name = slots.get(key) or self.fencing.void_if_overdue(epoch, heights.settled, number)
+            name = slots.get(key) or self._void_if_overdue(epoch, heights.settled, number)
             if name is None:
                 break
             if name == layout.VOID:
@@ -219,6 +219,17 @@ class Follower:
             walked.append(item.record if item.version == number else None)
         self.fencing.forget_pending(epoch, version + len(walked))
         return walked
+
+    def _void_if_overdue(
+        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+    ) -> bytes | None:
+        try:
+            return self.fencing.void_if_overdue(epoch, settled, version)
+        except fencing.VoidedLate:
+            # Once no token of before is good, nobody can use the version, void or not.
+            self._fence_everything(epoch)
+            self._connection.send_all([b"delete %s\r\n" % epoch.slot_key(version)])
+            raise
 
     def _items(self, epoch: layout.Epoch, names: set[bytes]) -> dict[bytes, layout.Item]:
         found = self._connection.get([epoch.record_key(name) for name in names])
