@@ -209,9 +209,7 @@ class EpochOrder(base.Case):
         old = self.fill(client, 5)
         swap()
         standing = self.fill(client, 5)
-        late = client.write(
-            [records.Write(record.key, record.revision, b"late") for record in old]
-        )
+        late = client.write([records.Write(record.key, record.revision, b"late") for record in old])
         self.assertEqual(
             [records.WriteResult(records.Verdict.LOST, record) for record in standing], late
         )

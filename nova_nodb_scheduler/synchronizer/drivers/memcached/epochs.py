@@ -167,9 +167,7 @@ class Epochs:
             return
         if self._memory.pause_seconds():
             raise self._connection.unavailable(self._memory.refusal(epoch.name))
-        self.break_off(
-            epoch, self._memory.why_replaced(epoch.name), turns=self._memory.next_turn()
-        )
+        self.break_off(epoch, self._memory.why_replaced(epoch.name), turns=self._memory.next_turn())
 
     def _decode(self, value: bytes) -> layout.Epoch:
         epoch = layout.Epoch.decode(self._prefix, value)

@@ -117,11 +117,7 @@ class Fencing:
         key = epoch.slot_key(version)
         self._at(steps.Step.VOID)
         [line] = self._connection.send_all(
-            [
-                connection_module.store(
-                    b"add", key, layout.VOID, ttl_seconds=VOID_TTL_SECONDS
-                )
-            ]
+            [connection_module.store(b"add", key, layout.VOID, ttl_seconds=VOID_TTL_SECONDS)]
         )
         if line != b"STORED":
             # Its writer was faster, or another reader.
