@@ -63,10 +63,28 @@ class EpochMemory:
         #: Of the newest, or of one before it in the same series: a client that slept
         #: through many turns may begin one that counts few.
         self._turns = 0
+        #: Highest version seen in the newest.
+        self._version = 0
 
     @property
     def newest(self) -> Rank | None:
         return self._newest
+
+    def version_seen(self, name: str) -> int:
+        """Return the highest version that was seen in an epoch, if it is the newest.
+
+        Asked for before a back end is: where that then stands below, it went back
+        (a machine restored from a snapshot, keys restored from a dump) and lacks
+        what was acknowledged, though it says that it is the same epoch.
+        """
+        with self._lock:
+            return self._version if self._newest and self._newest.name == name else 0
+
+    def note_version(self, name: str, version: int) -> None:
+        """Remember that an epoch stood at a version."""
+        with self._lock:
+            if self._newest is not None and self._newest.name == name:
+                self._version = max(self._version, version)
 
     def admits(self, found: Rank) -> bool:
         """Return whether an epoch may be adopted; it is remembered if so."""
@@ -75,7 +93,7 @@ class EpochMemory:
                 return False
             if found != self._newest:
                 self._turns = max(found.turns, 0 if self._ended() else self._turns)
-                self._newest, self._since = found, self._clock()
+                self._newest, self._since, self._version = found, self._clock(), 0
             return True
 
     def next_turn(self) -> int:

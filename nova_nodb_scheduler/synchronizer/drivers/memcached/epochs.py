@@ -46,7 +46,7 @@ class Epochs:
         self._connection = connection
         self._clock = clock
         self._at = observer
-        self._memory = epoch_memory.EpochMemory()
+        self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
     def get(
@@ -61,7 +61,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.get([self._key, *keys])
             value = found.pop(self._key, None)
-            if guess and value == guess.encode() and self._memory.admits(guess.rank):
+            if guess and value == guess.encode() and self.memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -75,7 +75,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.gets([self._key, *keys])
             value, _token = found.pop(self._key, (None, None))
-            if guess and value == guess.encode() and self._memory.admits(guess.rank):
+            if guess and value == guess.encode() and self.memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -116,6 +116,13 @@ class Epochs:
         )
         return EpochBroken(what)
 
+    def gone_back(self, epoch: layout.Epoch, version: int, seen: int) -> EpochBroken:
+        """Break an epoch off that stands below a version that was seen; return what to raise."""
+        self.break_off(
+            epoch, f"it stood at version {version}, and {seen} was seen: old data was restored"
+        )
+        return EpochBroken(f"version {seen}")
+
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""
         for _ in range(ATTEMPTS):
@@ -139,7 +146,7 @@ class Epochs:
         """
         if value is not None:
             epoch = self._decode(value)
-            if self._memory.admits(epoch.rank):
+            if self.memory.admits(epoch.rank):
                 self._known = epoch
             else:
                 self._replace_older()
@@ -163,11 +170,11 @@ class Epochs:
         # thread learned of the next epoch.
         value = self._connection.get([self._key]).get(self._key)
         epoch = self._decode(value) if value is not None else None
-        if epoch is None or self._memory.admits(epoch.rank):
+        if epoch is None or self.memory.admits(epoch.rank):
             return
-        if self._memory.pause_seconds():
-            raise self._connection.unavailable(self._memory.refusal(epoch.name))
-        self.break_off(epoch, self._memory.why_replaced(epoch.name), turns=self._memory.next_turn())
+        if self.memory.pause_seconds():
+            raise self._connection.unavailable(self.memory.refusal(epoch.name))
+        self.break_off(epoch, self.memory.why_replaced(epoch.name), turns=self.memory.next_turn())
 
     def _decode(self, value: bytes) -> layout.Epoch:
         epoch = layout.Epoch.decode(self._prefix, value)
@@ -219,7 +226,7 @@ class Epochs:
 
         Two epochs that begin in the same second differ by chance.
         """
-        newest = self._memory.newest
+        newest = self.memory.newest
         known = (newest.number if newest else 0, old.revision_base if old else 0)
         second = max(int(sample.seconds), 1 + (max(known) >> layout.BASE_BITS))
         return (second << layout.BASE_BITS) + secrets.randbits(layout.BASE_BITS)

@@ -82,6 +82,9 @@ class Follower:
         """
         # Before the counter: what it will prove must have been true already.
         bounds = self._clock.lower_bounds()
+        memory = self._epochs.memory
+        newest = memory.newest
+        seen = memory.version_seen(newest.name) if newest else 0
         epoch, found = self._epochs.get(
             lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.settled_key)
         )
@@ -94,6 +97,9 @@ class Follower:
             )
         except KeyError as error:
             raise self._epochs.broken(epoch, "the counter, floor or settled version") from error
+        if newest is not None and newest.name == epoch.name and heights.sequence < seen:
+            raise self._epochs.gone_back(epoch, heights.sequence, seen)
+        memory.note_version(epoch.name, heights.sequence)
         self._seen.add(
             epoch.name, layout.Settled(heights.sequence, bounds.seconds, bounds.evictions)
         )

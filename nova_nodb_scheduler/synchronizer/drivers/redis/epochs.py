@@ -40,7 +40,7 @@ class Epochs:
         self._connection = connection
         self._keys = keys
         self._observer = observer
-        self._memory = epoch_memory.EpochMemory()
+        self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
     def forget(self) -> None:
@@ -74,7 +74,8 @@ class Epochs:
     def _ask(self, why_anew: str) -> layout.Epoch | None:
         """Ask once; None where the answer is older than what is known by now."""
         self._observer(steps.Step.EPOCH)
-        turns = "" if self._memory.pause_seconds() else self._memory.next_turn()
+        newest = self._newest_name()
+        turns = "" if self.memory.pause_seconds() else self.memory.next_turn()
         try:
             answer = self._connection.run(
                 scripts.EPOCH,
@@ -83,8 +84,9 @@ class Epochs:
                 self._settings.cloud_name,
                 secrets.token_hex(8),
                 why_anew,
-                self._newest_name(),
+                newest,
                 turns,
+                self.memory.version_seen(newest),
             )
         except connection_module.ReplyLost as error:
             # Had it begun one, the next to ask finds it.
@@ -99,10 +101,10 @@ class Epochs:
             )
         if verdict == b"NEW":
             self._tell(value, answer[2], *(each.decode(errors="replace") for each in answer[3:]))
-        return epoch if self._memory.admits(epoch.rank(answer[2])) else None
+        return epoch if self.memory.admits(epoch.rank(answer[2])) else None
 
     def _newest_name(self) -> str:
-        newest = self._memory.newest
+        newest = self.memory.newest
         return newest.name if newest else ""
 
     def _refuse(self, verdict: bytes, value: str) -> None:
@@ -122,12 +124,12 @@ class Epochs:
                 f"{self._settings.cloud_name!r}: choose another prefix, or correct cloud_name.",
             )
         if verdict == b"OLD":
-            raise self._connection.unavailable(self._memory.refusal(value))
+            raise self._connection.unavailable(self.memory.refusal(value))
 
     def _tell(self, name: str, turns: int, why: str, replaced: str) -> None:
         """Say that an epoch was begun: a first start is no news, a loss in mid-run is."""
         if turns:
-            why = self._memory.why_replaced(replaced)
+            why = self.memory.why_replaced(replaced)
         first = self._known is None and why == "the server held none"
         LOG.log(
             logging.INFO if first else logging.WARNING,
@@ -144,6 +146,22 @@ class Epochs:
                 return epoch, answer
             self.renew()
         raise self.restless()
+
+    def version_seen(self) -> tuple[str, int]:
+        """Return the newest epoch and the highest version seen in it; ask before a read."""
+        name = self._newest_name()
+        return name, self.memory.version_seen(name)
+
+    def has_gone_back(self, epoch: layout.Epoch, version: int, seen: tuple[str, int]) -> bool:
+        """Note the head of an epoch; where it is below what was seen, begin another.
+
+        :param seen: as :meth:`version_seen` said before the head was asked for
+        """
+        if seen[0] == epoch.name and version < seen[1]:
+            self.renew()
+            return True
+        self.memory.note_version(epoch.name, version)
+        return False
 
     def restless(self) -> errors.BackendUnavailable:
         """Return what to raise where epochs come and go."""
