@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, epoch_memory
 from nova_nodb_scheduler.testing.conformance import base
 
 
@@ -245,20 +245,30 @@ class EpochOrder(base.Case):
     ) -> None:
         swap = self._swappable()
         client = self.client()
+        began = time.monotonic()
         epochs = [client.head().epoch]
         refusals: list[str] = []
-        for _ in range(12):
-            swap()
+
+        def look() -> bool:
             try:
                 epochs.append(client.head().epoch)
+                return True
             except errors.BackendUnavailable as error:
                 refusals.append(str(error))
-        # One each, and a first turn; what comes back then is the newest.
-        self.assertEqual(3, len(set(epochs)), epochs)
-        self.assertEqual(5, len(refusals), refusals)
+                return False
+
+        for _ in range(12):
+            swap()
+            look()
+        # One each, and a first turn; what comes back then is the newest. More only
+        # where the machine is so slow that a pause passes meanwhile.
+        pauses = (time.monotonic() - began) / epoch_memory.PAUSE_SECONDS
+        self.assertLessEqual(len(set(epochs)), 3 + pauses, epochs)
+        self.assertGreaterEqual(len(refusals), 5 - pauses, refusals)
         self.assertIn("different servers", refusals[0])
         newest = epochs[-1]
-        swap()
+        while look():
+            swap()
         for call in (
             lambda: client.read([base.key("a")]),
             lambda: client.write([records.Write(base.key("a"), 0, b"one")]),

@@ -21,17 +21,7 @@ class TestMemory(conformance.ConformanceSuite):
         return memory.MemorySynchronizer(memory.MemoryOptions(single_key=self.single_key), self.hub)
 
     def make_swappable(self) -> Callable[[], None]:
-        second = memory.MemoryHub()
-        # Two hubs' first epochs both count revisions from 1.
-        second.begin_epoch()
-        elsewhere = [second.backup()]
-
-        def swap() -> None:
-            left = self.hub.backup()
-            self.hub.restore(elsewhere.pop())
-            elsewhere.append(left)
-
-        return swap
+        return swapping.hub(self.hub)
 
 
 class TestMemoryOneKey(TestMemory):

@@ -131,7 +131,7 @@ end
 if why == '' then
   -- Names are in the order in which epochs began, and so is chance where two began at once.
   local began = began_of(held[3])
-  if held[3] == ARGV[5] and tonumber(held[8]) < tonumber(ARGV[7]) then
+  if held[3] == ARGV[5] and (tonumber(held[8]) or 0) < tonumber(ARGV[7]) then
     why = 'it is behind a version that was seen: old data was restored'
   elseif began > seen or (began == seen and held[3] >= ARGV[5]) then
     return {'OK', held[3], tonumber(held[7]) or 0}
