@@ -56,9 +56,10 @@ class Cursor:
 class Record:
     """One record as a back end holds it.
 
-    :param revision: positive; for one key and epoch it only grows, across
-        deletion and collection of the tombstone too, so that a remembered
-        revision never matches another state of the same key
+    :param revision: positive; for one key it only grows within an epoch,
+        across deletion and collection of the tombstone too, and comes again in
+        no other epoch, so that a remembered revision never matches another
+        state of the same key
     :param version: place of the last write to this record in the feed
     :param payload: encoded state (:mod:`nova_nodb_scheduler.wire`), empty for
         a tombstone

@@ -92,6 +92,21 @@ class Synchronizer(abc.ABC):
     :class:`nova_nodb_scheduler.errors.BackendUnavailable`; a driver translates
     its client's errors once, at its edge, and never retries for longer than
     its configured time-out (``timeout_seconds``).
+
+    Order: versions are one total order over all records of an epoch. No write
+    is carried out at a version that a cursor may have passed, however long its
+    writer was held up: a reader that follows from any cursor meets it, or is
+    told to resync.
+
+    Epochs: they are ordered too, over all servers that an address ever led to.
+    **A client never adopts an epoch older than one it has seen**, whether an
+    address led to another server and back, old data was restored, or a replica
+    was promoted: it begins another in its place, later than both, so that all
+    clients agree in the end, those that begin without a memory included. Where
+    that comes again and again, it pauses between two for longer each time, and
+    raises BackendUnavailable meanwhile (:mod:`.epoch_memory`). The memory is
+    the client's and outlasts ``close()``; what nobody alive has seen, nobody
+    can tell. A revision of one epoch wins in no other.
     """
 
     #: Name of the driver's entry point, for messages.

@@ -28,12 +28,12 @@ _REACH_SECONDS = 40.0
 PROVOCATIONS = {
     ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
     ("memcached", "add the birth of an absent record"): "novelty",
-    ("memcached", "append the record's name to the index"): "novelty",
+    ("memcached", "put the record's name on the index"): "novelty",
     # Of a record that nobody else writes: its late writer is not refused by chance.
     ("memcached", "take versions from the counter"): "mark",
     ("memcached", "add the log slots"): "mark",
     ("memcached", "compare-and-set the records"): "remark",
-    ("memcached", "void slots of its own whose records were refused"): "contest",
+    ("memcached", "look again at records that were refused"): "contest",
     ("memcached", "void a slot that nobody used"): "unused_version",
     ("memcached", "compare-and-set a record to shut its writer out"): "unused_slot",
     ("memcached", "add the name of an epoch where there is none"): "flushed",

@@ -12,7 +12,9 @@ A driver's author writes one class per back end::
             return MySynchronizer(MyOptions(address=self.server.address))
 
 and runs it against the real engine. What a driver does not declare in its
-capabilities is skipped; what it declares and does not keep fails.
+capabilities is skipped; what it declares and does not keep fails. Two more
+methods let the suite do what only the engine's owner can: ``restart_backend``
+and ``make_swappable``, see :class:`.base.Case`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class ConformanceSuite(
     snapshots.Snapshots,
     upkeep.Collection,
     upkeep.Epochs,
+    upkeep.EpochOrder,
     upkeep.Life,
     races.Races,
 ):

@@ -39,6 +39,18 @@ class Case(unittest.TestCase):
         """Restart the engine, where a test class can; the default skips."""
         self.skipTest("this test class does not restart its engine")
 
+    def make_swappable(self) -> Callable[[], None] | None:
+        """Put an address that can be moved before this test's back end.
+
+        Called before the test's first client; from then on each client reaches
+        the back end by that address. What is returned moves it: to a second
+        back end of the same kind, empty at first, and at the next call back to
+        the first, which stood still meanwhile, and so on. A back end that is
+        restored from a backup of itself will do as well. None, the default:
+        this test class cannot, and those cases are skipped.
+        """
+        return None
+
     def client(self) -> contract.Synchronizer:
         """Return a new, open client which the test closes at its end."""
         synchronizer = self.make_synchronizer()

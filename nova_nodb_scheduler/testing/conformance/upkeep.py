@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, epoch_memory
 from nova_nodb_scheduler.testing.conformance import base
 
 
@@ -165,6 +167,126 @@ class Epochs(base.Case):
         reader.catch_up()
         self.assertEqual({written.key: written}, reader.held)
         self.assertEqual(1, reader.resyncs)
+
+
+class EpochOrder(base.Case):
+    """An epoch that was left never comes back, wherever an address leads."""
+
+    def test_an_address_that_led_elsewhere_and_back_brings_no_old_epoch_back(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        old = self.put(client, "claims", b"stale")
+        left = client.head()
+        reader = base.Reader(client)
+        swap()
+        self.put(client, "claims", b"granted")
+        between = client.head()
+        swap()
+        now = client.head()
+        self.assertNotIn(now.epoch, (left.epoch, between.epoch))
+        for cursor in (left, between):
+            self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(cursor))
+        self.assertEqual({}, client.read([old.key]))
+        self.assertEqual({}, base.everything(client))
+        written = self.put(client, "claims", b"published anew")
+        reader.catch_up()
+        self.assertEqual({written.key: written}, reader.held)
+
+    def test_a_write_is_not_the_call_that_brings_an_old_epoch_back(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        old = self.put(client, "claims", b"stale")
+        swap()
+        self.put(client, "claims", b"granted")
+        swap()
+        [late] = client.write([records.Write(old.key, old.revision, b"late")])
+        self.assertEqual(records.WriteResult(records.Verdict.LOST, None), late)
+        self.assertEqual({}, base.everything(client))
+
+    def test_a_revision_of_one_server_wins_on_no_other(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        old = self.fill(client, 5)
+        swap()
+        standing = self.fill(client, 5)
+        late = client.write([records.Write(record.key, record.revision, b"late") for record in old])
+        self.assertEqual(
+            [records.WriteResult(records.Verdict.LOST, record) for record in standing], late
+        )
+
+    def test_closing_and_opening_forgets_no_epoch(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        self.put(client, "claims", b"stale")
+        left = client.head().epoch
+        swap()
+        between = client.head().epoch
+        client.close()
+        swap()
+        client.open()
+        self.assertNotIn(client.head().epoch, (left, between))
+        self.assertEqual({}, base.everything(client))
+
+    def test_clients_that_slept_and_new_ones_agree_with_the_one_that_saw(self) -> None:
+        swap = self._swappable()
+        client, asleep = self.client(), self.client()
+        self.put(asleep, "claims", b"stale")
+        swap()
+        client.head()
+        swap()
+        written = self.put(client, "claims", b"anew")
+        new = self.client()
+        for each in (client, asleep, new):
+            self.assertEqual(client.head(), each.head())
+            self.assertEqual({written.key: written}, base.everything(each))
+
+    def test_an_address_that_leads_to_two_servers_in_turn_ends_few_epochs_and_says_so(
+        self,
+    ) -> None:
+        swap = self._swappable()
+        client = self.client()
+        began = time.monotonic()
+        epochs = [client.head().epoch]
+        refusals: list[str] = []
+
+        def look() -> bool:
+            try:
+                epochs.append(client.head().epoch)
+                return True
+            except errors.BackendUnavailable as error:
+                refusals.append(str(error))
+                return False
+
+        for _ in range(12):
+            swap()
+            look()
+        # One each, and a first turn; what comes back then is the newest. More only
+        # where the machine is so slow that a pause passes meanwhile.
+        pauses = (time.monotonic() - began) / epoch_memory.PAUSE_SECONDS
+        self.assertLessEqual(len(set(epochs)), 3 + pauses, epochs)
+        self.assertGreaterEqual(len(refusals), 5 - pauses, refusals)
+        self.assertIn("different servers", refusals[0])
+        newest = epochs[-1]
+        while look():
+            swap()
+        for call in (
+            lambda: client.read([base.key("a")]),
+            lambda: client.write([records.Write(base.key("a"), 0, b"one")]),
+            lambda: client.fetch(records.Cursor(newest, 0)),
+            lambda: base.everything(client),
+        ):
+            with self.assertRaises(errors.BackendUnavailable):
+                call()
+        # An operator's word ends it.
+        client.reset()
+        written = self.put(client, "a", b"one")
+        self.assertEqual({written.key: written}, base.everything(self.client()))
+
+    def _swappable(self) -> Callable[[], None]:
+        swap = self.make_swappable()
+        if swap is None:
+            self.skipTest("this test class has no address that can be moved")
+        return swap
 
 
 class Life(base.Case):

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection, scripts, writing
 from nova_nodb_scheduler.testing import conformance
@@ -89,6 +89,19 @@ class LateCursorSynchronizer(redis.RedisSynchronizer):
         return contract.SnapshotPages(self.head(), iter(pages))
 
 
+class _NoVersions(epoch_memory.EpochMemory):
+    def version_seen(self, name: str) -> int:
+        return 0
+
+
+class ForgettingSynchronizer(redis.RedisSynchronizer):
+    """Remembers no version, by which some accidents are noticed besides."""
+
+    def __init__(self, settings: redis.RedisOptions) -> None:
+        super().__init__(settings)
+        self._epochs.memory = _NoVersions()
+
+
 def _with_driver(base_class: type[Any], chosen: type[redis.RedisSynchronizer]) -> type[Any]:
     class Trap(base_class):  # type: ignore[misc]
         driver_class = chosen
@@ -116,14 +129,14 @@ class TestTraps(traps.TrapCase):
                 "test_a_promoted_replica_that_was_written_past_the_cursor_is_noticed",
             )
             self.assert_caught(
-                test_redis_faults.TestRestoredData,
+                _with_driver(test_redis_faults.TestRestoredData, ForgettingSynchronizer),
                 "test_a_restored_old_dump_begins_a_new_epoch",
             )
 
     def test_a_replication_id_that_is_read_at_connects_alone_is_caught(self) -> None:
         with _edited(GUARDED, "held[2] ~= replid", "false"):
             self.assert_caught(
-                test_redis_faults.TestReplication,
+                _with_driver(test_redis_faults.TestReplication, ForgettingSynchronizer),
                 "test_a_primary_demoted_and_promoted_again_on_an_open_connection_is_noticed",
             )
 

@@ -8,13 +8,15 @@ import threading
 import time
 import unittest
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.testing import conformance
+from tests.functional.synchronizer import swapping
 
 
 class AutoIncrement:
@@ -85,6 +87,32 @@ class AutoIncrementSynchronizer(memory.MemorySynchronizer):
             )
             self._table.rows[write.key] = record
             return records.WriteResult(records.Verdict.WON, record)
+
+
+class _AnyEpoch(epoch_memory.EpochMemory):
+    def admits(self, found: epoch_memory.Rank) -> bool:
+        return True
+
+
+class _NoPause(epoch_memory.EpochMemory):
+    def pause_seconds(self) -> float:
+        return 0.0
+
+
+class AdoptingSynchronizer(memory.MemorySynchronizer):
+    """Goes on in whatever epoch it finds."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._memory = _AnyEpoch()
+
+
+class RestlessSynchronizer(memory.MemorySynchronizer):
+    """Begins an epoch at each turn of an address that leads to two servers."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._memory = _NoPause()
 
 
 class CursorAfterSnapshot(memory.MemorySynchronizer):
@@ -227,23 +255,57 @@ class TestTraps(unittest.TestCase):
             result = _run(lambda hub=hub: memory.MemorySynchronizer(None, hub), name)
             self.assertTrue(result.wasSuccessful(), name)
 
-    def _assert_naive_is_caught(self, naive: type[memory.MemorySynchronizer], name: str) -> None:
-        hub = memory.MemoryHub()
-        self._assert_caught(lambda: naive(None, hub), name)
+    def test_an_epoch_that_comes_back_is_caught(self) -> None:
+        for name in (
+            "test_an_address_that_led_elsewhere_and_back_brings_no_old_epoch_back",
+            "test_a_write_is_not_the_call_that_brings_an_old_epoch_back",
+            "test_closing_and_opening_forgets_no_epoch",
+            "test_clients_that_slept_and_new_ones_agree_with_the_one_that_saw",
+        ):
+            with self.subTest(name):
+                self._assert_naive_is_caught(AdoptingSynchronizer, name, swappable=True)
 
-    def _assert_caught(self, make: Callable[[], contract.Synchronizer], name: str) -> None:
-        result = _run(make, name)
+    def test_turns_without_a_pause_are_caught(self) -> None:
+        self._assert_naive_is_caught(
+            RestlessSynchronizer,
+            "test_an_address_that_leads_to_two_servers_in_turn_ends_few_epochs_and_says_so",
+            swappable=True,
+        )
+
+    def _assert_naive_is_caught(
+        self, naive: type[memory.MemorySynchronizer], name: str, *, swappable: bool = False
+    ) -> None:
+        hub = memory.MemoryHub()
+        self._assert_caught(lambda: naive(None, hub), name, hub if swappable else None)
+
+    def _assert_caught(
+        self,
+        make: Callable[[], contract.Synchronizer],
+        name: str,
+        swapped: memory.MemoryHub | None = None,
+    ) -> None:
+        result = _run(make, name, swapped)
         self.assertEqual([], result.skipped)
         self.assertEqual([], result.errors)
         self.assertEqual(1, len(result.failures), f"{name} passes a naive driver")
 
 
-def _run(make: Callable[[], contract.Synchronizer], name: str) -> unittest.TestResult:
-    """Run one test of the suite against a driver."""
+def _run(
+    make: Callable[[], contract.Synchronizer],
+    name: str,
+    swapped: memory.MemoryHub | None = None,
+) -> unittest.TestResult:
+    """Run one test of the suite against a driver.
+
+    :param swapped: the hub that stands for two servers at one address
+    """
 
     class Trap(conformance.ConformanceSuite):
         def make_synchronizer(self) -> contract.Synchronizer:
             return make()
+
+        def make_swappable(self) -> Callable[[], None] | None:
+            return swapping.hub(swapped) if swapped else None
 
     result = unittest.TestResult()
     Trap(name).run(result)

@@ -221,6 +221,10 @@ class Connection:
         """Return the exception that tells of this server's failure."""
         return errors.BackendUnavailable(self.label, str(reason) or type(reason).__name__)
 
+    def out_of_memory(self) -> errors.BackendUnavailable:
+        """Return the exception that tells of a full server which did not say so itself."""
+        return self.unavailable("SERVER_ERROR out of memory: the server is full")
+
     def _open_pool(self) -> Any:
         if self._pool is None:
             raise self.unavailable("the client is not open")

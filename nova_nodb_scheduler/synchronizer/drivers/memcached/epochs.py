@@ -8,12 +8,15 @@ rest; what is missing later was evicted, and then nothing can be trusted.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
@@ -43,6 +46,7 @@ class Epochs:
         self._connection = connection
         self._clock = clock
         self._at = observer
+        self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
     def get(
@@ -57,7 +61,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.get([self._key, *keys])
             value = found.pop(self._key, None)
-            if guess and value == guess.encode():
+            if guess and value == guess.encode() and self.memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -71,7 +75,7 @@ class Epochs:
             keys = keys_of(guess) if guess else ()
             found = self._connection.gets([self._key, *keys])
             value, _token = found.pop(self._key, (None, None))
-            if guess and value == guess.encode():
+            if guess and value == guess.encode() and self.memory.admits(guess.rank):
                 return guess, found
             self._learn(value)
         raise self._connection.unavailable("its epoch changes all the time")
@@ -80,12 +84,14 @@ class Epochs:
         """Return the epoch in force; begins one where there is none."""
         return self.get(lambda epoch: ())[0]
 
-    def break_off(self, epoch: layout.Epoch, why: str) -> bool:
+    def break_off(self, epoch: layout.Epoch, why: str, *, turns: int = 0) -> bool:
         """Replace an epoch by a new one; False if it is no longer in force.
 
         Safe to be called by several at once: one of them replaces it.
+
+        :param turns: of the new one, see :class:`.epoch_memory.Rank`
         """
-        fresh = self._lay_down()
+        fresh = self._lay_down(epoch, turns)
         value, token = self._connection.gets([self._key]).get(self._key, (None, None))
         replaced = False
         if value == epoch.encode() and token is not None:
@@ -110,10 +116,22 @@ class Epochs:
         )
         return EpochBroken(what)
 
+    def gone_back(self, epoch: layout.Epoch, version: int, seen: int) -> EpochBroken:
+        """Break an epoch off that stands below a version that was seen; return what to raise."""
+        self.break_off(
+            epoch, f"it stood at version {version}, and {seen} was seen: old data was restored"
+        )
+        return EpochBroken(f"version {seen}")
+
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""
         for _ in range(ATTEMPTS):
-            if self.break_off(self.current(), "an operator asked for it"):
+            value = self._connection.get([self._key]).get(self._key)
+            if value is None:
+                # Nothing stands in the way of a new one.
+                self.current()
+                return
+            if self.break_off(self._decode(value), "an operator asked for it"):
                 return
         raise self._connection.unavailable("its epoch changes all the time")
 
@@ -127,9 +145,11 @@ class Epochs:
         :raises ConfigurationError: it is another cloud's
         """
         if value is not None:
-            epoch = layout.Epoch.decode(self._prefix, value)
-            self._check_cloud(epoch)
-            self._known = epoch
+            epoch = self._decode(value)
+            if self.memory.admits(epoch.rank):
+                self._known = epoch
+            else:
+                self._replace_older()
             return
         fresh = self._lay_down()
         self._at(steps.Step.EPOCH)
@@ -138,9 +158,28 @@ class Epochs:
         )
         if line == b"STORED":
             LOG.info("Began epoch %(new)s: the server held none", {"new": fresh.name})
-            self._known = fresh
         else:
             self._sweep(fresh)
+
+    def _replace_older(self) -> None:
+        """Put an epoch in the place of one that is older than one that was seen.
+
+        :raises BackendUnavailable: that was done too lately
+        """
+        # Asked for again: the answer may have been on its way while another
+        # thread learned of the next epoch.
+        value = self._connection.get([self._key]).get(self._key)
+        epoch = self._decode(value) if value is not None else None
+        if epoch is None or self.memory.admits(epoch.rank):
+            return
+        if self.memory.pause_seconds():
+            raise self._connection.unavailable(self.memory.refusal(epoch.name))
+        self.break_off(epoch, self.memory.why_replaced(epoch.name), turns=self.memory.next_turn())
+
+    def _decode(self, value: bytes) -> layout.Epoch:
+        epoch = layout.Epoch.decode(self._prefix, value)
+        self._check_cloud(epoch)
+        return epoch
 
     def _check_cloud(self, epoch: layout.Epoch) -> None:
         cloud = self._settings.cloud_name
@@ -152,12 +191,18 @@ class Epochs:
                 f"is {cloud!r}: choose another prefix, or correct cloud_name.",
             )
 
-    def _lay_down(self) -> layout.Epoch:
-        """Store all an epoch needs but its name."""
+    def _lay_down(self, old: layout.Epoch | None = None, turns: int = 0) -> layout.Epoch:
+        """Store all an epoch needs but its name.
+
+        :param old: what it is to replace
+        """
         sample = self._clock.sample()
-        # It grows, and two epochs that begin in the same second differ by chance.
-        base = (int(sample.seconds) << 31) + secrets.randbits(31)
-        epoch = layout.Epoch(self._prefix, uuid.uuid4().hex[:16], base, self._settings.cloud_name)
+        epoch = layout.Epoch(
+            self._prefix,
+            uuid.uuid4().hex[:16] + (f"-{turns}" if turns else ""),
+            self._next_base(sample, old),
+            self._settings.cloud_name,
+        )
         settled = layout.Settled(0, sample.seconds, sample.evictions)
         items = [
             (epoch.sequence_key, b"0"),
@@ -165,10 +210,26 @@ class Epochs:
             (epoch.settled_key, settled.encode()),
             *((page, b"") for page in (*epoch.index_pages, *epoch.graveyard_pages)),
         ]
-        self._connection.send_all(
-            [connection_module.store(b"add", key, value) for key, value in items]
-        )
+        try:
+            self._connection.send_all(
+                [connection_module.store(b"add", key, value) for key, value in items]
+            )
+        except errors.BackendUnavailable:
+            # In a full server, what is laid down and never named would stay for good.
+            with contextlib.suppress(errors.BackendUnavailable):
+                self._delete([key for key, _value in items])
+            raise
         return epoch
+
+    def _next_base(self, sample: clock_module.Sample, old: layout.Epoch | None) -> int:
+        """Return a base behind those of all epochs that were seen, whatever the clock says.
+
+        Two epochs that begin in the same second differ by chance.
+        """
+        newest = self.memory.newest
+        known = (newest.number if newest else 0, old.revision_base if old else 0)
+        second = max(int(sample.seconds), 1 + (max(known) >> layout.BASE_BITS))
+        return (second << layout.BASE_BITS) + secrets.randbits(layout.BASE_BITS)
 
     def _sweep(self, epoch: layout.Epoch) -> None:
         """Give back the memory of an epoch that is not in force.

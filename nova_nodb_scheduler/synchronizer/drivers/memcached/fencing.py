@@ -22,12 +22,24 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
 LOG = log.getLogger(__name__)
 
 FENCE_ATTEMPTS = 20
+#: A void must outlast every pause of the writer it shuts out, and so the log: where it
+#: is gone, the writer's ``add`` succeeds, and wins with a version that readers have
+#: passed. It is the longest that memcached takes, 30 days; a void takes about 100 bytes.
+VOID_TTL_SECONDS = 30 * 24 * 3600
 #: Versions that are being waited for; beyond it the oldest are timed anew.
 PENDING_KEPT = 10_000
 
 
 class Unproven(Exception):
     """An empty slot may have expired, or may have been evicted."""
+
+
+class VoidedLate(Unproven):
+    """A void was added where a slot may have been that expired: it must go again."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"slot {version} may have expired before it was voided")
+        self.version = version
 
 
 class RecordGone(Exception):
@@ -105,15 +117,17 @@ class Fencing:
         key = epoch.slot_key(version)
         self._at(steps.Step.VOID)
         [line] = self._connection.send_all(
-            [
-                connection_module.store(
-                    b"add", key, layout.VOID, ttl_seconds=self._settings.log_ttl_seconds
-                )
-            ]
+            [connection_module.store(b"add", key, layout.VOID, ttl_seconds=VOID_TTL_SECONDS)]
         )
         if line != b"STORED":
             # Its writer was faster, or another reader.
             return self._connection.get([key]).get(key)
+        try:
+            # Once more: this client may have stood still before the add, for so long
+            # that the slot was written, read by others, and has expired.
+            self._prove_never_written(epoch, settled, version)
+        except Unproven as error:
+            raise VoidedLate(version) from error
         self.voids += 1
         LOG.info(
             "Version %(version)s of epoch %(epoch)s was never used: voided",

@@ -82,6 +82,9 @@ class Follower:
         """
         # Before the counter: what it will prove must have been true already.
         bounds = self._clock.lower_bounds()
+        memory = self._epochs.memory
+        newest = memory.newest
+        seen = memory.version_seen(newest.name) if newest else 0
         epoch, found = self._epochs.get(
             lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.settled_key)
         )
@@ -94,6 +97,9 @@ class Follower:
             )
         except KeyError as error:
             raise self._epochs.broken(epoch, "the counter, floor or settled version") from error
+        if newest is not None and newest.name == epoch.name and heights.sequence < seen:
+            raise self._epochs.gone_back(epoch, heights.sequence, seen)
+        memory.note_version(epoch.name, heights.sequence)
         self._seen.add(
             epoch.name, layout.Settled(heights.sequence, bounds.seconds, bounds.evictions)
         )
@@ -199,7 +205,7 @@ class Follower:
         )
         walked: list[records.Record | None] = []
         for number, key in enumerate(keys, version + 1):
-            name = slots.get(key) or self.fencing.void_if_overdue(epoch, heights.settled, number)
+            name = slots.get(key) or self._void_if_overdue(epoch, heights.settled, number)
             if name is None:
                 break
             if name == layout.VOID:
@@ -219,6 +225,17 @@ class Follower:
             walked.append(item.record if item.version == number else None)
         self.fencing.forget_pending(epoch, version + len(walked))
         return walked
+
+    def _void_if_overdue(
+        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+    ) -> bytes | None:
+        try:
+            return self.fencing.void_if_overdue(epoch, settled, version)
+        except fencing.VoidedLate:
+            # Once no token of before is good, nobody can use the version, void or not.
+            self._fence_everything(epoch)
+            self._connection.send_all([b"delete %s\r\n" % epoch.slot_key(version)])
+            raise
 
     def _items(self, epoch: layout.Epoch, names: set[bytes]) -> dict[bytes, layout.Item]:
         found = self._connection.get([epoch.record_key(name) for name in names])

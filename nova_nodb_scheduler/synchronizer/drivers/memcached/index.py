@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index: names of all records, so that snapshots find them and losses show.
 
-memcached cannot list its keys. A name is appended to its index page before the
+memcached cannot list its keys. A name is put on its index page before the
 record's first write, and taken off before the record is removed, so at every
 instant a name on a page has an item. An item that is missing although its name
 stands on the page was evicted.
+
+The naive way to put a name there, ``append``, breaks that: a creator that is held
+up before it, while its record is created by another, deleted and collected, lists
+a name without an item. So the page is read first, then the item is seen to be
+there, then the page is compared and set: for the item to go in between, its name
+must have come to the page and gone. (An ``append`` also answers NOT_STORED in a
+full server, as it does of a page that was evicted.)
 """
 
 from __future__ import annotations
@@ -48,20 +55,51 @@ class Index:
             for name in wanted - layout.decode_page(found[page])
         }
 
-    def add(self, epoch: layout.Epoch, names: Collection[bytes]) -> None:
-        """Append names; twice is harmless.
+    def add(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Put names on their pages; returns those that stand there.
+
+        The others have no item any more, or their page changes all the time.
 
         :raises EpochBroken: a page was evicted
         """
+        listed: set[bytes] = set()
+        for _ in range(ATTEMPTS):
+            todo = set(names) - listed
+            if not todo:
+                break
+            listed |= self._add_once(epoch, todo)
+        return listed
+
+    def _add_once(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         by_page = self._by_page(epoch, names)
-        lines = self._connection.send_all(
-            [
-                connection_module.store(b"append", page, layout.encode_page(sorted(some)))
-                for page, some in by_page.items()
-            ]
-        )
-        if any(line != b"STORED" for line in lines):
-            raise self._epochs.broken(epoch, "a page of the index")
+        held = self._connection.gets(list(by_page))
+        self._require(epoch, by_page, held)
+        items = self._connection.get([epoch.record_key(name) for name in names])
+        alive = {
+            name
+            for name in names
+            if epoch.record_key(name) in items
+            and layout.Item.decode(items[epoch.record_key(name)]).kind is not layout.Kind.GRAVE
+        }
+        listed: set[bytes] = set()
+        added: list[set[bytes]] = []
+        commands: list[bytes] = []
+        for page, wanted in by_page.items():
+            value, token = held[page]
+            standing = layout.decode_page(value)
+            listed |= wanted & standing
+            absent = (wanted & alive) - standing
+            if absent:
+                added.append(absent)
+                longer = value + layout.encode_page(sorted(absent))
+                commands.append(connection_module.store(b"cas", page, longer, token=token))
+        if commands:
+            self._at(steps.Step.INDEX)
+            lines = self._connection.send_all(commands)
+            for absent, line in zip(added, lines, strict=True):
+                if line == b"STORED":
+                    listed |= absent
+        return listed
 
     def check_not_evicted(self, epoch: layout.Epoch, names: Collection[bytes]) -> None:
         """Tell an evicted record from one that was never there.

@@ -23,7 +23,10 @@ from collections.abc import Iterable
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
+from nova_nodb_scheduler.synchronizer import epoch_memory, record_names
+
+#: Bits of a revision's base below the second its epoch began in.
+BASE_BITS = 31
 
 INDEX_PAGES = 256
 GRAVEYARD_PAGES = 16
@@ -149,9 +152,11 @@ class Settled:
 class Epoch:
     """An epoch and the keys in it.
 
-    :param revision_base: revisions are this plus a version, and bases differ
+    :param name: chance, and behind a dash :attr:`turns` where there are any
+    :param revision_base: revisions are this plus a version, and bases grow
         from epoch to epoch, so that a writer that slept through a change of
-        epoch does not find the revision it remembers on another state
+        epoch does not find the revision it remembers on another state, and
+        epochs have an order. The upper bits are the server's seconds.
     :param cloud: whose it is, see the option ``cloud_name``
     """
 
@@ -159,6 +164,11 @@ class Epoch:
     name: str
     revision_base: int
     cloud: str = ""
+
+    @property
+    def rank(self) -> epoch_memory.Rank:
+        turns = self.name.partition("-")[2]
+        return epoch_memory.Rank(self.revision_base, self.name, int(turns or 0))
 
     def encode(self) -> bytes:
         return b"%s %d %s" % (self.name.encode(), self.revision_base, self.cloud.encode())

@@ -8,13 +8,18 @@ a reader that cannot wait any longer changes the token (``following``), and the
 slow writer's compare-and-set fails; it reads again and takes a new version.
 
 A creation has no token to fence, so a birth is laid down first.
+
+A writer that is refused leaves its log slot as it is. The naive way, to void it so
+that no reader waits for it, erases the slot under a reader that has fenced the
+record to that very version: another reader, further behind, then meets the record's
+change nowhere. The writer settles its version as readers do instead, by a fence.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -41,6 +46,8 @@ class _Call:
     results: dict[int, records.WriteResult] = attrs.field(factory=dict)
     #: Names that this call put on the index, by epoch.
     indexed: set[tuple[str, bytes]] = attrs.field(factory=set)
+    #: Versions taken for records that refused them, the last of each, by epoch and name.
+    refused: dict[tuple[str, bytes], int] = attrs.field(factory=dict)
 
     @property
     def may_have_written(self) -> bool:
@@ -124,6 +131,7 @@ class Writer:
         missing: list[int] = []
         births: list[int] = []
         graves: list[int] = []
+        fences: dict[bytes, tuple[bytes, bytes]] = {}
         for number in todo:
             name, write = names[number], call.writes[number]
             held = found.get(epoch.record_key(name))
@@ -133,6 +141,9 @@ class Writer:
                 missing.append(number)
             elif not write.wins(record):
                 call.results[number] = records.WriteResult(records.Verdict.LOST, record)
+                assert held is not None
+                if item.version < call.refused.get((epoch.name, name), 0):
+                    fences[name] = held
             elif item.kind is layout.Kind.GRAVE:
                 graves.append(number)
             elif item.kind is layout.Kind.BIRTH and (epoch.name, name) not in call.indexed:
@@ -140,6 +151,8 @@ class Writer:
             else:
                 assert held is not None
                 ready.append(_Ready(number, write, name, held[1]))
+        if fences:
+            self._fence_own(call, epoch, fences)
         if missing:
             births += self._conceive(call, epoch, missing, names)
         if graves:
@@ -178,11 +191,7 @@ class Writer:
         return created
 
     def _enter_in_index(self, call: _Call, epoch: layout.Epoch, names: set[bytes]) -> None:
-        self._at(steps.Step.INDEX)
-        absent = self._index.absent(epoch, names)
-        if absent:
-            self._index.add(epoch, absent)
-        call.indexed.update((epoch.name, name) for name in names)
+        call.indexed.update((epoch.name, name) for name in self._index.add(epoch, names))
 
     def _commit(self, call: _Call, epoch: layout.Epoch, ready: Sequence[_Ready]) -> None:
         began = time.monotonic()
@@ -194,6 +203,7 @@ class Writer:
         last = self._connection.increment(epoch.sequence_key, len(ready))
         if last is None:
             raise self._epochs.broken(epoch, "the counter of versions")
+        self._epochs.memory.note_version(epoch.name, last)
         first = last - len(ready) + 1
         placed = self._take_slots(epoch, dict(enumerate(ready, first)))
         self._set_records(call, epoch, placed)
@@ -211,8 +221,16 @@ class Writer:
                 for name in names
             ]
         )
-        if any(line != b"STORED" for line in lines):
-            raise self._epochs.broken(epoch, "a page of the graveyard")
+        pages = {
+            epoch.graveyard_key(name)
+            for name, line in zip(names, lines, strict=True)
+            if line != b"STORED"
+        }
+        if pages:
+            # A full server answers so, too: it found no memory for a longer page.
+            if len(self._connection.get(list(pages))) < len(pages):
+                raise self._epochs.broken(epoch, "a page of the graveyard")
+            raise self._connection.out_of_memory()
 
     def _take_slots(self, epoch: layout.Epoch, wanted: dict[int, _Ready]) -> dict[int, _Ready]:
         """Add the log slots; those that a reader has voided must take new versions."""
@@ -248,7 +266,7 @@ class Writer:
                 for version, each in placed.items()
             ]
         )
-        given_up: list[int] = []
+        refused: dict[bytes, int] = {}
         refusal = b""
         for place, (version, each) in enumerate(placed.items()):
             if place >= len(replies.lines):
@@ -260,34 +278,54 @@ class Writer:
                     records.Verdict.WON, items[version].record
                 )
                 continue
-            given_up.append(version)
+            refused[each.name] = version
             if b"ERROR" in line:
                 refusal = line
-        self.repeats += len(given_up)
-        with contextlib.suppress(errors.BackendUnavailable):
-            self._void(epoch, given_up)
+        if refused:
+            self.repeats += len(refused)
+            self._at(steps.Step.GIVE_UP)
+            call.refused.update({(epoch.name, name): each for name, each in refused.items()})
         if refusal:
+            with contextlib.suppress(errors.BackendUnavailable):
+                self._fence_refused(call, epoch, refused)
             raise self._connection.unavailable(refusal.decode(errors="replace"))
 
-    def _void(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
-        """Give up versions of our own, so that readers need not wait for them.
+    def _fence_refused(
+        self, call: _Call, epoch: layout.Epoch, refused: Mapping[bytes, int]
+    ) -> None:
+        """Settle what a full server refused: nobody writes it in this call any more."""
+        held = self._connection.gets([epoch.record_key(name) for name in refused])
+        self._fence_own(
+            call,
+            epoch,
+            {
+                name: held[epoch.record_key(name)]
+                for name in refused
+                if epoch.record_key(name) in held
+            },
+        )
 
-        The compare-and-set was refused, so nobody else can use them either.
-        Failing in this costs the readers their wait and nothing more.
+    def _fence_own(
+        self, call: _Call, epoch: layout.Epoch, held: Mapping[bytes, tuple[bytes, bytes]]
+    ) -> None:
+        """Raise records to versions of our own that they refused, as a slow reader would.
+
+        Who fails in this costs the readers their wait and nothing more; a record
+        that changes meanwhile has a later version, nearly always.
+
+        :param held: items and cas tokens, by name
         """
-        if versions:
-            self._at(steps.Step.GIVE_UP)
-            self._connection.send(
-                [
-                    connection_module.store(
-                        b"set",
-                        epoch.slot_key(version),
-                        layout.VOID,
-                        ttl_seconds=self._settings.log_ttl_seconds,
-                    )
-                    for version in versions
-                ]
-            )
+        commands = []
+        for name, (value, token) in held.items():
+            item = layout.Item.decode(value)
+            version = call.refused[epoch.name, name]
+            if item.version < version and item.kind is not layout.Kind.GRAVE:
+                fenced = attrs.evolve(item, version=version).encode()
+                commands.append(
+                    connection_module.store(b"cas", epoch.record_key(name), fenced, token=token)
+                )
+        with contextlib.suppress(errors.BackendUnavailable):
+            self._connection.send(commands)
 
 
 def _item(epoch: layout.Epoch, version: int, each: _Ready, now_seconds: float) -> layout.Item:

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import admission, contract, epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
 
 GROUP = "nodb_memory"
@@ -74,6 +74,7 @@ class MemorySynchronizer(contract.Synchronizer):
         self._options = options or MemoryOptions()
         self._hub = shared_hub
         self._open = False
+        self._memory = epoch_memory.EpochMemory()
         #: Faults of this client alone; ``hub.faults`` are everybody's.
         self.faults = faults.Faults(self._wake)
 
@@ -178,8 +179,9 @@ class MemorySynchronizer(contract.Synchronizer):
         return self.hub.statistics()
 
     def reset(self) -> None:
-        self._enter("write")
-        self.hub.begin_epoch()
+        self._suffer("write")
+        newest = self._memory.newest
+        self.hub.begin_epoch(newest.number if newest else 0)
 
     @property
     def _down(self) -> bool:
@@ -215,6 +217,14 @@ class MemorySynchronizer(contract.Synchronizer):
         self.hub.wake()
 
     def _enter(self, operation: str) -> faults.Fault | None:
+        """Suffer an ordered fault; then meet no epoch older than one that was seen."""
+        fault = self._suffer(operation)
+        refused = self.hub.admit(self._memory)
+        if refused:
+            raise self._unavailable(refused)
+        return fault
+
+    def _suffer(self, operation: str) -> faults.Fault | None:
         """Suffer an ordered fault, this client's before everybody's."""
         if not self._open:
             raise self._unavailable("the client is not open")

@@ -10,10 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 import attrs
+from oslo_log import log
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, cursors
+from nova_nodb_scheduler.synchronizer import contract, cursors, epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
+
+LOG = log.getLogger(__name__)
 
 #: Tombstones that one collection drops at most.
 COLLECTION_LIMIT = 10_000
@@ -23,7 +26,7 @@ COLLECTION_LIMIT = 10_000
 class Backup:
     """Everything a hub held at some time; opaque to its callers."""
 
-    epoch: str
+    rank: epoch_memory.Rank
     version: int
     floor: int
     least_revision: int
@@ -64,6 +67,7 @@ class MemoryHub:
         self._changed = threading.Condition(threading.RLock())
         self._late: list[records.Write] = []
         self._least_revision = 0
+        self._rank = epoch_memory.Rank(0, "")
         self._held: dict[records.RecordKey, records.Record] = {}
         #: Tombstones in the order of their deletion.
         self._deleted_at_seconds: dict[records.RecordKey, float] = {}
@@ -89,7 +93,7 @@ class MemoryHub:
 
     def head(self) -> records.Cursor:
         with self._changed:
-            return records.Cursor(self._epoch, self._version)
+            return records.Cursor(self._rank.name, self._version)
 
     def now_seconds(self) -> float:
         return self._clock()
@@ -101,7 +105,7 @@ class MemoryHub:
     def keys(self, namespaces: Collection[str] | None) -> tuple[str, list[records.RecordKey]]:
         """Return the epoch, and the keys of all live records in some order."""
         with self._changed:
-            return self._epoch, [
+            return self._rank.name, [
                 key
                 for key, record in self._held.items()
                 if not record.deleted and (namespaces is None or key.namespace in namespaces)
@@ -110,14 +114,14 @@ class MemoryHub:
     def live(self, epoch: str, keys: Collection[records.RecordKey]) -> list[records.Record] | None:
         """Return those of the keys that are live; None in another epoch."""
         with self._changed:
-            if epoch != self._epoch:
+            if epoch != self._rank.name:
                 return None
             return [record for record in self.read(keys).values() if not record.deleted]
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         with self._changed:
             refused = cursors.refuse(
-                cursor, epoch=self._epoch, head=self._version, floor=self._floor
+                cursor, epoch=self._rank.name, head=self._version, floor=self._floor
             )
             if refused:
                 return refused
@@ -128,11 +132,11 @@ class MemoryHub:
                 if record is not None and record.version == version + 1:
                     if len(found) == limit:
                         return records.Changes(
-                            tuple(found), records.Cursor(self._epoch, version), more=True
+                            tuple(found), records.Cursor(self._rank.name, version), more=True
                         )
                     found.append(record)
                 version += 1
-            return records.Changes(tuple(found), records.Cursor(self._epoch, version))
+            return records.Changes(tuple(found), records.Cursor(self._rank.name, version))
 
     def wait(
         self,
@@ -202,22 +206,45 @@ class MemoryHub:
                 "history": len(self._log),
                 "floor": self._floor,
                 "version": self._version,
-                "epoch": self._epoch,
+                "epoch": self._rank.name,
             }
+
+    def admit(self, memory: epoch_memory.EpochMemory) -> str:
+        """Let a client that remembers epochs in; one older than those is replaced.
+
+        :returns: why it cannot be let in; empty if it is
+        """
+        with self._changed:
+            if memory.admits(self._rank):
+                return ""
+            if memory.pause_seconds():
+                return memory.refusal(self._rank.name)
+            LOG.warning(
+                "Beginning another epoch in a memory hub: %(why)s",
+                {"why": memory.why_replaced(self._rank.name)},
+            )
+            assert memory.newest is not None
+            self._clear(memory.newest.number, memory.next_turn())
+            self._changed.notify_all()
+            memory.admits(self._rank)
+            return ""
 
     # --- what tests and operators do to it ----------------------------------
 
-    def begin_epoch(self) -> None:
-        """Drop everything, as a flushed cache does."""
+    def begin_epoch(self, above: int = 0) -> None:
+        """Drop everything, as a flushed cache does.
+
+        :param above: number of an epoch; the new one comes after that as well
+        """
         with self._changed:
-            self._clear()
+            self._clear(above)
             self._changed.notify_all()
 
     def backup(self) -> Backup:
         """Return a copy of everything."""
         with self._changed:
             return Backup(
-                self._epoch,
+                self._rank,
                 self._version,
                 self._floor,
                 self._least_revision,
@@ -229,7 +256,7 @@ class MemoryHub:
     def restore(self, backup: Backup) -> None:
         """Put a backup back, epoch and all, as a careless operator does."""
         with self._changed:
-            self._epoch = backup.epoch
+            self._rank = backup.rank
             self._version = backup.version
             self._floor = backup.floor
             self._least_revision = backup.least_revision
@@ -251,14 +278,16 @@ class MemoryHub:
 
     # --- under the lock -----------------------------------------------------
 
-    def _clear(self) -> None:
-        self._epoch = self._epoch_maker()
+    def _clear(self, above: int = 0, turns: int = 0) -> None:
+        is_first = not self._rank.name
+        number = max(time.time_ns(), self._rank.number + 1, above + 1)
+        self._rank = epoch_memory.Rank(number, self._epoch_maker(), turns)
         self._version = 0
         self._floor = 0
-        # Revisions go on over epochs: a writer that slept through the change
-        # must not find the number it remembers on another state.
-        for record in self._held.values():
-            self._least_revision = max(self._least_revision, record.revision)
+        # A writer that slept through the change must not find the revision it
+        # remembers on another state. A hub's first epoch counts from 1, which
+        # is easier to read.
+        self._least_revision = 0 if is_first else number
         self._held = {}
         self._deleted_at_seconds = {}
         self._log = []

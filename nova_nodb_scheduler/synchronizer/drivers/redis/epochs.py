@@ -16,6 +16,7 @@ from typing import Any
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts, steps
 
@@ -39,23 +40,42 @@ class Epochs:
         self._connection = connection
         self._keys = keys
         self._observer = observer
+        self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
     def forget(self) -> None:
-        """Ask the server again at the next call."""
+        """Ask the server again at the next call; what was seen is not forgotten."""
         self._known = None
 
     def current(self) -> layout.Epoch:
         """Return the epoch last known to be in force; scripts prove it."""
-        return self._known or self.renew()
+        known = self._known
+        if known is not None and known.name == self._newest_name():
+            return known
+        return self.renew()
 
     def renew(self, why_anew: str = "") -> layout.Epoch:
         """Ask the server which epoch is in force; it begins one where it must.
 
         :param why_anew: begin one in any case, for this reason
         :raises ConfigurationError: the keys are another cloud's or release's
+        :raises BackendUnavailable: it holds an epoch that is older than one
+            that was seen, and the like was replaced too lately
         """
+        for _ in range(ATTEMPTS):
+            epoch = self._ask(why_anew)
+            if epoch is not None:
+                self._known = epoch
+                return epoch
+            # While the answer was on its way another thread learned of a later one.
+            why_anew = ""
+        raise self.restless()
+
+    def _ask(self, why_anew: str) -> layout.Epoch | None:
+        """Ask once; None where the answer is older than what is known by now."""
         self._observer(steps.Step.EPOCH)
+        newest = self._newest_name()
+        turns = "" if self.memory.pause_seconds() else self.memory.next_turn()
         try:
             answer = self._connection.run(
                 scripts.EPOCH,
@@ -64,11 +84,31 @@ class Epochs:
                 self._settings.cloud_name,
                 secrets.token_hex(8),
                 why_anew,
+                newest,
+                turns,
+                self.memory.version_seen(newest),
             )
         except connection_module.ReplyLost as error:
             # Had it begun one, the next to ask finds it.
             raise self._connection.unavailable(error) from error
         verdict, value = answer[0], answer[1].decode(errors="replace")
+        self._refuse(verdict, value)
+        epoch = layout.Epoch.parse(value)
+        if epoch is None:
+            raise self._connection.unavailable(
+                f"its epoch is called {value!r}: somebody else writes the keys of prefix "
+                f"{self._settings.key_prefix!r}"
+            )
+        if verdict == b"NEW":
+            self._tell(value, answer[2], *(each.decode(errors="replace") for each in answer[3:]))
+        return epoch if self.memory.admits(epoch.rank(answer[2])) else None
+
+    def _newest_name(self) -> str:
+        newest = self.memory.newest
+        return newest.name if newest else ""
+
+    def _refuse(self, verdict: bytes, value: str) -> None:
+        """Raise where the answer is a refusal."""
         if verdict == b"FORMAT":
             raise options.refusal(
                 "key_prefix",
@@ -83,27 +123,19 @@ class Epochs:
                 f"its keys belong to the cloud {value!r}, and [{options.GROUP}] cloud_name is "
                 f"{self._settings.cloud_name!r}: choose another prefix, or correct cloud_name.",
             )
-        if verdict == b"NEW":
-            # A first start is no news; a loss in mid-run is.
-            LOG.log(
-                logging.WARNING
-                if self._known or answer[2] != b"the server held none"
-                else logging.INFO,
-                "Began epoch %(new)s on %(server)s: %(why)s. Host states are published anew",
-                {
-                    "new": value,
-                    "server": self._connection.label,
-                    "why": answer[2].decode(errors="replace"),
-                },
-            )
-        epoch = layout.Epoch.parse(value)
-        if epoch is None:
-            raise self._connection.unavailable(
-                f"its epoch is called {value!r}: somebody else writes the keys of prefix "
-                f"{self._settings.key_prefix!r}"
-            )
-        self._known = epoch
-        return epoch
+        if verdict == b"OLD":
+            raise self._connection.unavailable(self.memory.refusal(value))
+
+    def _tell(self, name: str, turns: int, why: str, replaced: str) -> None:
+        """Say that an epoch was begun: a first start is no news, a loss in mid-run is."""
+        if turns:
+            why = self.memory.why_replaced(replaced)
+        first = self._known is None and why == "the server held none"
+        LOG.log(
+            logging.INFO if first else logging.WARNING,
+            "Began epoch %(new)s on %(server)s: %(why)s. Host states are published anew",
+            {"new": name, "server": self._connection.label, "why": why},
+        )
 
     def read(self, script: scripts.Script, *arguments: Any) -> tuple[layout.Epoch, list[Any]]:
         """Run a script that changes nothing, in the epoch in force."""
@@ -114,6 +146,22 @@ class Epochs:
                 return epoch, answer
             self.renew()
         raise self.restless()
+
+    def version_seen(self) -> tuple[str, int]:
+        """Return the newest epoch and the highest version seen in it; ask before a read."""
+        name = self._newest_name()
+        return name, self.memory.version_seen(name)
+
+    def has_gone_back(self, epoch: layout.Epoch, version: int, seen: tuple[str, int]) -> bool:
+        """Note the head of an epoch; where it is below what was seen, begin another.
+
+        :param seen: as :meth:`version_seen` said before the head was asked for
+        """
+        if seen[0] == epoch.name and version < seen[1]:
+            self.renew()
+            return True
+        self.memory.note_version(epoch.name, version)
+        return False
 
     def restless(self) -> errors.BackendUnavailable:
         """Return what to raise where epochs come and go."""

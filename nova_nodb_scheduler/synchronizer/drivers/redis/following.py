@@ -45,8 +45,12 @@ class Follower:
 
     def head(self) -> records.Cursor:
         """See the contract."""
-        epoch, answer = self._epochs.read(scripts.HEAD)
-        return records.Cursor(epoch.name, answer[1])
+        for _ in range(epochs_module.ATTEMPTS):
+            seen = self._epochs.version_seen()
+            epoch, answer = self._epochs.read(scripts.HEAD)
+            if not self._epochs.has_gone_back(epoch, answer[1], seen):
+                return records.Cursor(epoch.name, answer[1])
+        raise self._epochs.restless()
 
     def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
         """See the contract."""
@@ -64,15 +68,21 @@ class Follower:
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract."""
         reason = records.ResyncReason
+        seen = self._epochs.version_seen()
         epoch, answer = self._epochs.read(
             scripts.FETCH, cursor.version, min(limit, _FETCH_LIMIT), BYTES_PER_REPLY
         )
         if epoch.name != cursor.epoch:
             return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {epoch.name}")
         if answer[0] == b"BEHIND":
+            if self._epochs.has_gone_back(epoch, answer[1], seen):
+                return records.ResyncNeeded(
+                    reason.EPOCH_CHANGED, f"epoch {epoch.name} went back to version {answer[1]}"
+                )
             return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {answer[1]}")
         if answer[0] == b"TRUNCATED":
             return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {answer[1]}")
+        self._epochs.memory.note_version(epoch.name, answer[1])
         return records.Changes(
             tuple(_records(epoch, answer[3:])),
             records.Cursor(epoch.name, answer[1]),

@@ -3,7 +3,8 @@
 
 All keys carry the prefix as a hash tag, so that they stand in one slot:
 
-``{prefix}:meta``     hash: format, cloud, epoch, replid, run_id, seq, floor, count
+``{prefix}:meta``     hash: format, cloud, epoch, replid, run_id, seq, floor, count,
+                      turns
 ``{prefix}:records``  hash: name -> payload of live records
 ``{prefix}:order``    sorted set: name -> version of its last write; the feed
 ``{prefix}:graves``   sorted set: name of a tombstone -> time of death, ms
@@ -21,7 +22,7 @@ import re
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
+from nova_nodb_scheduler.synchronizer import epoch_memory, record_names
 
 #: Of the keys and their values; another one is refused, never read.
 FORMAT = "1"
@@ -56,6 +57,13 @@ class Epoch:
         # Epochs that begin in the same millisecond, on two servers, differ by chance.
         base = (began << 21) + (chance & ((1 << 20) - 1))
         return cls(name, began, base)
+
+    def rank(self, turns: int) -> epoch_memory.Rank:
+        """Return its place among epochs.
+
+        :param turns: as the server keeps them beside its name
+        """
+        return epoch_memory.Rank(self.began, self.name, turns)
 
     def version_of(self, revision: int) -> int:
         """Return the version a revision stands for; -1 where it is of another epoch."""

@@ -91,8 +91,11 @@ return {'OK'}
 """,
 )
 
-#: ARGV: format, cloud, 16 hex digits of chance, why to begin anew or empty.
-#: -> OK epoch seq floor | NEW epoch why | FORMAT held | CLOUD held
+#: ARGV: format, cloud, 16 hex digits of chance, why to begin anew or empty, the
+#: newest epoch that the caller has seen or empty, turns of one that replaces an older
+#: one (see epoch_memory) or empty where none may be replaced yet, the highest version
+#: seen in that newest epoch.
+#: -> OK epoch turns | NEW epoch turns why replaced | OLD epoch | FORMAT held | CLOUD held
 EPOCH = Script.of(
     _KEYS,
     _PRIMARY,
@@ -100,14 +103,15 @@ EPOCH = Script.of(
     """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local held = redis.call(
-  'HMGET', meta, 'format', 'cloud', 'epoch', 'replid', 'run_id', 'seq', 'floor', 'count')
+  'HMGET', meta, 'format', 'cloud', 'epoch', 'replid', 'run_id', 'count', 'turns', 'seq')
 if held[1] and held[1] ~= ARGV[1] then return {'FORMAT', held[1]} end
 if held[2] and held[2] ~= ARGV[2] then return {'CLOUD', held[2]} end
-local why = ARGV[4]
+local function began_of(name) return tonumber(string.match(name or '', '^(%d+)-')) or 0 end
+local why, turns, seen = ARGV[4], 0, began_of(ARGV[5])
 if why == '' then
   if not held[3] then
     why = 'the server held none'
-  elseif not is_whole(held[8]) then
+  elseif not is_whole(held[6]) then
     why = 'records are missing: keys were deleted or evicted'
   elseif held[4] ~= replid then
     -- The id changes, too, when a first replica comes and when the last one is
@@ -124,18 +128,31 @@ if why == '' then
     end
   end
 end
-if why == '' then return {'OK', held[3], held[6], held[7]} end
+if why == '' then
+  -- Names are in the order in which epochs began, and so is chance where two began at once.
+  local began = began_of(held[3])
+  if held[3] == ARGV[5] and (tonumber(held[8]) or 0) < tonumber(ARGV[7]) then
+    why = 'it is behind a version that was seen: old data was restored'
+  elseif began > seen or (began == seen and held[3] >= ARGV[5]) then
+    return {'OK', held[3], tonumber(held[7]) or 0}
+  elseif ARGV[6] == '' then
+    return {'OLD', held[3]}
+  else
+    why, turns = 'it is older than one that was seen', tonumber(ARGV[6])
+  end
+end
 redis.call('UNLINK', meta, rows, order, graves, wake)
 local time = redis.call('TIME')
 local began = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if held[3] then
-  began = math.max(began, 1 + (tonumber(string.match(held[3], '^(%d+)-')) or 0))
-end
+-- Where the clock is behind, by a minute more: revisions are made of the time an epoch
+-- began and its versions, and must not meet those of the epoch before.
+local last = math.max(seen, began_of(held[3]))
+if began <= last then began = last + 60000 end
 local name = string.format('%.0f-%s', began, ARGV[3])
 redis.call('HSET', meta, 'format', ARGV[1], 'cloud', ARGV[2], 'epoch', name, 'replid', replid,
-  'run_id', run_id, 'seq', 0, 'floor', 0, 'count', 0)
+  'run_id', run_id, 'seq', 0, 'floor', 0, 'count', 0, 'turns', turns)
 redis.call('XADD', wake, 'MAXLEN', '=', 1, string.format('%.0f-0', began), 'v', 0)
-return {'NEW', name, why}
+return {'NEW', name, turns, why, held[3] or ''}
 """,
 )
 

@@ -80,6 +80,8 @@ class Writer:
                 on_sent=lambda: self._observer(steps.Step.REPLY),
             )
             if answer[0] == b"OK":
+                won = [found for found in answer[1:] if isinstance(found, int)]
+                self._epochs.memory.note_version(epoch.name, max(won, default=0))
                 return [
                     _result(epoch, each, found)
                     for each, found in zip(batch, answer[1:], strict=True)
