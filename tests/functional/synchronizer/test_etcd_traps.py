@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import attrs
+
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     epochs,
     following,
@@ -72,9 +74,7 @@ class TestTraps(traps.TrapCase):
     def test_a_store_that_is_not_known_by_its_cluster_is_caught(self) -> None:
         def decode(held: layout.KeyValue) -> layout.Epoch:
             epoch = whole(held)
-            return layout.Epoch(
-                epoch.name, _AnyCluster(epoch.cluster), epoch.base, epoch.cloud, epoch.revision
-            )
+            return attrs.evolve(epoch, cluster=_AnyCluster(epoch.cluster))
 
         whole = layout.Epoch.decode
         with mock.patch.object(layout.Epoch, "decode", decode):

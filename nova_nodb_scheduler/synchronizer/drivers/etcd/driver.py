@@ -104,6 +104,7 @@ class EtcdSynchronizer(contract.Synchronizer):
             epochs.check_cloud(
                 self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
             )
+            self._epochs.require_one_life()
         except BaseException:
             self._connection.close()
             raise
