@@ -18,9 +18,9 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, leases
 from nova_nodb_scheduler.synchronizer.drivers import etcd
-from nova_nodb_scheduler.synchronizer.drivers.etcd import following, history, streaming
+from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, following, history, streaming
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import etcd_case, step_case
@@ -263,6 +263,36 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         client.head()
         resumer.join()
         self.assertGreaterEqual(client.now_seconds(), before + 3.0)
+
+    def test_a_server_that_stops_telling_its_time_ends_no_lease(self) -> None:
+        """The client's own clock, which may be hours before the others', is asked for nothing."""
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        client = self.through(switch.address)
+        waiting = leases.LeaseKeeper(client, "duty", "two", ttl_seconds=1.0)
+        holding = leases.LeaseKeeper(self.client(), "duty", "one", ttl_seconds=60.0)
+        self.assertIsInstance(holding.acquire(), leases.Lease)
+        switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
+        # Nor what was known of the server's before, for ever.
+        time.sleep(clock.CACHE_SECONDS * 1.1)
+        with mock.patch.object(time, "time", return_value=time.time() + 1e6):
+            for _ in range(2):
+                for call in (client.now_seconds, waiting.acquire, waiting.holder):
+                    with self.assertRaises(errors.BackendUnavailable) as caught:
+                        call()
+                    self.assertIn("Date", str(caught.exception))
+        # What needs no time goes on.
+        [result] = client.write([self.update])
+        self.assertIs(Verdict.WON, result.verdict)
+        self.assertEqual(6, client.statistics()["times_not_told"])
+        switch.heal()
+        self.assertIsInstance(waiting.acquire(), leases.NotHeld)
+
+    def test_a_server_that_never_tells_its_time_is_refused_with_the_remedy(self) -> None:
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
+        with self.assertRaises(errors.ConfigurationError) as caught:
+            self.through(switch.address)
+        self.assertIn("Date", str(caught.exception))
 
     def test_a_dead_server_is_unavailable_and_comes_back(self) -> None:
         client = self.client()

@@ -52,6 +52,12 @@ _REMEDIES = {
 }
 
 
+def label_of(settings: options_module.EtcdOptions) -> str:
+    """Return what messages call an etcd, without credentials."""
+    endpoints = map(options_module.Endpoint.parse, settings.endpoints)
+    return f"etcd at {', '.join(map(str, endpoints))}"
+
+
 class Connection:
     """Requests to one etcd cluster; any thread may call.
 
@@ -67,7 +73,7 @@ class Connection:
         self._settings = settings
         self._note = note
         self.endpoints = tuple(options_module.Endpoint.parse(url) for url in settings.endpoints)
-        self.label = f"etcd at {', '.join(map(str, self.endpoints))}"
+        self.label = label_of(settings)
         self._lock = threading.Lock()
         self._sessions: tuple[session_module.Session, ...] = ()
         self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
