@@ -744,9 +744,7 @@ class TestOtherStores(etcd_case.EtcdCase):
                         verdicts = {result.verdict for result in outcome}
                         late_won = [r for r in outcome if r.won and r.epoch == head.epoch]
                         self.assertEqual([], late_won, verdicts)
-                    self.assert_resync(
-                        records.ResyncReason.EPOCH_CHANGED, client.fetch(cursor)
-                    )
+                    self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(cursor))
                     self.assert_resync(records.ResyncReason.EPOCH_CHANGED, beside.fetch(head))
                     self.assertEqual({}, client.read([kept.key]))
                     again = self.put(client, f"kept-{name}-{passes}", b"again")

@@ -340,9 +340,7 @@ class WayBackTest(PluginTestCase):
 
     def test_unstack_leaves_stock_options(self) -> None:
         for synchronizer in ("sqlalchemy", "memcached", "redis", "etcd"):
-            self.stack(
-                NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3"
-            )
+            self.stack(NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3")
             result = self.run_phases("unstack", NODB_SYNCHRONIZER=synchronizer)
             self.assertEqual(0, result.returncode, result.stderr)
             self.assert_options_are_the_original_ones()
@@ -366,9 +364,7 @@ class OptionsTest(PluginTestCase):
     def test_the_plugin_knows_every_option_that_is_written(self) -> None:
         known = {(group, option.dest) for group, options in opts.list_opts() for option in options}
         for synchronizer in ("sqlalchemy", "memcached", "redis", "etcd"):
-            self.stack(
-                NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3"
-            )
+            self.stack(NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3")
             for path, text in self.original.items():
                 before = self.work / "before.conf"
                 before.write_text(text)
