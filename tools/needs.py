@@ -219,7 +219,9 @@ def _installed() -> tuple[Mapping[str, set[str]], frozenset[str]]:
             base.add(name)
     resolved = {
         name: {
-            real for each in needed for real in ({each} & depends.keys()) or providers.get(each, ())
+            real
+            for each in needed
+            for real in ({each} & depends.keys()) or providers.get(each, set())
         }
         for name, needed in depends.items()
     }

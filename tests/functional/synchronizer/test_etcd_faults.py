@@ -274,7 +274,7 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
         # Nor what was known of the server's before, for ever.
         time.sleep(clock.CACHE_SECONDS * 1.1)
-        with mock.patch.object(time, "time", return_value=time.time() + 1e6):
+        with mock.patch.object(time, "time", autospec=True, return_value=time.time() + 1e6):
             for _ in range(2):
                 for call in (client.now_seconds, waiting.acquire, waiting.holder):
                     with self.assertRaises(errors.BackendUnavailable) as caught:

@@ -12,6 +12,7 @@ import attrs
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     epochs,
     following,
+    history,
     layout,
     streaming,
     transactions,
@@ -81,6 +82,14 @@ class TestTraps(traps.TrapCase):
             self.assert_caught(
                 test_etcd_faults.TestOtherStores,
                 "test_a_restored_backup_is_a_new_epoch_and_gives_nothing_of_it",
+            )
+
+    def test_a_history_that_is_not_compared_is_caught(self) -> None:
+        with mock.patch.object(history.Witness, "is_contradicted", autospec=True) as told:
+            told.return_value = False
+            self.assert_caught(
+                test_etcd_faults.TestOtherStores,
+                "test_a_backup_restored_with_the_token_of_its_cluster_is_a_new_epoch",
             )
 
 

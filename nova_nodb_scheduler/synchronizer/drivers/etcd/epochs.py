@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 from oslo_log import log
@@ -90,8 +90,8 @@ class Epochs:
         """Read what is one for all; begins an epoch where there is none in force."""
         keys = self._keys
         for _ in range(ATTEMPTS):
-            reply, contradicted = self._look()
-            found = {held["key"]: held for held in transactions.held(reply, 0)}
+            reply, kvs, contradicted = self._look()
+            found = {held["key"]: held for held in kvs}
             held, head, floor = (
                 found.get(layout.encode(key))
                 for key in (keys.epoch_key, keys.head_key, keys.floor_key)
@@ -119,7 +119,7 @@ class Epochs:
             self._replace(epoch, cluster, cause or _KEYS_ARE_MISSING)
         raise self.restless()
 
-    def _look(self) -> tuple[connection_module.Reply, bool]:
+    def _look(self) -> tuple[connection_module.Reply, Sequence[layout.KeyValue], bool]:
         """Read what is one for all; and whether it contradicts what was seen before."""
         look = transactions.get_range(self._keys.meta, layout.past(self._keys.meta))
         witness, contradicted = self.history.witness, False
@@ -127,11 +127,16 @@ class Epochs:
             looks = [look, witness.operation(self._keys)]
             try:
                 reply = self._connection.call("/kv/txn", transactions.transaction([], looks))
-                return reply, witness.is_contradicted(transactions.first(reply, 1))
             except failures.Failure as failure:
                 self.doubt(witness, failure)
                 contradicted = failure.kind is failures.Kind.AHEAD
-        return self._connection.call("/kv/txn", transactions.transaction([], [look])), contradicted
+            else:
+                contradicted = transactions.revision(reply) < witness.seen_at
+                if not contradicted:
+                    held = transactions.first(reply, 1)
+                    return reply, transactions.held(reply, 0), witness.is_contradicted(held)
+        reply = self._connection.call("/kv/range", look["request_range"])
+        return reply, reply.get("kvs", ()), contradicted
 
     def doubt(self, witness: history.Witness, failure: failures.Failure) -> None:
         """Take in that a transaction with a witness was refused for the sake of its revision.
