@@ -37,7 +37,7 @@ if is_nova_nodb_scheduler_enabled; then
                 ;;
         esac
     elif [[ "$1" == "unstack" || "$1" == "clean" ]]; then
-        # The database goes with DevStack's others.
+        # The database goes with DevStack's others, and so does its etcd.
         unconfigure_nova_nodb_scheduler
     fi
 fi

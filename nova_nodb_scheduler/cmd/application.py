@@ -11,6 +11,7 @@ from cliff import app, commandmanager
 
 from nova_nodb_scheduler.cmd import (
     database,
+    epoch,
     explain,
     health,
     hosts,
@@ -34,6 +35,7 @@ _COMMANDS = {
     "namespace list": hosts.NamespaceList,
     "explain": explain.Explain,
     "synchronizer move": synchronizer.Move,
+    "synchronizer new-epoch": epoch.NewEpoch,
 }
 
 

@@ -25,6 +25,7 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._numbed: set[socket.socket] = set()
+        self._renamed: tuple[bytes, bytes] | None = None
         self._loses_replies = threading.Event()
         self._loses_requests = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -47,8 +48,15 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         with self._lock:
             self._numbed |= self._sockets
 
+    def rename_in_replies(self, former: bytes, new: bytes) -> None:
+        """From now on replace bytes in replies by as many others, such as a header's name."""
+        if len(former) != len(new):
+            raise ValueError(f"{former!r} and {new!r} are not of one length")
+        self._renamed = (former, new)
+
     def heal(self) -> None:
         """Pass everything on again, on new connections."""
+        self._renamed = None
         self._loses_replies.clear()
         self._loses_requests.clear()
         self.cut()
@@ -100,6 +108,8 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 if not lossy.is_set() and source not in self._numbed:
-                    target.sendall(data)
+                    is_reply = lossy is self._loses_replies
+                    renamed = self._renamed if is_reply else None
+                    target.sendall(data.replace(*renamed) if renamed else data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)

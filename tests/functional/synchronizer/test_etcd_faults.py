@@ -6,17 +6,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from unittest import mock
+
+import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, leases
 from nova_nodb_scheduler.synchronizer.drivers import etcd
-from nova_nodb_scheduler.synchronizer.drivers.etcd import following, streaming
+from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, following, history, streaming
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import base
 from tests.functional.synchronizer import etcd_case, step_case
@@ -259,6 +263,36 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         client.head()
         resumer.join()
         self.assertGreaterEqual(client.now_seconds(), before + 3.0)
+
+    def test_a_server_that_stops_telling_its_time_ends_no_lease(self) -> None:
+        """The client's own clock, which may be hours before the others', is asked for nothing."""
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        client = self.through(switch.address)
+        waiting = leases.LeaseKeeper(client, "duty", "two", ttl_seconds=1.0)
+        holding = leases.LeaseKeeper(self.client(), "duty", "one", ttl_seconds=60.0)
+        self.assertIsInstance(holding.acquire(), leases.Lease)
+        switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
+        # Nor what was known of the server's before, for ever.
+        time.sleep(clock.CACHE_SECONDS * 1.1)
+        with mock.patch.object(time, "time", autospec=True, return_value=time.time() + 1e6):
+            for _ in range(2):
+                for call in (client.now_seconds, waiting.acquire, waiting.holder):
+                    with self.assertRaises(errors.BackendUnavailable) as caught:
+                        call()
+                    self.assertIn("Date", str(caught.exception))
+        # What needs no time goes on.
+        [result] = client.write([self.update])
+        self.assertIs(Verdict.WON, result.verdict)
+        self.assertEqual(6, client.statistics()["times_not_told"])
+        switch.heal()
+        self.assertIsInstance(waiting.acquire(), leases.NotHeld)
+
+    def test_a_server_that_never_tells_its_time_is_refused_with_the_remedy(self) -> None:
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
+        with self.assertRaises(errors.ConfigurationError) as caught:
+            self.through(switch.address)
+        self.assertIn("Date", str(caught.exception))
 
     def test_a_dead_server_is_unavailable_and_comes_back(self) -> None:
         client = self.client()
@@ -650,26 +684,13 @@ class TestOtherStores(etcd_case.EtcdCase):
         self.assertEqual({}, base.everything(client))
 
     def test_a_restored_backup_is_a_new_epoch_and_gives_nothing_of_it(self) -> None:
-        backup = self.server.directory / "backup"
         client = self.client()
         record = self.put(client, "a", b"0")
         head = client.head()
-        self._etcdctl("snapshot", "save", str(backup))
+        backup = self._save()
         for number in range(5):
             record = self.put(client, "a", b"%d" % number, record.revision)
-        self.server.kill()
-        self.server.empty()
-        self._etcdctl(
-            "snapshot",
-            "restore",
-            str(backup),
-            f"--data-dir={self.server.directory / 'data'}",
-            "--name=one",
-            "--initial-cluster-token=restored",
-            f"--initial-cluster=one={self.server.peer_url}",
-            f"--initial-advertise-peer-urls={self.server.peer_url}",
-        )
-        self.server.start()
+        self._restore(backup, "restored")
         other = self.client()
         self.assertNotEqual(head.epoch, other.head().epoch)
         self.assertEqual({}, base.everything(other))
@@ -680,16 +701,145 @@ class TestOtherStores(etcd_case.EtcdCase):
         self.assertIs(Verdict.LOST, late.verdict)
         self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(head))
 
+    def test_a_backup_restored_with_the_token_of_its_cluster_is_a_new_epoch(self) -> None:
+        """Whoever saw what it lost says so, whether it reads, writes or follows first."""
+        looks: dict[str, Callable[[etcd.EtcdSynchronizer, records.Record], object]] = {
+            "fetch": lambda client, _: client.fetch(records.Cursor("", 0)),
+            "head": lambda client, _: client.head(),
+            "write": lambda client, lost: client.write(
+                [records.Write(lost.key, lost.revision, b"late")]
+            ),
+            "create": lambda client, _: client.write([records.Write(base.key("new"), 0, b"new")]),
+            "batch": lambda client, lost: client.write(
+                [
+                    records.Write(lost.key, lost.revision, b"late"),
+                    records.Write(base.key("new"), 0, b"new"),
+                ]
+            ),
+            "delete": lambda client, lost: client.write(
+                [records.Write(lost.key, lost.revision, deleted=True)]
+            ),
+        }
+        for name, look in looks.items():
+            # Whether the restored store has passed what was seen of the lost history.
+            for passes in (True, False):
+                with self.subTest(name, passes=passes):
+                    client = self.client()
+                    kept = self.put(client, f"kept-{name}-{passes}", b"kept")
+                    head, backup = client.head(), self._save()
+                    lost = self.put(client, f"lost-{name}-{passes}", b"claimed")
+                    cursor = client.head()
+                    self._restore(backup)
+                    beside = self.client()
+                    self.assertEqual(head.epoch, beside.head().epoch)
+                    if passes:
+                        for number in range(10):
+                            self.put(beside, f"passing-{name}-{number}", b"granted again")
+                        self.put(beside, lost.key.key, b"granted again")
+                        self.assertGreater(beside.head().version, cursor.version)
+                    # Within a second of its last answer it would not ask for the epoch.
+                    client._connection.answered_at = time.monotonic()
+                    outcome = look(client, lost)
+                    if isinstance(outcome, list):
+                        verdicts = {result.verdict for result in outcome}
+                        late_won = [r for r in outcome if r.won and r.epoch == head.epoch]
+                        self.assertEqual([], late_won, verdicts)
+                    self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(cursor))
+                    self.assert_resync(records.ResyncReason.EPOCH_CHANGED, beside.fetch(head))
+                    self.assertEqual({}, client.read([kept.key]))
+                    again = self.put(client, f"kept-{name}-{passes}", b"again")
+                    self.assertGreater(again.revision, lost.revision)
+
+    def test_a_backup_restored_while_all_services_stood_still_is_a_new_epoch(self) -> None:
+        """Nobody remembers anything, but the members' log began anew."""
+        client = self.client()
+        epoch = client.head().epoch
+        for number in range(60):
+            self.server.put(f"elsewhere-{number}")
+        backup = self._save()
+        self.put(client, "lost", b"claimed")
+        client.close()
+        self._restore(backup)
+        with mock.patch.object(history, "LEAD_MARGIN", 50):
+            started = self.client()
+            self.assertNotEqual(epoch, started.head().epoch)
+            # Once: the next one finds that the epoch began in this life.
+            self.assertEqual(started.head(), self.client().head())
+
+    def test_a_restart_of_etcd_is_no_new_epoch(self) -> None:
+        client = self.client()
+        self.put(client, "a", b"one")
+        cursor = client.head()
+        self.server.kill()
+        self.server.start()
+        with mock.patch.object(history, "LEAD_MARGIN", 0):
+            self.assertEqual(cursor, self.client().head())
+        self.assertEqual(cursor, client.head())
+        self.assertEqual((), self.changes(client, cursor).records)
+
+    def test_a_history_that_was_compacted_meanwhile_is_gone_on_with(self) -> None:
+        client = self.client()
+        record = self.put(client, "a", b"one")
+        cursor = client.head()
+        self.server.put("elsewhere")
+        self.server.compact()
+        [result] = client.write([records.Write(record.key, record.revision, b"two")])
+        self.assertIs(Verdict.WON, result.verdict)
+        self.assertEqual(cursor.epoch, client.head().epoch)
+        self.server.put("elsewhere")
+        self.server.compact()
+        self.assertEqual(cursor.epoch, client.head().epoch)
+
+    def test_an_epoch_older_than_one_seen_is_never_adopted(self) -> None:
+        """An address that goes from A to B and back to A."""
+        other = self.enterContext(etcd_server.Etcd(private=True))
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        client = self.through(switch.address)
+        old = self.put(client, "a", b"in A")
+        first = client.head()
+        # It goes on in A, where nobody knows of B.
+        beside = self.client()
+        switch.redirect(other.server.port)
+        self.put(client, "a", b"in B")
+        second = client.head()
+        self.put(beside, "b", b"still in A")
+        switch.redirect(self.server.port)
+        third = client.head()
+        self.assertNotIn(third.epoch, (first.epoch, second.epoch))
+        self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(second))
+        self.assert_resync(records.ResyncReason.EPOCH_CHANGED, beside.fetch(first))
+        self.assertEqual(third.epoch, beside.head().epoch)
+        [late] = beside.write([records.Write(old.key, old.revision, b"late")])
+        self.assertEqual(records.WriteResult(Verdict.LOST, None), late)
+
+    def _save(self) -> pathlib.Path:
+        backup = self.server.directory / f"backup-{time.monotonic_ns()}"
+        self._etcdctl("snapshot", "save", str(backup))
+        return backup
+
+    def _restore(self, backup: pathlib.Path, token: str = "etcd-cluster") -> None:
+        """Put a backup in the place of what is there; the default is etcd's own token."""
+        self.server.kill()
+        self.server.empty()
+        self._etcdctl(
+            "snapshot",
+            "restore",
+            str(backup),
+            f"--data-dir={self.server.directory / 'data'}",
+            f"--name={self.server.name}",
+            f"--initial-cluster-token={token}",
+            f"--initial-cluster={self.server.name}={self.server.peer_url}",
+            f"--initial-advertise-peer-urls={self.server.peer_url}",
+        )
+        self.server.start()
+
     def test_a_write_that_reaches_a_restored_backup_first_is_not_told_as_won(self) -> None:
         """Within a second of an answer nobody asks for the epoch again."""
         client = self.client()
         record = self.put(client, "a", b"0")
         client._connection.cluster = client._epochs._known.cluster
-        known = client._epochs._known
         # As if the key had come with the backup of another cluster.
-        client._epochs._known = type(known)(
-            known.name, "1", known.base, known.cloud, known.revision
-        )
+        client._epochs._known = attrs.evolve(client._epochs._known, cluster="1")
         client._connection.cluster = "1"
         [result] = client.write([records.Write(record.key, record.revision, b"1")])
         self.assertEqual(records.WriteResult(Verdict.UNKNOWN), result)

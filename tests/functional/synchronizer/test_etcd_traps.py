@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import attrs
+
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     epochs,
     following,
+    history,
     layout,
     streaming,
     transactions,
@@ -72,15 +75,21 @@ class TestTraps(traps.TrapCase):
     def test_a_store_that_is_not_known_by_its_cluster_is_caught(self) -> None:
         def decode(held: layout.KeyValue) -> layout.Epoch:
             epoch = whole(held)
-            return layout.Epoch(
-                epoch.name, _AnyCluster(epoch.cluster), epoch.base, epoch.cloud, epoch.revision
-            )
+            return attrs.evolve(epoch, cluster=_AnyCluster(epoch.cluster))
 
         whole = layout.Epoch.decode
         with mock.patch.object(layout.Epoch, "decode", decode):
             self.assert_caught(
                 test_etcd_faults.TestOtherStores,
                 "test_a_restored_backup_is_a_new_epoch_and_gives_nothing_of_it",
+            )
+
+    def test_a_history_that_is_not_compared_is_caught(self) -> None:
+        with mock.patch.object(history.Witness, "is_contradicted", autospec=True) as told:
+            told.return_value = False
+            self.assert_caught(
+                test_etcd_faults.TestOtherStores,
+                "test_a_backup_restored_with_the_token_of_its_cluster_is_a_new_epoch",
             )
 
 

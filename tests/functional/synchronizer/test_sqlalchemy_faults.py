@@ -24,6 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     deadline,
     epochs,
     row_writes,
+    schema,
     statements,
     whole_writes,
 )
@@ -205,16 +206,15 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         def newest_as_head(connection: sa.Connection) -> statements.SequenceRow | None:
             row = real_peek(connection)
             assert row is not None
-            return attrs.evolve(row, version=row.newest)
+            return attrs.evolve(row, version=max(row.newest or 0, row.floor))
 
         real_peek = statements.peek
-        numbers = [1000]
         numbers_lock = threading.Lock()
         if self.dialect == "sqlite":
             self.skipTest("SQLite has one writer at a time, whatever a driver does")
         if self.ordering == "sequencer":
             self.skipTest("a test of its own shows it for the sequencer")
-        self.client().head()
+        numbers = [self.client().head().version]
         with (
             mock.patch.object(whole_writes, "serves", autospec=True, return_value=False),
             mock.patch.object(counter_statements, "lock", number_at_once),
@@ -455,6 +455,104 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         for _ in range(5):
             again = self.put(client, b"again")
         self.assertGreater(again.revision, last.revision)
+
+    def test_a_late_write_of_a_former_epoch_never_wins(self) -> None:
+        """However the epoch ended: the revisions of the next one are others."""
+        emptied = ("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+        ends: dict[str, Callable[[driver.SQLAlchemySynchronizer], None]] = {
+            "an operator's word": lambda client: client.reset(),
+            "emptied tables": lambda _client: self.execute(*emptied),
+            "emptied records": lambda _client: self.execute(emptied[0]),
+        }
+        for name, end in ends.items():
+            for deleted in (False, True):
+                with self.subTest(name, deleted=deleted):
+                    slow = self.client()
+                    old = self.put(slow, b"of the former epoch")
+                    end(slow)
+                    # Another process, which remembers nothing.
+                    new = self.put(self.client(), b"of the new epoch")
+                    self.assertGreater(new.version, old.version)
+                    late = records.Write(KEY, old.revision, b"late", deleted)
+                    [result] = slow.write([late])
+                    self.assertIs(records.Verdict.LOST, result.verdict)
+                    self.assertEqual(b"of the new epoch", self.payload(slow))
+
+    def _dump(self) -> list[tuple[sa.Table, list[dict[str, Any]]]]:
+        engine = sa.create_engine(self.url)
+        with engine.connect() as connection:
+            dumped = [
+                (table, [dict(row._mapping) for row in connection.execute(table.select())])
+                for table in (schema.record, schema.sequence)
+            ]
+        engine.dispose()
+        return dumped
+
+    def _restore(self, dumped: list[tuple[sa.Table, list[dict[str, Any]]]]) -> None:
+        engine = sa.create_engine(self.url)
+        with engine.begin() as connection:
+            for table, rows in dumped:
+                connection.execute(table.delete())
+                connection.execute(table.insert(), rows)
+        engine.dispose()
+
+    def test_an_epoch_older_than_one_seen_is_never_adopted(self) -> None:
+        """A restored dump, or an address that goes from A to B and back to A."""
+        client, follower = self.client(), self.client()
+        old = self.put(client, b"first")
+        first, dumped = client.head(), self._dump()
+        client.reset()
+        self.put(client, b"second")
+        second = client.head()
+        self.assertEqual(second, follower.head())
+        # It must not count, either: the older epoch goes on beyond what was seen of it.
+        self._restore(dumped)
+        beside = self.client()
+        for number in range(20):
+            self.put(beside, b"elsewhere %d" % number)
+        answer = follower.fetch(second)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+        third = client.head()
+        self.assertNotIn(third.epoch, (first.epoch, second.epoch))
+        self.assertGreater(third.version, second.version)
+        self.assertEqual(third, beside.head())
+        [late] = client.write([records.Write(KEY, old.revision, b"late")])
+        self.assertIs(records.Verdict.LOST, late.verdict)
+
+    def test_a_promoted_replica_that_lagged_is_a_new_epoch_for_all(self) -> None:
+        client, beside = self.client(), self.client()
+        self.put(client, b"replicated")
+        dumped = self._dump()
+        lost = self.put(client, b"acknowledged, and not replicated")
+        self._restore(dumped)
+        # Who has not seen what was lost cannot know, until one comes who has.
+        before = beside.head().epoch
+        again = self.put(client, b"again")
+        self.assertNotEqual(before, beside.head().epoch)
+        self.assertGreater(again.revision, lost.revision)
+
+    def test_an_epoch_that_a_former_release_begins_at_zero_is_replaced(self) -> None:
+        """While services are upgraded in turn: theirs began to count anew."""
+        client = self.client()
+        old = self.put(client, b"one")
+        self.execute(
+            "DELETE FROM nodb_record",
+            "UPDATE nodb_sequence SET epoch = 'of-a-former-release', version = 0, floor = 0",
+        )
+        new = self.put(client, b"two")
+        self.assertNotEqual("of-a-former-release", client.head().epoch)
+        self.assertGreater(new.revision, old.revision)
+
+    def test_a_clock_that_was_set_back_repeats_no_revision(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        ahead = client.head().version + 10**12
+        self.execute(
+            f"UPDATE nodb_sequence SET version = {ahead}, floor = {ahead}, epoch = 'ahead'"
+        )
+        client.reset()
+        self.assertGreaterEqual(client.head().version, ahead)
 
     def test_a_waiter_learns_that_the_tables_were_emptied(self) -> None:
         client = self.client()

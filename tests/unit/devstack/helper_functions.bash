@@ -11,6 +11,10 @@ DEST=$WORK/dest
 NOVA_BIN_DIR=$WORK/bin
 NOVA_CONF_DIR=$WORK/etc
 NOVA_CONF=$NOVA_CONF_DIR/nova.conf
+DATA_DIR=$WORK/data
+SERVICE_HOST=192.0.2.10
+SERVICE_PASSWORD=secret
+ETCD_PORT=2379
 
 function called {
     echo "$*" >>"$CALLS"
@@ -59,6 +63,22 @@ function echo_summary {
 
 function async_wait {
     called async_wait "$@"
+}
+
+function enable_service {
+    ENABLED_SERVICES+=",$1"
+}
+
+function is_fedora {
+    [[ "$DISTRIBUTION" == "fedora" ]]
+}
+
+function run_process {
+    called run_process "$@"
+}
+
+function stop_process {
+    called stop_process "$@"
 }
 
 function install_package {

@@ -11,6 +11,7 @@ import testtools
 from oslo_config import cfg
 
 from nova_nodb_scheduler.conf import opts
+from nova_nodb_scheduler.synchronizer import loader
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 HELPERS = pathlib.Path(__file__).with_name("helper_functions.bash")
@@ -218,15 +219,75 @@ class StackTest(PluginTestCase):
 
 
 class SettingsTest(PluginTestCase):
-    def test_memcached_is_installed_and_needs_no_database(self) -> None:
-        self.stack(NODB_SYNCHRONIZER="memcached", NODB_MEMCACHED_SERVERS="10.0.0.5:11311")
-        values = read_ini(self.nova_conf)
-        self.assertEqual(["memcached"], values["nodb_scheduler", "synchronizer"])
-        self.assertEqual(["10.0.0.5:11311"], values["nodb_memcached", "servers"])
-        self.assertNotIn(("nodb_sqlalchemy", "connection"), values)
+    def test_every_shared_back_end_can_be_chosen(self) -> None:
+        """With a server of its own, or DevStack's where the documents say that it may be shared."""
+        chosen = {
+            "memcached": ("nodb_memcached", "servers", "192.0.2.10:11311"),
+            "redis": ("nodb_redis", "url", "redis://:secret@192.0.2.10:6390/0"),
+            "etcd": ("nodb_etcd", "endpoints", "http://192.0.2.10:2379"),
+        }
+        self.assertEqual({"memory", "sqlalchemy", *chosen}, set(loader.available()))
+        for name, (group, option, value) in chosen.items():
+            with self.subTest(name):
+                self.stack(
+                    NODB_SYNCHRONIZER=name, ENABLED_SERVICES=f"{CONTROL_PLANE},memcached,etcd3"
+                )
+                for path in (self.nova_conf, *self.cells.values()):
+                    values = read_ini(path)
+                    self.assertEqual([name], values["nodb_scheduler", "synchronizer"])
+                    self.assertEqual([value], values[group, option])
+                    self.assertNotIn(("nodb_sqlalchemy", "connection"), values)
+                self.assertIn(f"setup_develop {ROOT} {name}", self.calls())
+                self.assertEqual([], [call for call in self.calls() if "recreate_database" in call])
+                self.run_phases("unstack", NODB_SYNCHRONIZER=name)
+
+    def started(self) -> list[str]:
+        return [call for call in self.calls() if call.startswith("run_process")]
+
+    def test_memcached_is_one_of_its_own_that_evicts_nothing(self) -> None:
+        """DevStack's, at 11211, is Keystone's cache as well."""
+        self.stack(NODB_SYNCHRONIZER="memcached")
         self.assertIn("install_package memcached", self.calls())
-        self.assertIn(f"setup_develop {ROOT} memcached", self.calls())
-        self.assertEqual([], [call for call in self.calls() if "recreate_database" in call])
+        [started] = self.started()
+        self.assertIn("run_process nodb-memcached /", started)
+        self.assertIn(" -l 192.0.2.10 -p 11311 -U 0 -M -m 256", started)
+
+    def test_redis_is_one_of_its_own_that_evicts_nothing(self) -> None:
+        for distribution, package in (("ubuntu", "redis-server"), ("fedora", "redis")):
+            self.stack(NODB_SYNCHRONIZER="redis", DISTRIBUTION=distribution)
+            self.assertIn(f"install_package {package}", self.calls())
+            [started] = self.started()
+            self.assertIn("--port 6390 --requirepass secret", started)
+            self.assertIn("--maxmemory-policy noeviction", started)
+            self.assertIn(f"--dir {self.work}/data/nodb-redis", started)
+
+    def test_a_server_that_is_named_is_used_and_none_started(self) -> None:
+        for name, variable, option, value in (
+            ("memcached", "NODB_MEMCACHED_SERVERS", "servers", "10.0.0.5:11311"),
+            ("redis", "NODB_REDIS_URL", "url", "redis://10.0.0.5/3"),
+            ("etcd", "NODB_ETCD_ENDPOINTS", "endpoints", "https://10.0.0.5:2379"),
+        ):
+            self.stack(**{"NODB_SYNCHRONIZER": name, variable: value})
+            self.assertEqual([value], read_ini(self.nova_conf)[f"nodb_{name}", option])
+            self.assertEqual([], self.started())
+            self.assertEqual([], [call for call in self.calls() if "install_package" in call])
+
+    def test_a_second_controller_uses_the_first_ones_server(self) -> None:
+        self.stack(NODB_SYNCHRONIZER="memcached", ENABLED_SERVICES="n-cond,n-sch")
+        self.assertEqual([], self.started())
+        values = read_ini(self.nova_conf)
+        self.assertEqual(["192.0.2.10:11311"], values["nodb_memcached", "servers"])
+
+    def test_own_servers_end_with_unstack(self) -> None:
+        self.stack(NODB_SYNCHRONIZER="redis")
+        self.run_phases("unstack", NODB_SYNCHRONIZER="redis")
+        self.assertIn("stop_process nodb-redis", self.calls())
+
+    def test_etcd_without_an_etcd_is_refused_with_the_remedy(self) -> None:
+        result = self.run_phases("pre-install", NODB_SYNCHRONIZER="etcd")
+        self.assertEqual(1, result.returncode)
+        self.assertIn("enable_service etcd3", result.stderr)
+        self.assertIn("NODB_ETCD_ENDPOINTS", result.stderr)
 
     def test_several_memcached_servers_are_refused_by_name(self) -> None:
         result = self.run_phases(
@@ -239,7 +300,7 @@ class SettingsTest(PluginTestCase):
         result = self.run_phases("pre-install", NODB_SYNCHRONIZER="sqlalchmey")
         self.assertEqual(1, result.returncode)
         self.assertIn("NODB_SYNCHRONIZER=sqlalchmey", result.stderr)
-        self.assertIn("sqlalchemy or memcached", result.stderr)
+        self.assertIn("sqlalchemy, memcached, redis or etcd", result.stderr)
 
     def test_postgresql_brings_its_client(self) -> None:
         self.stack(DATABASE_URL="postgresql+psycopg://root:secret@127.0.0.1")
@@ -278,8 +339,8 @@ class WayBackTest(PluginTestCase):
             self.assertEqual(read_ini(before), read_ini(path), path.name)
 
     def test_unstack_leaves_stock_options(self) -> None:
-        for synchronizer in ("sqlalchemy", "memcached"):
-            self.stack(NODB_SYNCHRONIZER=synchronizer)
+        for synchronizer in ("sqlalchemy", "memcached", "redis", "etcd"):
+            self.stack(NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3")
             result = self.run_phases("unstack", NODB_SYNCHRONIZER=synchronizer)
             self.assertEqual(0, result.returncode, result.stderr)
             self.assert_options_are_the_original_ones()
@@ -302,8 +363,8 @@ class WayBackTest(PluginTestCase):
 class OptionsTest(PluginTestCase):
     def test_the_plugin_knows_every_option_that_is_written(self) -> None:
         known = {(group, option.dest) for group, options in opts.list_opts() for option in options}
-        for variables in ({}, {"NODB_SYNCHRONIZER": "memcached"}):
-            self.stack(**variables)
+        for synchronizer in ("sqlalchemy", "memcached", "redis", "etcd"):
+            self.stack(NODB_SYNCHRONIZER=synchronizer, ENABLED_SERVICES=f"{CONTROL_PLANE},etcd3")
             for path, text in self.original.items():
                 before = self.work / "before.conf"
                 before.write_text(text)

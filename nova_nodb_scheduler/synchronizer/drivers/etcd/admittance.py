@@ -104,13 +104,20 @@ def _check_members(
             f"{' and '.join(clusters.values())} belong to different clusters; name the members "
             "of one.",
         )
-    _warn_of_clocks(connection)
+    _check_clocks(connection)
     connection.prefer(answering[0])
     return answering[0]
 
 
-def _warn_of_clocks(connection: connection_module.Connection) -> None:
-    """Warn of members whose clocks differ: leases are counted by whoever answers."""
+def _check_clocks(connection: connection_module.Connection) -> None:
+    """Refuse members that tell no time, warn of those whose clocks differ.
+
+    Leases are counted by whoever answers.
+    """
+    if not any(date for date, _, _ in connection.dates.values()):
+        raise options_module.refusal(
+            "endpoints", ",".join(map(str, connection.endpoints)), f"{clock.NO_DATE}."
+        )
     bounds = []
     for endpoint in connection.endpoints:
         date, sent_at, received_at = connection.dates.get(endpoint, (None, 0.0, 0.0))

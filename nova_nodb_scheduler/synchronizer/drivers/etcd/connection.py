@@ -52,6 +52,12 @@ _REMEDIES = {
 }
 
 
+def label_of(settings: options_module.EtcdOptions) -> str:
+    """Return what messages call an etcd, without credentials."""
+    endpoints = map(options_module.Endpoint.parse, settings.endpoints)
+    return f"etcd at {', '.join(map(str, endpoints))}"
+
+
 class Connection:
     """Requests to one etcd cluster; any thread may call.
 
@@ -67,7 +73,7 @@ class Connection:
         self._settings = settings
         self._note = note
         self.endpoints = tuple(options_module.Endpoint.parse(url) for url in settings.endpoints)
-        self.label = f"etcd at {', '.join(map(str, self.endpoints))}"
+        self.label = label_of(settings)
         self._lock = threading.Lock()
         self._sessions: tuple[session_module.Session, ...] = ()
         self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
@@ -119,7 +125,7 @@ class Connection:
         """Send a request that may be sent twice without harm.
 
         :raises BackendUnavailable: no member answered it
-        :raises Failure: it is about a revision that was compacted
+        :raises Failure: it is about a revision, see :data:`failures.OF_REVISION`
         """
         return self._call(path, body, failures.RETRIED_READS)
 
@@ -127,7 +133,8 @@ class Connection:
         """Send a transaction, once.
 
         :raises BackendUnavailable: it was not carried out
-        :raises Failure: it may have been, see :data:`failures.IN_DOUBT`
+        :raises Failure: it may have been, see :data:`failures.IN_DOUBT`; or it
+            was not, for the sake of :data:`failures.OF_REVISION`
         """
         sendable = frozenset({failures.Kind.NOT_SENT, failures.Kind.NO_LEADER})
         return self._call("/kv/txn", body, sendable)
@@ -215,7 +222,7 @@ class Connection:
                 late = time.monotonic() >= deadline
                 if failure.kind in retried and attempts_left and not late:
                     continue
-                if failure.kind is failures.Kind.COMPACTED:
+                if failure.kind in failures.OF_REVISION:
                     raise
                 if failure.kind in failures.IN_DOUBT and failures.Kind.UNSURE not in retried:
                     raise

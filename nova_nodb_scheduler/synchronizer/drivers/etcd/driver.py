@@ -42,7 +42,7 @@ class EtcdSynchronizer(contract.Synchronizer):
         settings.check()
         self._settings = settings
         keys = layout.Layout(settings.key_prefix)
-        self._clock = clock.ServerClock(self._ask_anything)
+        self._clock = clock.ServerClock(self._ask_anything, connection.label_of(settings))
         self._connection = connection.Connection(settings, self._clock.note)
         self._epochs = epochs.Epochs(
             keys, self._connection, settings.cloud_name, self._clock.now_seconds
@@ -104,6 +104,7 @@ class EtcdSynchronizer(contract.Synchronizer):
             epochs.check_cloud(
                 self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
             )
+            self._epochs.require_one_life()
         except BaseException:
             self._connection.close()
             raise
@@ -161,7 +162,11 @@ class EtcdSynchronizer(contract.Synchronizer):
         return self._housekeeper.collect(keep_seconds)
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        return {**self._housekeeper.statistics(), "watches": self._feed.watches}
+        return {
+            **self._housekeeper.statistics(),
+            "watches": self._feed.watches,
+            "times_not_told": self._clock.untold,
+        }
 
     def reset(self) -> None:
         self._epochs.begin_anew()

@@ -3,9 +3,13 @@
 
 Every write compares the revision of the epoch's key, so nothing of an earlier
 epoch can be written once a new one has begun. A restored backup holds that key
-as well, but is a new cluster: whoever sees that the id in the key is not the
-one of the answer begins a new epoch, which is empty. What the backup holds is
-not gone on with: claims that were granted since are not in it.
+as well, but is a new cluster, or has another history than was seen of it
+(:mod:`.history`): whoever sees that begins a new epoch, which is empty. What
+the backup holds is not gone on with: claims that were granted since are not in
+it. Nor is an epoch adopted that is older than one that was seen.
+
+Each epoch has a greater base than all before it, for the revisions of a
+restored store come a second time.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 from oslo_log import log
@@ -21,7 +25,12 @@ from oslo_log import log
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
+from nova_nodb_scheduler.synchronizer.drivers.etcd import (
+    failures,
+    history,
+    layout,
+    transactions,
+)
 
 LOG = log.getLogger(__name__)
 
@@ -31,6 +40,10 @@ ATTEMPTS = 10
 #: For so long after an answer its cluster is not asked for again. A cluster
 #: that was restored faster than that is noticed by the answer of a write.
 PROOF_SECONDS = 1.0
+
+#: Revisions that an epoch may give before the base of one that begins a second
+#: later.
+_CHANCE_BITS = 31
 
 
 @attrs.frozen
@@ -71,32 +84,70 @@ class Epochs:
         self._cloud = cloud
         self._now_seconds = now_seconds
         self._known: layout.Epoch | None = None
+        self.history = history.History()
 
     def read(self) -> Meta:
         """Read what is one for all; begins an epoch where there is none in force."""
         keys = self._keys
-        body = transactions.get_range(keys.meta, layout.past(keys.meta))["request_range"]
         for _ in range(ATTEMPTS):
-            reply = self._connection.call("/kv/range", body)
-            found = {held["key"]: held for held in reply.get("kvs", ())}
+            reply, kvs, contradicted = self._look()
+            found = {held["key"]: held for held in kvs}
             held, head, floor = (
                 found.get(layout.encode(key))
                 for key in (keys.epoch_key, keys.head_key, keys.floor_key)
             )
             epoch = layout.Epoch.decode(held) if held else None
             cluster = str(reply["header"]["cluster_id"])
-            if epoch and head and floor and epoch.cluster == cluster:
+            cause = _cause(epoch, cluster)
+            if cause is None and epoch is not None:
+                cause = self.history.objection(epoch, contradicted=contradicted)
+            if epoch and head and floor and cause is None:
                 self._known = epoch
+                revision = layout.mod_revision(head)
+                at = transactions.revision(reply)
+                self.history.note(
+                    epoch, history.Witness(cluster, at, revision, layout.value_of(head))
+                )
                 return Meta(
                     epoch,
-                    layout.end_of(layout.mod_revision(head)),
+                    layout.end_of(revision),
                     int(layout.value_of(floor)),
                     layout.mod_revision(floor),
                     found.get(layout.encode(keys.marks_key)),
                     transactions.revision(reply),
                 )
-            self._replace(epoch, cluster, _cause(epoch, cluster))
+            self._replace(epoch, cluster, cause or _KEYS_ARE_MISSING)
         raise self.restless()
+
+    def _look(self) -> tuple[connection_module.Reply, Sequence[layout.KeyValue], bool]:
+        """Read what is one for all; and whether it contradicts what was seen before."""
+        look = transactions.get_range(self._keys.meta, layout.past(self._keys.meta))
+        witness, contradicted = self.history.witness, False
+        if witness is not None and witness.cluster == self._connection.cluster:
+            looks = [look, witness.operation(self._keys)]
+            try:
+                reply = self._connection.call("/kv/txn", transactions.transaction([], looks))
+            except failures.Failure as failure:
+                self.doubt(witness, failure)
+                contradicted = failure.kind is failures.Kind.AHEAD
+            else:
+                contradicted = transactions.revision(reply) < witness.seen_at
+                if not contradicted:
+                    held = transactions.first(reply, 1)
+                    return reply, transactions.held(reply, 0), witness.is_contradicted(held)
+        reply = self._connection.call("/kv/range", look["request_range"])
+        return reply, reply.get("kvs", ()), contradicted
+
+    def doubt(self, witness: history.Witness, failure: failures.Failure) -> None:
+        """Take in that a transaction with a witness was refused for the sake of its revision.
+
+        :raises Failure: that was not why
+        """
+        if failure.kind not in failures.OF_REVISION:
+            raise failure
+        if failure.kind is failures.Kind.COMPACTED:
+            self.history.forget(witness)
+        self._known = None
 
     def current(self) -> layout.Epoch:
         """Return the epoch in force; without I/O where an answer proved it just now."""
@@ -127,18 +178,46 @@ class Epochs:
                 return
         raise self.restless()
 
+    def require_one_life(self) -> None:
+        """Replace the epoch if the store was restored since it began, whoever saw it."""
+        epoch = self.current()
+        if history.was_restored(epoch, self._lead()):
+            self._replace(
+                epoch,
+                epoch.cluster,
+                "its revisions are further before its log than when the epoch began: a restored "
+                "backup. Records are published anew",
+            )
+
     def restless(self) -> errors.BackendUnavailable:
         """Return what to raise where epochs come and go."""
         return self._connection.unavailable("its epoch changes all the time")
 
+    def _base_above(self, old: layout.Epoch | None) -> int:
+        """Return a base that is greater than those of all epochs before."""
+        former = [epoch.base for epoch in (old, self.history.newest) if epoch is not None]
+        # It grows faster than any etcd counts, and two clusters that begin in
+        # the same second differ by chance.
+        chance = secrets.randbits(_CHANCE_BITS)
+        base = (int(self._now_seconds()) << _CHANCE_BITS) + chance
+        return max([base, *(each + (1 << _CHANCE_BITS) for each in former)])
+
+    def _lead(self) -> int | None:
+        try:
+            return history.lead_of(self._connection.call("/maintenance/status", {}))
+        except errors.BackendUnavailable:
+            # Who may not ask for it goes without.
+            return None
+
     def _replace(self, old: layout.Epoch | None, cluster: str, cause: str) -> bool:
         """Begin an epoch, unless somebody else has; False where it is not ours for certain."""
-        base = old.base if old else 0
-        if old is None or old.cluster != cluster:
-            # It grows faster than any etcd counts, and two clusters that begin
-            # in the same second differ by chance.
-            base = (int(self._now_seconds()) << 31) + secrets.randbits(31)
-        fresh = layout.Epoch(secrets.token_hex(8), cluster, base, old.cloud if old else self._cloud)
+        fresh = layout.Epoch(
+            secrets.token_hex(8),
+            cluster,
+            self._base_above(old),
+            old.cloud if old else self._cloud,
+            self._lead(),
+        )
         keys = self._keys
         compare = transactions.unchanged(keys.epoch_key, old.revision if old else 0)
         body = transactions.transaction(
@@ -146,7 +225,7 @@ class Epochs:
             [
                 transactions.put(keys.epoch_key, fresh.encode()),
                 transactions.put(keys.floor_key, b"0"),
-                transactions.put(keys.head_key, b""),
+                transactions.put(keys.head_key, secrets.token_bytes(history.TOKEN_BYTES)),
             ],
         )
         self._known = None
@@ -164,7 +243,11 @@ class Epochs:
         return True
 
 
-def _cause(epoch: layout.Epoch | None, cluster: str) -> str:
+_KEYS_ARE_MISSING = "its head or floor is missing: somebody deletes keys of this driver"
+
+
+def _cause(epoch: layout.Epoch | None, cluster: str) -> str | None:
+    """Return why what stands in the store is no epoch of it."""
     if epoch is None:
         return "it held none"
     if epoch.cluster != cluster:
@@ -172,7 +255,7 @@ def _cause(epoch: layout.Epoch | None, cluster: str) -> str:
             f"its cluster is {cluster} and was {epoch.cluster}: a restored backup. Records are "
             "published anew"
         )
-    return "its head or floor is missing: somebody deletes keys of this driver"
+    return None
 
 
 def check_cloud(epoch: layout.Epoch, cloud: str, prefix: str) -> None:

@@ -45,6 +45,8 @@ class Kind(enum.Enum):
     FULL = enum.auto()
     #: The revision that was asked for is not kept any more.
     COMPACTED = enum.auto()
+    #: The store has not come to the revision that was asked for.
+    AHEAD = enum.auto()
     #: Certificates do not fit.
     TLS = enum.auto()
     #: It may or may not have been carried out.
@@ -55,6 +57,8 @@ class Kind(enum.Enum):
 
 #: The connection broke, or the member is of no use: another try costs little.
 RETRIED_READS = frozenset({Kind.NOT_SENT, Kind.NO_LEADER, Kind.UNSURE})
+#: About the revision that was asked for: nothing was read, nothing written.
+OF_REVISION = frozenset({Kind.COMPACTED, Kind.AHEAD})
 #: After these nothing is known of a write.
 UNKNOWN = frozenset({Kind.UNSURE, Kind.TIMED_OUT})
 #: After these who sent a write has to look what became of it.
@@ -103,6 +107,7 @@ def of_status(code: int, text: str) -> Failure:
     for phrase, kind in (
         ("database space exceeded", Kind.FULL),
         ("has been compacted", Kind.COMPACTED),
+        ("is a future revision", Kind.AHEAD),
         ("no leader", Kind.NO_LEADER),
         ("user name is empty", Kind.UNAUTHENTICATED),
         ("invalid auth token", Kind.UNAUTHENTICATED),

@@ -8,7 +8,8 @@ Below the prefix::
     g/<epoch>/<namespace>\\x1f<key>         a grave beside each tombstone
 
 A transaction of writes puts ``m/head`` last, whose revision is so the last
-accepted one, and whose event says that the revision is complete. All records
+accepted one, and whose event says that the revision is complete; its value is a
+random token, by which a client knows the history it has seen (:mod:`.history`). All records
 of a transaction have one revision, so each value begins with its place in the
 transaction, and a version is both: revision * 256 + place.
 """
@@ -87,6 +88,8 @@ class Epoch:
     :param base: added to etcd's revisions: in a new cluster they begin anew,
         and a remembered one must not match another state
     :param cloud: see the option ``cloud_name``
+    :param lead: how many revisions etcd counted beyond its log when the epoch
+        began, see :mod:`.history`; None: not known
     :param revision: mod_revision of the key, which every write compares
     """
 
@@ -94,14 +97,20 @@ class Epoch:
     cluster: str
     base: int
     cloud: str
+    lead: int | None = None
     revision: int = 0
 
     @property
     def cursor_name(self) -> str:
         return f"{self.cluster}-{self.name}"
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """What of two epochs' is greater where one began later, in whatever cluster."""
+        return self.base, self.revision
+
     def encode(self) -> bytes:
-        held = {"name": self.name, "cluster": self.cluster, "base": self.base, "cloud": self.cloud}
+        held = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "revision")
         return json.dumps(held).encode()
 
     @classmethod
@@ -113,7 +122,13 @@ class Epoch:
         try:
             value = json.loads(value_of(held))
             return cls(
-                value["name"], value["cluster"], value["base"], value["cloud"], mod_revision(held)
+                value["name"],
+                value["cluster"],
+                value["base"],
+                value["cloud"],
+                # Former releases tell none.
+                value.get("lead"),
+                mod_revision(held),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _foreign(key_of(held)) from error

@@ -39,6 +39,14 @@ def get(key: bytes) -> Operation:
     return {"request_range": {"key": layout.encode(key)}}
 
 
+def get_at(key: bytes, revision: int) -> Operation:
+    """Return the operation that reads a key as it stood at a revision.
+
+    Where that is compacted, or to come yet, nothing of its transaction is done.
+    """
+    return {"request_range": {"key": layout.encode(key), "revision": str(revision)}}
+
+
 def get_range(key: bytes, end: bytes, **options: Any) -> Operation:
     """Range; options as in etcd's RangeRequest."""
     return {
@@ -89,6 +97,11 @@ def first(reply: Mapping[str, Any], place: int) -> layout.KeyValue | None:
     """Return the key that one range of a transaction found, or None."""
     found = held(reply, place)
     return found[0] if found else None
+
+
+def last(reply: Mapping[str, Any]) -> layout.KeyValue | None:
+    """Return the key that the last range of a transaction found, or None."""
+    return first(reply, len(reply["responses"]) - 1)
 
 
 def count(reply: Mapping[str, Any], place: int) -> int:

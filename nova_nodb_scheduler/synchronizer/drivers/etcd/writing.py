@@ -12,6 +12,7 @@ answer shows its revision, and the creation is sent again to compare with that.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,13 +24,19 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
-from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
+from nova_nodb_scheduler.synchronizer.drivers.etcd import (
+    failures,
+    history,
+    layout,
+    steps,
+    transactions,
+)
 
 LOG = log.getLogger(__name__)
 
 #: etcd takes 128 (--max-txn-ops) of comparisons, operations and levels of nesting together.
 WRITES_PER_TRANSACTION = 100
-#: A put and the removal of a grave for each key, the head, the comparisons.
+#: A put and the removal of a grave for each key, the head, the witness.
 ATOMIC_KEYS = 60
 #: etcd's default --max-request-bytes is 1.5 MiB, of the request without its
 #: JSON; names and frames take their part.
@@ -45,12 +52,14 @@ class _Call:
 
     :param compared: by the write's number, the revision to compare with
         where a tombstone was found
+    :param refused: transactions that were refused for what was seen before
     """
 
     writes: Sequence[records.Write]
     atomic: bool
     results: dict[int, records.WriteResult] = attrs.field(factory=dict)
     compared: dict[int, int] = attrs.field(factory=dict)
+    refused: int = 0
 
     @property
     def todo(self) -> list[int]:
@@ -121,22 +130,38 @@ class Writer:
     def _send(self, call: _Call, numbers: Sequence[int], step: steps.Step) -> None:
         self._at(steps.Step.EPOCH)
         epoch = self._epochs.current()
-        body, nests = self._transaction(call, epoch, numbers)
+        witness = self._epochs.history.witness
+        token = secrets.token_bytes(history.TOKEN_BYTES)
+        body, nests = self._transaction(call, epoch, numbers, token, witness)
         self._at(step)
         try:
             reply = self._connection.write(body)
         except failures.Failure as failure:
+            if witness is not None and failure.kind in failures.OF_REVISION:
+                # Nothing was written: again, when the epoch is known.
+                self._epochs.doubt(witness, failure)
+                call.refused += 1
+                if call.refused > epochs_module.ATTEMPTS:
+                    raise self._epochs.restless() from failure
+                return
             if failure.kind is failures.Kind.FULL and self._may_stand(call, epoch, numbers):
                 raise failures.Failure(failures.Kind.UNSURE, failure.text) from failure
             raise
-        if reply["header"]["cluster_id"] != epoch.cluster:
+        if reply["header"]["cluster_id"] != epoch.cluster or (
+            witness is not None and witness.is_contradicted(transactions.last(reply))
+        ):
             # A restored backup holds the same epoch until somebody looks: what
             # was written there now will not outlive that look.
             self._epochs.forget(epoch)
             if transactions.succeeded(reply):
                 unknown = records.WriteResult(records.Verdict.UNKNOWN)
                 call.results.update(dict.fromkeys(numbers, unknown))
-        elif nests:
+            return
+        if transactions.succeeded(reply):
+            revision = transactions.revision(reply)
+            written = history.Witness(epoch.cluster, revision, revision, token)
+            self._epochs.history.note(epoch, written)
+        if nests:
             self._settle_each(call, epoch, numbers, reply)
         else:
             self._settle_together(call, epoch, numbers, reply)
@@ -167,23 +192,36 @@ class Writer:
         return call.compared.get(number, _revision_to_compare(epoch, call.writes[number]))
 
     def _transaction(
-        self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int]
+        self,
+        call: _Call,
+        epoch: layout.Epoch,
+        numbers: Sequence[int],
+        token: bytes,
+        witness: history.Witness | None,
     ) -> tuple[transactions.Operation, bool]:
-        """Return a transaction, and whether each write is nested in it."""
+        """Return a transaction, and whether each write is nested in it.
+
+        What the witness asks for comes last, however it ends.
+        """
         guard = self._epochs.compare(epoch)
-        head = transactions.put(self._keys.head_key, b"")
+        head = transactions.put(self._keys.head_key, token)
+        seen = [] if witness is None else [witness.operation(self._keys)]
         show_epoch = transactions.get(self._keys.epoch_key)
         parts = [self._parts(call, epoch, number, place) for place, number in enumerate(numbers)]
         if call.atomic or len(numbers) == 1:
             return transactions.transaction(
                 [guard, *(compare for compare, _, _ in parts)],
-                [*(operation for _, success, _ in parts for operation in success), head],
-                [show_epoch, *(show for _, _, show in parts)],
+                [*(operation for _, success, _ in parts for operation in success), head, *seen],
+                [show_epoch, *(show for _, _, show in parts), *seen],
             ), False
         return transactions.transaction(
             [guard],
-            [*(transactions.nested([c], success, [show]) for c, success, show in parts), head],
-            [show_epoch],
+            [
+                *(transactions.nested([c], success, [show]) for c, success, show in parts),
+                head,
+                *seen,
+            ],
+            [show_epoch, *seen],
         ), True
 
     def _parts(

@@ -7,6 +7,15 @@ the sequence is behind what this process has seen of it (a restored backup,
 a replica that lagged when it was promoted). The naive way, to leave that to
 the readers' cursors, misses a backup whose sequence passed the cursors again
 before they looked.
+
+An epoch has a *base*: its versions, and so its revisions, begin at the
+database's clock in microseconds. Nobody writes a million records a second for
+long, so they are above all that any former epoch has given, which the emptied
+tables tell no more; and a late compare-and-set of a former epoch never matches.
+So epochs are ordered by their versions, too: a process that has seen a greater
+version, of whatever epoch, never adopts a smaller one (an address that goes
+back to a database of before, a restored dump of an earlier epoch), but begins a
+new epoch there.
 """
 
 from __future__ import annotations
@@ -24,12 +33,13 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema
 LOG = logging.getLogger(__name__)
 
 _SEQUENCE = schema.sequence
+#: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
 
 
 @attrs.frozen
 class Known:
-    """The epoch that a process saw last, and the highest version it saw in it."""
+    """The epoch that a process saw last, and the highest version it ever saw."""
 
     epoch: str
     version: int
@@ -57,10 +67,9 @@ class Epochs:
     def note(self, epoch: str, version: int) -> None:
         """Remember a committed state of the sequence."""
         with self._lock:
-            if epoch != self._epoch:
+            # Who notes a smaller one was overtaken: of this epoch, or by a new one.
+            if version >= self._highest_version:
                 self._epoch, self._highest_version = epoch, version
-            else:
-                self._highest_version = max(self._highest_version, version)
 
     def known(self) -> Known:
         """Return what is known now: to be taken before a row is read without a lock."""
@@ -80,7 +89,7 @@ class Epochs:
             return False
         self._require_ordering(row)
         known = known or self.known()
-        if row.epoch == known.epoch and row.version < known.version:
+        if row.version < known.version:
             return False
         self.note(row.epoch, row.version)
         return True
@@ -144,9 +153,8 @@ class Epochs:
             if row is None:
                 # Two who insert at once: the primary key lets one win, the
                 # other repeats and finds the row.
-                row = statements.SequenceRow(
-                    str(uuid.uuid4()), newest + self._slack, newest + self._slack, self._ordering
-                )
+                base = self.base_above(connection, newest)
+                row = statements.SequenceRow(str(uuid.uuid4()), base, base, self._ordering)
                 connection.execute(
                     _SEQUENCE.insert().values(
                         id=schema.SEQUENCE_ID,
@@ -159,14 +167,14 @@ class Epochs:
                 cause = "its tables were empty"
             else:
                 self._require_ordering(row)
-                highest = self._highest(row.epoch)
+                highest = self.known().version
                 if row.version < highest:
                     cause = f"version {row.version} is behind {highest}: an older backup?"
                 elif row.version > max(newest, row.floor):
                     cause = f"the record of version {row.version} is gone: emptied tables?"
                 else:
                     return row
-                row = self._renew(connection, max(row.version, newest, highest) + self._slack)
+                row = self.renew(connection, max(row.version, newest))
             self._step(steps.BEGIN_EPOCH)
         LOG.warning(
             "New epoch %(epoch)s on %(backend)s: %(cause)s",
@@ -174,22 +182,24 @@ class Epochs:
         )
         return row
 
-    @property
-    def _slack(self) -> int:
-        """By how much revisions may be ahead of versions, ample.
+    def base_above(self, connection: sa.Connection, version: int) -> int:
+        """Return where an epoch begins to count: above a version, and all former epochs'."""
+        least = max(version, self.known().version)
+        base = int(statements.clock(connection) * 1e6)
+        if base > least:
+            return base
+        # Its clock was set back. In sequencer mode a record that is written several
+        # times between two numberings gets as many revisions and one version.
+        return least + (_SLACK if self._ordering == schema.SEQUENCER else 0)
 
-        In sequencer mode a record that is written several times between two
-        numberings gets as many revisions and one version.
-        """
-        return _SLACK if self._ordering == schema.SEQUENCER else 0
-
-    def _renew(self, connection: sa.Connection, version: int) -> statements.SequenceRow:
-        """Write a new epoch that goes on counting, so that no revision comes twice."""
-        row = statements.SequenceRow(str(uuid.uuid4()), version, version, self._ordering)
+    def renew(self, connection: sa.Connection, version: int) -> statements.SequenceRow:
+        """Write a new epoch into the locked sequence; its base is above a version."""
+        base = self.base_above(connection, version)
+        row = statements.SequenceRow(str(uuid.uuid4()), base, base, self._ordering)
         connection.execute(
             _SEQUENCE.update()
             .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
-            .values(epoch=row.epoch, version=version, floor=version)
+            .values(epoch=row.epoch, version=base, floor=base)
         )
         return row
 
@@ -197,7 +207,3 @@ class Epochs:
     def _newest(connection: sa.Connection) -> int:
         statement = sa.select(sa.func.coalesce(sa.func.max(schema.record.c.version), 0))
         return int(connection.execute(statement).scalar_one())
-
-    def _highest(self, epoch: str) -> int:
-        with self._lock:
-            return self._highest_version if epoch == self._epoch else 0

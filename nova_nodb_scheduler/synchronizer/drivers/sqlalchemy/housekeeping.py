@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 
 import sqlalchemy as sa
@@ -146,11 +145,7 @@ class Housekeeper:
             self._step(steps.RESET)
             if len(found) == ROWS_PER_TRANSACTION or row is None:
                 return row is None
-            connection.execute(
-                _SEQUENCE.update()
-                .where(_SEQUENCE.c.id == schema.SEQUENCE_ID)
-                .values(epoch=str(uuid.uuid4()), version=0, floor=0)
-            )
+            self._epochs.renew(connection, row.version)
         return True
 
     def statistics(self) -> Mapping[str, int | float | str]:

@@ -2,8 +2,9 @@
 """The tables as this release knows them; migrations lead to exactly this.
 
 ``nodb_record`` holds one row per record, tombstones included. In counter mode
-its revision is its version: versions are handed out once in an epoch, so a
-revision grows per key, across deletion and collection too. In sequencer mode
+its revision is its version: versions are handed out once, and go on growing
+with a new epoch (:mod:`.epochs`), so a revision grows per key, across deletion
+and collection too. In sequencer mode
 the revision stands in a column of its own, and a version of 0 says that the
 row was written and has yet to be numbered. ``nodb_sequence`` holds one row:
 the epoch, the last version handed out, the floor below which tombstones may

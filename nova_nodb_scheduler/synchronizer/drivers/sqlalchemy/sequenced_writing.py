@@ -10,8 +10,9 @@
    they wrote the same record: the second is rolled back and begins again.
 5. wait for the versions (:mod:`.sequencing`), then *reply*.
 
-A revision is the former one plus one; of a record that is absent, the floor
-plus one. The floor is never below the revision of a collected tombstone, and
+A revision is the former one plus one, of a record that is absent, the floor
+plus one; and never less than that: an epoch begins with a floor above all former
+ones. The floor is never below the revision of a collected tombstone, and
 is read again behind the insert: a tombstone that was collected between the
 first reading and the insert has moved it, and the write begins again.
 """
@@ -131,5 +132,6 @@ class SequencedWriter(writing.Writer):
 
 
 def _next(write: records.Write, standing: records.Record | None, floor: int) -> records.Record:
-    revision = (floor if standing is None else standing.revision) + 1
+    # Above the floor, too: what a restored backup holds had later revisions once.
+    revision = max(floor, standing.revision if standing else 0) + 1
     return writing.stamp(write, revision, schema.UNNUMBERED)

@@ -217,7 +217,7 @@ class Sequencer:
         with self._made_lock:
             self.rounds += 1
             if numbered.epoch != self._made_in:
-                # Revisions begin anew with an epoch.
+                # The rows of another epoch are other rows.
                 self._made.clear()
                 self._made_in = numbered.epoch
             for key, made in numbered.made.items():
