@@ -19,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter import (
     deciding,
     fallback_claims,
     request_allocations,
+    request_conversion,
     request_planner,
     scheduling_options,
 )
@@ -277,7 +278,8 @@ class DecisionParts:
 
     def _proved_full(self, asked: request_planner.Asked, decided_at: float) -> bool:
         """See :class:`deciding.Decider`."""
-        cells = {str(cell.uuid) for cell in self._around.host_manager.enabled_cells}
+        enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
+        cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_planner.NeedsPlacement("broken provider")
