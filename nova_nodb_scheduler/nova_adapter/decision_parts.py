@@ -65,7 +65,7 @@ class DecisionOptions:
     cache_bytes: int
     claims: bool
     claim_lease_seconds: float
-    claim_spread: bool
+    claim_spread: str
     silent_scheduler_seconds: float
 
 
@@ -196,7 +196,7 @@ class DecisionParts:
         )
 
     def _make_spread(self) -> spreading.Spreading | None:
-        if not (self._options.claims and self._options.claim_spread):
+        if not self._options.claims or self._options.claim_spread == "off":
             return None
         own = self._around.replicator.status().identity
         return spreading.Spreading(
@@ -204,6 +204,7 @@ class DecisionParts:
             living.LivingSchedulers(
                 self._around.store, own, self._options.silent_scheduler_seconds
             ),
+            tolerant=self._options.claim_spread == "tolerant",
         )
 
     def fallback_claims(self) -> fallback_claims.FallbackClaims | None:

@@ -20,9 +20,6 @@ from nova_nodb_scheduler.store import host_state_store
 
 LOG = logging.getLogger(__name__)
 
-#: Judged beside the cells that a scheduler knows.
-_OF_EVERY_VIEW = (objects.CellMapping.CELL0_UUID, scopes_module.API)
-
 FellBack = Callable[[str, proof_module.Reason], None]
 
 
@@ -46,7 +43,7 @@ class RequestView:
         self._reads = reads
         self.proof = proof
         self.cells = cells
-        self._judged = frozenset((*cells, *_OF_EVERY_VIEW))
+        self._judged = frozenset(_judged(cells))
         self._fell_back = fell_back
         self._stock = stock
         #: Cell of each host among the candidates, once they are known.
@@ -160,7 +157,7 @@ class Views:
         generation = self._generation()
         snapshot = self._store.snapshot()
         cells = tuple(self._cells())
-        scopes = [*cells, *_OF_EVERY_VIEW]
+        scopes = _judged(cells)
         context: Any = nova_context.get_admin_context()
         proof = self._judge.judge(snapshot, scopes)
         if generation != self._generation():
@@ -180,6 +177,11 @@ class Views:
             return True
         now = self._judge.judge(self._store.snapshot(), sorted(view.served))
         return not now.missing
+
+
+def _judged(cells: Collection[str]) -> list[str]:
+    """Return the scopes that every view is judged by."""
+    return [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
 
 
 _current = threading.local()

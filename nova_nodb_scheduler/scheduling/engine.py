@@ -205,18 +205,18 @@ class Engine:
             if servers > 1:
                 following = planning.Next(self.lock, self.frame.fork(), self._steps)
             if steps.on_columns:
-                made = self._plan(request, source, counts, following, objects, explain)
+                made = self._plan(steps, source, counts, following, objects, explain)
                 if isinstance(source, shared_hosts.SharedHosts):
                     source.let_go()
                 return made
         assert objects is not None
         assert isinstance(source, shortlist.Shortlist)
         counts += source.ask(objects, 0)
-        return self._plan(request, source, counts, following, objects, explain)
+        return self._plan(steps, source, counts, following, objects, explain)
 
     def _plan(
         self,
-        request: requests.Request,
+        steps: pipeline.Steps,
         source: choice.Source,
         counts: tuple[pipeline.FilterCount, ...],
         following: planning.Next | None,
@@ -224,7 +224,7 @@ class Engine:
         explain: bool,
     ) -> planning.Plan:
         return planning.Plan(
-            request,
+            steps.request,
             self.settings,
             self._rng,
             source,
@@ -232,6 +232,7 @@ class Engine:
             following=following,
             objects=objects,
             explained=explain,
+            is_told_apart=steps.told_apart,
         )
 
     def _steps(
