@@ -138,9 +138,7 @@ class Explainer:
             counts = decision_log.counts_of(first, plan, is_placed=is_placed)
             found.counts = _counts(refusals.with_parts(counts, parts))
 
-    def _view(
-        self, decisions: decision_parts.DecisionParts, spec: Any
-    ) -> views_module.RequestView:
+    def _view(self, decisions: decision_parts.DecisionParts, spec: Any) -> views_module.RequestView:
         """Return a view of what is proved, in which nothing is counted."""
         opened = self._runtime.views.open()
         cells = [str(cell.uuid) for cell in decisions.host_manager.enabled_cells]

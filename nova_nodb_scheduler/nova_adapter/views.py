@@ -103,7 +103,8 @@ class RequestView:
 
     def serves_all(self, scopes: Collection[str]) -> bool:
         """Tell whether all of some scopes are answered from memory; note it for each."""
-        return all([self.serves(scope) for scope in scopes])
+        served = [self.serves(scope) for scope in scopes]
+        return all(served)
 
     def miss(self, scope: str, reason: proof_module.Reason) -> None:
         """Send a scope to Nova's own path for the rest of this request."""

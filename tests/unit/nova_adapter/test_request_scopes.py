@@ -61,9 +61,7 @@ class RequestScopesTest(base.BaseTestCase):
         )
         made.nodb = types.SimpleNamespace(
             decisions=types.SimpleNamespace(refusal=lambda: None),
-            views=types.SimpleNamespace(
-                still_proved=lambda view: view.served <= self.proved_later
-            ),
+            views=types.SimpleNamespace(still_proved=lambda view: view.served <= self.proved_later),
         )
         return made
 
