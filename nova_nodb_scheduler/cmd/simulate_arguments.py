@@ -107,10 +107,10 @@ def _add_schedulers(group: Any) -> None:
     )
     group.add_argument(
         "--claim-spread",
-        choices=("off", "auto"),
+        choices=("off", "auto", "tolerant"),
         default="auto",
-        help="whether schedulers prefer different hosts of those that weigh nearly the same "
-        "(default: auto, as in the plugin)",
+        help="whether schedulers prefer different hosts of those that weigh the same, or, "
+        "tolerant, nearly the same (default: auto, as in the plugin)",
     )
     group.add_argument(
         "--claim-lease-seconds",

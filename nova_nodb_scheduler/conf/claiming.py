@@ -48,17 +48,27 @@ claimed is free again after this time. Longer than ``claim_deadline_seconds``.
         "claim_spread",
         default="auto",
         choices=[
-            ("auto", "schedulers prefer different hosts of those about as good as the best"),
-            ("off", "every scheduler takes the best host, as Nova orders them"),
+            ("auto", "schedulers prefer different hosts of those that Nova might take"),
+            ("tolerant", "the same of those about as good as the best: deviates from Nova"),
+            ("off", "every scheduler takes the first of the best hosts"),
         ],
         help="""
 How several schedulers keep out of one another's way. All of them find the same
-best host, and all but one lose the claim on it and go to the next. With
-``auto`` each host belongs to one of the living schedulers, which prefers its
-own among those about as good as the best: hosts whose weights differ from it by
-no more than 0.05, and the best hundredth of all that pass the filters. Among
-these it deviates from Nova's order, as host_subset_size does by chance; a
-scheduler worker that is alone keeps it always. Without ``claims`` it has no effect.
+best host; who claims it a moment later than another loses a compare-and-set,
+reads what the other claimed, and claims again, which takes some milliseconds.
+With ``auto`` each host belongs to one of the living schedulers, which prefers
+its own among those that Nova itself might take: hosts that weigh exactly the
+same, and the best ``[filter_scheduler] host_subset_size``. Every decision is
+one that Nova could have made, whatever the number of workers.
+With ``tolerant`` hosts about as good as the best count as ties: hosts whose
+weights differ from it by no more than 0.05, and the best hundredth of all that
+pass the filters if they differ by no more than 1. That deviates from Nova's
+order; never where server groups, a preferred cell, image properties or weighers
+that only Nova's own code runs have a say. Choose it where many schedulers
+decide many requests a second over hosts that weigh differently, and the metric
+nodb_claim_conflicts_total grows with a good part of the requests.
+A scheduler worker that is alone keeps Nova's order always. Without ``claims``
+this has no effect.
 """,
     ),
     cfg.FloatOpt(

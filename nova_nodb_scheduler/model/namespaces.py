@@ -56,12 +56,15 @@ class Column:
 
     :param path: where the value stands in the state
     :param default: value where the path is absent or None
+    :param steady: it seldom changes, and readers keep what they made of all its
+        values until it does; of numbers and texts, not of sets
     """
 
     name: str
     kind: Kind
     path: Path
     default: Any = 0
+    steady: bool = False
 
 
 @attrs.frozen

@@ -335,7 +335,7 @@ class Plugin:
                 cache_bytes=options.signature_cache_mib * 1024 * 1024,
                 claims=options.claims == "on",
                 claim_lease_seconds=options.claim_lease_seconds,
-                claim_spread=options.claim_spread == "auto",
+                claim_spread=options.claim_spread,
                 silent_scheduler_seconds=3 * options.beat_interval_seconds + 1,
             ),
         )

@@ -19,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter import (
     deciding,
     fallback_claims,
     request_allocations,
+    request_conversion,
     request_planner,
     scheduling_options,
 )
@@ -64,7 +65,7 @@ class DecisionOptions:
     cache_bytes: int
     claims: bool
     claim_lease_seconds: float
-    claim_spread: bool
+    claim_spread: str
     silent_scheduler_seconds: float
 
 
@@ -195,7 +196,7 @@ class DecisionParts:
         )
 
     def _make_spread(self) -> spreading.Spreading | None:
-        if not (self._options.claims and self._options.claim_spread):
+        if not self._options.claims or self._options.claim_spread == "off":
             return None
         own = self._around.replicator.status().identity
         return spreading.Spreading(
@@ -203,6 +204,7 @@ class DecisionParts:
             living.LivingSchedulers(
                 self._around.store, own, self._options.silent_scheduler_seconds
             ),
+            tolerant=self._options.claim_spread == "tolerant",
         )
 
     def fallback_claims(self) -> fallback_claims.FallbackClaims | None:
@@ -277,7 +279,8 @@ class DecisionParts:
 
     def _proved_full(self, asked: request_planner.Asked, decided_at: float) -> bool:
         """See :class:`deciding.Decider`."""
-        cells = {str(cell.uuid) for cell in self._around.host_manager.enabled_cells}
+        enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
+        cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_planner.NeedsPlacement("broken provider")

@@ -28,7 +28,7 @@ from nova_nodb_scheduler.nova_adapter import (
     decision_parts,
     deferred_candidates,
     request_planner,
-    scopes,
+    request_scopes,
 )
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
@@ -110,7 +110,7 @@ class Explainer:
         decisions = self._runtime.decisions
         if decisions is None:
             raise request_planner.NeedsPlacement("[nodb_scheduler] candidates = placement")
-        view = self._view(decisions)
+        view = self._view(decisions, spec)
         with views_module.working_on(view):
             prepared = Preparation(decisions)
             prepared.run(context, spec, uuids)
@@ -138,13 +138,13 @@ class Explainer:
             counts = decision_log.counts_of(first, plan, is_placed=is_placed)
             found.counts = _counts(refusals.with_parts(counts, parts))
 
-    def _view(self, decisions: decision_parts.DecisionParts) -> views_module.RequestView:
+    def _view(self, decisions: decision_parts.DecisionParts, spec: Any) -> views_module.RequestView:
         """Return a view of what is proved, in which nothing is counted."""
         opened = self._runtime.views.open()
         cells = [str(cell.uuid) for cell in decisions.host_manager.enabled_cells]
-        for scope in (*cells, scopes.API):
-            if opened.stock or not opened.proof.holds(scope):
-                missing = opened.proof.missing.get(scope)
+        for scope in request_scopes.of_request(spec, cells, opened.cells):
+            missing = opened.lacks(scope)
+            if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
                 raise request_planner.NeedsPlacement(f"{scope} is not proved: {why}")
         return views_module.RequestView(

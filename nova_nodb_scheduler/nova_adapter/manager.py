@@ -29,12 +29,12 @@ from nova_nodb_scheduler.nova_adapter import (
     outside_claims,
     refusal_line,
     request_planner,
+    request_scopes,
     rpc_server,
     views,
 )
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 
 LOG = logging.getLogger(__name__)
 
@@ -126,13 +126,13 @@ class SchedulerManager(
         """
         started = time.monotonic()
         view = self.nodb.views.open()
-        view.decides = self._memory_decides(view)
+        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        view.decides = self._memory_decides(view, given.get("spec_obj"))
         # Nova changes the request as it goes; a second decision needs the first one's.
         untouched_args = tuple(map(_copy, args))
         untouched = {name: _copy(value) for name, value in kwargs.items()}
         outcome = "error"
         chosen = None
-        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
         view.trace.servers = _servers(given)
         try:
             try:
@@ -300,13 +300,13 @@ class SchedulerManager(
             )
         return super()._get_all_host_states(context, spec_obj, provider_summaries)
 
-    def _memory_decides(self, view: views.RequestView) -> bool:
+    def _memory_decides(self, view: views.RequestView, spec: Any = None) -> bool:
         """Tell whether all that a choice looks at is proved, Placement's mirror too."""
         if view.stock or self.nodb.decisions is None:
             view.asked_placement = "states not proved"
             return False
-        scopes = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
-        if not all(view.serves(scope) for scope in (*scopes, scopes_module.API)):
+        enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
+        if not view.serves_all(request_scopes.of_request(spec, enabled, view.cells)):
             view.asked_placement = "states not proved"
             return False
         try:

@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import reporter_beats
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
@@ -112,6 +113,10 @@ class Judge:
         self._options = options
         self._clock = clock
         self._unreported_since: dict[str, float] = {}
+        # Kept from request to request: of the reporters' beats as long as they are the
+        # same, of the heartbeats that nobody reported as long as none comes or goes.
+        self._beats_seen: tuple[object, reporter_beats.ReporterBeats] | None = None
+        self._unreported_seen: tuple[object, Mapping[str, int]] | None = None
 
     def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> Proof:
         """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
@@ -119,7 +124,7 @@ class Judge:
             return Proof(dict.fromkeys(scopes, Reason.FEED))
         missing = {}
         beats = self._beats(snapshot)
-        unreported = unreported_by_cell(snapshot)
+        unreported = self._unreported(snapshot)
         for scope in scopes:
             try:
                 reason = self._missing(snapshot, scope, beats, unreported)
@@ -138,7 +143,7 @@ class Judge:
         self,
         snapshot: snapshot_module.Snapshot,
         scope: str,
-        beats: Collection[Mapping[str, Any]],
+        beats: reporter_beats.ReporterBeats,
         unreported: Mapping[str, int],
     ) -> Reason | None:
         if self._unreadable(snapshot, scope):
@@ -154,7 +159,7 @@ class Judge:
         return Reason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
 
     def _path(
-        self, scope: str, beats: Collection[Mapping[str, Any]], swept_from: float
+        self, scope: str, beats: reporter_beats.ReporterBeats, swept_from: float
     ) -> Reason | None:
         """Judge the reporters that write a scope.
 
@@ -164,8 +169,13 @@ class Judge:
         """
         now = self._backend_now_seconds()
         bound = self._options.reporter_bound_seconds
+        if beats.all_in_time(now, bound):
+            since = beats.guarded_since(scope)
+            if scope in self._unguarded or (since is not None and since <= swept_from):
+                return None
+            return Reason.NO_REPORTER if since is None else Reason.UNSWEPT
         alive = covering = 0
-        for beat in beats:
+        for beat in beats.states:
             silence = now - float(beat["beat_at"])
             if silence > bound and covers(swept_from, beat, bound):
                 continue
@@ -203,11 +213,21 @@ class Judge:
                     return True
         return False
 
-    @staticmethod
-    def _beats(snapshot: snapshot_module.Snapshot) -> list[Mapping[str, Any]]:
+    def _beats(self, snapshot: snapshot_module.Snapshot) -> reporter_beats.ReporterBeats:
         view = snapshot.namespace(namespaces.REPORTERS.name)
-        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
-        return [record.state for record in found if record is not None]
+        seen = self._beats_seen
+        if seen is None or seen[0] is not view:
+            found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+            states = [record.state for record in found if record is not None]
+            seen = self._beats_seen = (view, reporter_beats.ReporterBeats(states))
+        return seen[1]
+
+    def _unreported(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, int]:
+        mark = snapshot.namespace(namespaces.SERVICE_LIVENESS.name).steady_mark
+        seen = self._unreported_seen
+        if seen is None or seen[0] is not mark:
+            seen = self._unreported_seen = (mark, unreported_by_cell(snapshot))
+        return seen[1]
 
 
 def covers(swept_from: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:

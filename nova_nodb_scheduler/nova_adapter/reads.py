@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import numpy as np
 
 from nova_nodb_scheduler.nova_adapter import rows, tables
 from nova_nodb_scheduler.scheduling import claim_facts, claimed, namespaces
@@ -26,6 +28,7 @@ class BuiltObjects:
         self.aggregates = rows.Built(10_000)
         self.all_aggregates = rows.Built(1)
         self.host_aggregates = rows.Built(1)
+        self.service_versions = rows.Built(1)
 
     def clear(self) -> None:
         """Forget everything: a new epoch began."""
@@ -35,6 +38,7 @@ class BuiltObjects:
             self.aggregates,
             self.all_aggregates,
             self.host_aggregates,
+            self.service_versions,
         ):
             built.clear()
 
@@ -144,22 +148,26 @@ class Reads:
         As the database does it, services that are forced down do not count,
         and a binary without services is left out.
         """
+        # Nova asks this with every request, and a big cloud has a service for each host.
+        known: Mapping[str, Mapping[str, int]] = self._built.service_versions.get(
+            "", (self._generation, self._services.steady_mark), self._least_versions
+        )
+        of_cell = known.get(cell, {})
+        return {name: of_cell[name] for name in binaries if name in of_cell}
+
+    def _least_versions(self) -> dict[str, dict[str, int]]:
+        """Return the least version by cell and binary, in one pass over the services."""
         view = self._services
-        cell_code = view.vocabulary("cell").code(cell)
-        if cell_code is None:
-            return {}
-        # One pass over columns: a big cloud has a service for each host, and
-        # Nova asks this with every request.
-        counted = (view.column("cell") == cell_code) & ~view.column("forced_down")
-        versions: dict[str, int] = {}
-        for binary in binaries:
-            code = view.vocabulary("binary").code(binary)
-            if code is None:
-                continue
-            found = view.column("version")[counted & (view.column("binary") == code)]
-            if len(found):
-                versions[binary] = int(found.min())
-        return versions
+        counted = ~view.column("forced_down")
+        cells, binaries = view.column("cell")[counted], view.column("binary")[counted]
+        kinds, places = np.unique(np.stack([cells, binaries]), axis=1, return_inverse=True)
+        least = np.full(kinds.shape[1], np.iinfo(np.int64).max)
+        np.minimum.at(least, places.reshape(-1), view.column("version")[counted])
+        found: dict[str, dict[str, int]] = {}
+        for cell, binary, version in zip(*kinds.tolist(), least.tolist(), strict=True):
+            of_cell = found.setdefault(view.vocabulary("cell").text(cell), {})
+            of_cell[view.vocabulary("binary").text(binary)] = version
+        return found
 
     # -- instances ------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def request(
     """
     flavor = _flavor(_get(spec, "flavor"))
     image = _get(spec, "image")
-    destination = _destination(_get(spec, "requested_destination"))
+    wanted = destination(spec)
     hints = _hints(_get(spec, "scheduler_hints"))
     pci_requests = _get(spec, "pci_requests")
     return requests.Request(
@@ -41,11 +41,11 @@ def request(
         availability_zone=_get(spec, "availability_zone"),
         hints=hints,
         group=group(_get(spec, "instance_group")),
-        destination=destination,
+        destination=wanted,
         ignore_hosts=tuple(_get(spec, "ignore_hosts") or ()),
         force_hosts=tuple(_get(spec, "force_hosts") or ()),
         force_nodes=tuple(_get(spec, "force_nodes") or ()),
-        cells=_cells(destination, enabled_cells),
+        cells=cells(wanted, enabled_cells),
         queries=queries,
         check_type=bool(hints.get(_CHECK_TYPE)),
         is_rebuild=bool(scheduler_utils.request_is_rebuild(spec)),
@@ -100,23 +100,27 @@ def _properties(properties: Any) -> Mapping[str, Any]:
     return {name: held[attribute] for name, attribute in _PROPERTY_ATTRIBUTES if attribute in held}
 
 
-def _destination(destination: Any) -> requests.Destination | None:
-    if not destination:
+def destination(spec: Any) -> requests.Destination | None:
+    """Return where a RequestSpec is to go; None where it does not say."""
+    found = _get(spec, "requested_destination")
+    if not found:
         return None
-    cell = _get(destination, "cell")
+    cell = _get(found, "cell")
     return requests.Destination(
-        host=_get(destination, "host"),
-        node=_get(destination, "node"),
+        host=_get(found, "host"),
+        node=_get(found, "node"),
         cell=str(cell.uuid) if cell is not None else None,
-        allow_cross_cell_move=bool(_get(destination, "allow_cross_cell_move")),
+        allow_cross_cell_move=bool(_get(found, "allow_cross_cell_move")),
     )
 
 
-def _cells(
-    destination: requests.Destination | None, enabled_cells: Collection[str]
-) -> frozenset[str]:
-    if destination is not None and destination.cell and not destination.allow_cross_cell_move:
-        return frozenset([destination.cell])
+def cells(wanted: requests.Destination | None, enabled_cells: Collection[str]) -> frozenset[str]:
+    """Return the cells that a request may go to, as Nova's host manager picks them.
+
+    :param enabled_cells: uuids of the cells that take new servers
+    """
+    if wanted is not None and wanted.cell and not wanted.allow_cross_cell_move:
+        return frozenset([wanted.cell])
     return frozenset(enabled_cells)
 
 

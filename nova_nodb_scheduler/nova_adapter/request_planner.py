@@ -152,11 +152,14 @@ class Planner:
         spec.obj_reset_changes(["instance_uuid"])
 
     def _check_whole(self) -> None:
-        """Refuse a store other than the one that the view was proved on.
+        """Refuse a store other than the one that the view was proved on, and other cells.
 
-        :raises NeedsPlacement: it began to be built anew meanwhile
+        :raises NeedsPlacement: it began to be built anew meanwhile, or a cell was enabled
+            after the request was judged
         """
         if self._parts.generation() != self._view.reads.generation:
+            raise NeedsPlacement("states not proved")
+        if not self._view.serves_all(self.request.cells):
             raise NeedsPlacement("states not proved")
 
     # -- what Nova's own filters need ---------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -43,6 +43,7 @@ class RequestView:
         self._reads = reads
         self.proof = proof
         self.cells = cells
+        self._judged = frozenset(_judged(cells))
         self._fell_back = fell_back
         self._stock = stock
         #: Cell of each host among the candidates, once they are known.
@@ -86,11 +87,24 @@ class RequestView:
         """Tell whether a scope is answered from memory; note it either way."""
         if self._stock or scope in self.missed:
             return False
-        if not self.proof.holds(scope):
-            self.miss(scope, self.proof.missing[scope])
+        lacking = self.lacks(scope)
+        if lacking is not None:
+            self.miss(scope, lacking)
             return False
         self.served.add(scope)
         return True
+
+    def lacks(self, scope: str) -> proof_module.Reason | None:
+        """Return why a scope is not proved; None if it is."""
+        if scope not in self._judged:
+            # A cell that was made after this scheduler last read the cells.
+            return proof_module.Reason.COLD
+        return self.proof.missing.get(scope)
+
+    def serves_all(self, scopes: Collection[str]) -> bool:
+        """Tell whether all of some scopes are answered from memory; note it for each."""
+        served = [self.serves(scope) for scope in scopes]
+        return all(served)
 
     def miss(self, scope: str, reason: proof_module.Reason) -> None:
         """Send a scope to Nova's own path for the rest of this request."""
@@ -144,7 +158,7 @@ class Views:
         generation = self._generation()
         snapshot = self._store.snapshot()
         cells = tuple(self._cells())
-        scopes = [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
+        scopes = _judged(cells)
         context: Any = nova_context.get_admin_context()
         proof = self._judge.judge(snapshot, scopes)
         if generation != self._generation():
@@ -164,6 +178,11 @@ class Views:
             return True
         now = self._judge.judge(self._store.snapshot(), sorted(view.served))
         return not now.missing
+
+
+def _judged(cells: Collection[str]) -> list[str]:
+    """Return the scopes that every view is judged by."""
+    return [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
 
 
 _current = threading.local()

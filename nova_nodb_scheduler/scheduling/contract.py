@@ -77,10 +77,13 @@ class Weigher(abc.ABC):
     :cvar minval: lower end of the scale and floor of the raw weights; None:
         the least raw weight of the hosts that passed
     :cvar maxval: the same at the upper end
+    :cvar speaks_for_request: it weighs what the request itself wants, as its group does;
+        operators may tolerate that hosts about as good as the best are taken, not this
     """
 
     minval: ClassVar[float | None] = None
     maxval: ClassVar[float | None] = None
+    speaks_for_request: ClassVar[bool] = False
 
     def __init__(self, settings: options.SchedulingOptions) -> None:
         self._settings = settings

@@ -205,15 +205,18 @@ class Engine:
             if servers > 1:
                 following = planning.Next(self.lock, self.frame.fork(), self._steps)
             if steps.on_columns:
-                return self._plan(request, source, counts, following, objects, explain)
+                made = self._plan(steps, source, counts, following, objects, explain)
+                if isinstance(source, shared_hosts.SharedHosts):
+                    source.let_go()
+                return made
         assert objects is not None
         assert isinstance(source, shortlist.Shortlist)
         counts += source.ask(objects, 0)
-        return self._plan(request, source, counts, following, objects, explain)
+        return self._plan(steps, source, counts, following, objects, explain)
 
     def _plan(
         self,
-        request: requests.Request,
+        steps: pipeline.Steps,
         source: choice.Source,
         counts: tuple[pipeline.FilterCount, ...],
         following: planning.Next | None,
@@ -221,7 +224,7 @@ class Engine:
         explain: bool,
     ) -> planning.Plan:
         return planning.Plan(
-            request,
+            steps.request,
             self.settings,
             self._rng,
             source,
@@ -229,6 +232,7 @@ class Engine:
             following=following,
             objects=objects,
             explained=explain,
+            is_told_apart=steps.told_apart,
         )
 
     def _steps(
@@ -255,19 +259,52 @@ class Engine:
         for stage_of_row in made.stage[left_out].tolist():
             histogram[stage_of_row] -= 1
         counts = _counts(steps, histogram, before if len(left_out) else None)
-        if own or not steps.on_columns or not made.scales_without(left_out):
-            passing = made.stage == made.last
-            passing[left_out] = False
-            return self._shortlist(steps, np.flatnonzero(passing), whole), counts
-        return shared_hosts.SharedHosts(
-            self.lock,
+        if own or not steps.on_columns:
+            return self._copied(made, steps, left_out, whole), counts
+        now = self._shared(made, steps, left_out)
+        if isinstance(now, shortlist.Shortlist):
+            return now, counts
+        return shared_hosts.SharedHosts(self.lock, now, lambda: self._present(steps)), counts
+
+    def _present(self, planned: pipeline.Steps) -> choice.Source:
+        """Return where a request may go now that was planned earlier.
+
+        :param planned: its steps of then; they may tell it itself where to go, and nobody else
+        """
+        steps = self._steps(planned.request, self.frame, 0)
+        ignored = pipeline.ignored_rows(steps.request, self.frame)
+        left_out = np.array(sorted(ignored), np.intp)
+        if not steps.on_columns:
+            # Only Nova's objects could tell the hosts apart that came, and under the
+            # lock they are not asked: it goes on by what it was planned with, apart.
+            return self._copied(evaluation.Evaluation(planned, self.frame), planned, left_out)
+        return self._shared(self._evaluation(steps), steps, left_out)
+
+    def _shared(
+        self, made: evaluation.Evaluation, steps: pipeline.Steps, left_out: npt.NDArray[np.intp]
+    ) -> choice.Source:
+        """Return a signature's hosts as they are shared, or a copy where scores would differ."""
+        if not made.scales_without(left_out):
+            return self._copied(made, steps, left_out)
+        return shared_hosts.RankedRows(
             self.frame,
-            lambda: self._followed(made, steps).ranked(self.counters),
+            made.ranked(self.counters),
             steps,
-            frozenset(ignored),
+            frozenset(left_out.tolist()),
             shuffled=self.settings.shuffle_best_same_weighed_hosts,
             rng=self._rng,
-        ), counts
+        )
+
+    def _copied(
+        self,
+        made: evaluation.Evaluation,
+        steps: pipeline.Steps,
+        left_out: npt.NDArray[np.intp],
+        whole: bool = False,
+    ) -> shortlist.Shortlist:
+        passing = made.stage == made.last
+        passing[left_out] = False
+        return self._shortlist(steps, np.flatnonzero(passing), whole)
 
     def _shortlist(
         self, steps: pipeline.Steps, rows: npt.NDArray[np.intp], whole: bool
@@ -296,7 +333,10 @@ class Engine:
     def _followed(
         self, made: evaluation.Evaluation | None, steps: pipeline.Steps
     ) -> evaluation.Evaluation:
-        """Return an evaluation brought to the present, or a new one."""
+        """Return an evaluation brought to the present, or a new one.
+
+        :param steps: made at present, of the evaluation's own signature
+        """
         if made is not None and made.rows == self.frame.rows:
             rows = self.frame.log.since(made.sequence)
             if rows is not None:

@@ -29,10 +29,12 @@ PLACEMENT = "placement"
 
 _V1 = model.SchemaVersion(1, 0)
 _CELL = model.Column("cell", model.Kind.CATEGORY, ("cell",), "")
+#: Where each request wants sums by cell.
+_STEADY_CELL = model.Column("cell", model.Kind.CATEGORY, ("cell",), "", steady=True)
 
 
-def _row(name: str, kind: model.Kind, default: object = 0) -> model.Column:
-    return model.Column(name, kind, ("row", name), default)
+def _row(name: str, kind: model.Kind, default: object = 0, *, steady: bool = False) -> model.Column:
+    return model.Column(name, kind, ("row", name), default, steady=steady)
 
 
 _INT = model.Kind.INT
@@ -85,13 +87,13 @@ SERVICES = model.Namespace(
     owner=NOVA,
     schema=_V1,
     columns=(
-        _CELL,
+        _STEADY_CELL,
         _row("host", _TEXT, ""),
-        _row("binary", _TEXT, ""),
+        _row("binary", _TEXT, "", steady=True),
         _row("topic", _TEXT, ""),
-        _row("version", _INT),
+        _row("version", _INT, steady=True),
         _row("disabled", _BOOL, False),
-        _row("forced_down", _BOOL, False),
+        _row("forced_down", _BOOL, False, steady=True),
     ),
     indexes=(
         model.Index("cell_binary", (("cell",), ("row", "binary")), few_values=True),
@@ -110,9 +112,9 @@ SERVICE_LIVENESS = model.Namespace(
     owner=NOVA,
     schema=_V1,
     columns=(
-        _CELL,
+        _STEADY_CELL,
         model.Column("report_count", _INT, ("report_count",)),
-        model.Column("unreported", _INT, ("unreported",)),
+        model.Column("unreported", _INT, ("unreported",), steady=True),
     ),
     indexes=(_BY_CELL,),
     digest=service_facts.heartbeat,

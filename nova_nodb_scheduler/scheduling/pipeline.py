@@ -74,6 +74,14 @@ class Steps:
         """Whether columns alone decide."""
         return not self.filters_on_objects and len(self.weighers_on_columns) == len(self.weighers)
 
+    @functools.cached_property
+    def told_apart(self) -> bool:
+        """Whether a weigher may tell hosts apart for the request's own sake.
+
+        Of one that only Nova's objects run nobody here knows what it weighs.
+        """
+        return any(isinstance(each, str) or each[0].speaks_for_request for each in self.weighers)
+
     def known(self, frame: host_frame.HostFrame, rows: contract.Rows) -> contract.BoolArray:
         """Return True for the rows of hosts that Nova looks at for the request at all."""
         cells = self.request.cells

@@ -234,7 +234,8 @@ class Placing:
         spread = self._parts.spread
         if spread is None or self._request.queries is None:
             return next(iter(self.plan.best(1)), None)
-        return spread.choose(self.plan.best, self.plan.passed)
+        plan = self.plan
+        return spread.choose(plan.best, plan.passed, is_told_apart=plan.is_told_apart)
 
     # -- claiming and writing -------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Plan:
     :ivar counts: what each step was given and left, in the order they ran, up
         to the first that left nobody; of the server that is placed next. Where
         filters on objects are asked best first, of the hosts asked so far
+    :ivar is_told_apart: see :attr:`.pipeline.Steps.told_apart`; of that server, too
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Plan:
         following: Next | None = None,
         objects: contract.HostObjects | None = None,
         explained: bool = False,
+        is_told_apart: bool = False,
     ) -> None:
         self.counts = counts
+        self.is_told_apart = is_told_apart
         self._request = request
         self._settings = settings
         self._rng = rng
@@ -230,6 +233,7 @@ class Plan:
             counts += source.ask(self._objects, index)
         self._index = index
         self.counts = counts
+        self.is_told_apart = steps.told_apart
         self._consumed.clear()
         self._behind = False
         self._ordered = []

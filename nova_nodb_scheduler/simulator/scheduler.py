@@ -185,10 +185,12 @@ class Scheduler:
         return {"host": self._identity, "beat_at": self._clock.now_seconds()}
 
     def _spread(self) -> spreading.Spreading | None:
-        if self._options.claim_spread != "auto":
+        if self._options.claim_spread == "off":
             return None
         alive = living.LivingSchedulers(self.store, self._identity, _SILENT_SECONDS)
-        return spreading.Spreading(self._identity, alive)
+        return spreading.Spreading(
+            self._identity, alive, tolerant=self._options.claim_spread == "tolerant"
+        )
 
     # -- life -----------------------------------------------------------------------
 

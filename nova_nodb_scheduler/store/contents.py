@@ -40,6 +40,12 @@ class Contents:
         self._layout = row_layout
         self._namespace = row_layout.namespace
         self._kinds = tuple(column.kind for column in self._namespace.columns)
+        self._steady = tuple(
+            position for position, column in enumerate(self._namespace.columns) if column.steady
+        )
+        #: Whether a record came or went, or a value in a steady column changed, since
+        #: somebody put this to False.
+        self.stirred = True
         self.rows = rows.Rows(self._make_chunk)
         self.vocabularies = {
             position: texts.setdefault(column.path, vocabulary.Vocabulary())
@@ -87,6 +93,8 @@ class Contents:
             chunk = self.rows.writable(number)
             offsets = [rows_here[at] % chunks.CHUNK_ROWS for at in places]
             self.indexes.lead(chunk, offsets, places, number * chunks.CHUNK_ROWS, page)
+            if self._steady and not self.stirred:
+                self.stirred = self._stirs(chunk, offsets, places, page)
             self._write(chunk, offsets, places, page, revisions, versions)
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
@@ -105,6 +113,16 @@ class Contents:
             for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True))
         ]
         return layout.Page(cells, page.absent, page.index_values)
+
+    def _stirs(
+        self, chunk: chunks.Chunk, offsets: Sequence[int], places: Sequence[int], page: layout.Page
+    ) -> bool:
+        """Tell whether what is about to be written is new to a steady column."""
+        here, there = _index(offsets), _index(places)
+        return not np.all(chunk.live[here]) or any(
+            np.any(chunk.arrays[position][here] != np.asarray(page.cells[position])[there])
+            for position in self._steady
+        )
 
     def _write(
         self,
@@ -139,6 +157,7 @@ class Contents:
     def remove(self, key: str, row: int) -> None:
         """Forget the record of a key, which stands in a row."""
         number, offset = divmod(row, chunks.CHUNK_ROWS)
+        self.stirred = True
         self.indexes.forget(self.rows.writable(number), offset, key, row)
         self.rows.release(key, row)
 

@@ -39,6 +39,7 @@ class NamespaceView:
         *,
         version: int,
         epoch: int,
+        steady_mark: object,
         rows: immutables.Map[str, int],
         row_chunks: immutables.Map[int, chunks.Chunk],
         indexes: index_reader.IndexReader,
@@ -50,6 +51,7 @@ class NamespaceView:
         self._layout = row_layout
         self._version = version
         self._epoch = epoch
+        self._steady_mark = steady_mark
         self._rows = rows
         self._chunks = row_chunks
         self._indexes = indexes
@@ -69,6 +71,14 @@ class NamespaceView:
     def version(self) -> int:
         """A count of changes: views of a store with the same count are the same."""
         return self._version
+
+    @property
+    def steady_mark(self) -> object:
+        """The same object in all views with the same records and values in steady columns.
+
+        What was made of those columns alone may be kept until it is another one.
+        """
+        return self._steady_mark
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -52,6 +52,7 @@ class Table:
         self._version = 0
         self._copied_before = 0
         self._view: namespace_view.NamespaceView | None = None
+        self._steady_mark = object()
         self._kin: tuple[rows.SameKey, ...] = ()
         self._begin(texts)
 
@@ -183,12 +184,15 @@ class Table:
         """Return what there is now, for good; the same object until a change."""
         if self._view is None:
             held = self._contents
+            if held.stirred:
+                held.stirred, self._steady_mark = False, object()
             row_of, row_chunks = held.rows.freeze()
             vocabularies = {position: words.view() for position, words in held.vocabularies.items()}
             self._view = namespace_view.NamespaceView(
                 self._layout,
                 version=self._version,
                 epoch=self._epoch,
+                steady_mark=self._steady_mark,
                 rows=row_of,
                 row_chunks=row_chunks,
                 indexes=index_reader.IndexReader(

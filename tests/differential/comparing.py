@@ -20,7 +20,7 @@ from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.scheduling import choice as choice_module
-from nova_nodb_scheduler.scheduling import planning
+from nova_nodb_scheduler.scheduling import planning, spreading
 from tests.differential import (
     cases,
     placement_model,
@@ -36,6 +36,9 @@ CONF = nova.conf.CONF
 
 #: Relative, of weights.
 TOLERANCE = 1e-9
+
+#: Who lives beside the one that decides.
+_WORKERS = ("worker-0", "worker-1", "worker-2", "worker-3")
 
 #: Alternates that are asked for.
 _ALTERNATES = 2
@@ -166,10 +169,11 @@ class Case:
             self._compare(own, chosen, index)
             if not chosen:
                 return "no valid host" if index == 0 else "too few hosts"
-            made.take(chosen[0], instance)
-            taken.append(chosen[0])
-            self._use(chosen[0])
-            if not own.consume((chosen[0].host, chosen[0].node), instance):
+            first = self._by_four_workers(own, made, chosen, index)
+            made.take(first, instance)
+            taken.append(first)
+            self._use(first)
+            if not own.consume((first.host, first.node), instance):
                 return "nova could not consume"
         self._same_alternates(own, made, taken)
         return "placed"
@@ -243,6 +247,31 @@ class Case:
         for first, second in itertools.pairwise(weights[1:]):
             if not _at_least(first, second):
                 raise Divergence(f"server {index}: the order is {weights}")
+
+    @staticmethod
+    def _by_four_workers(
+        own: stock.Decision,
+        made: planning.Plan,
+        chosen: Sequence[choice_module.Choice],
+        index: int,
+    ) -> choice_module.Choice:
+        """See that each of four workers takes one of the best; return what one of them takes.
+
+        As each of them chooses with ``claim_spread`` as it is by default.
+        """
+        weights = [own.weights[each.host, each.node] for each in chosen]
+        best = sorted(weights, reverse=True)[: CONF.filter_scheduler.host_subset_size]
+        found = []
+        for name in _WORKERS:
+            spread = spreading.Spreading(name, lambda: _WORKERS)
+            first = spread.choose(made.best, made.passed, is_told_apart=made.is_told_apart)
+            if first is None:
+                raise Divergence(f"server {index}: {name} takes none of {len(chosen)} hosts")
+            weight = own.weights[first.host, first.node]
+            if not any(map(math.isnan, weights)) and not _at_least(weight, best[-1]):
+                raise Divergence(f"server {index}: {name} takes {first}, the best weigh {best}")
+            found.append(first)
+        return found[index % len(found)]
 
     # -- alternates -------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class _SoftPolicyWeigher(option_weigher.OptionWeigher):
     :cvar sign: of a member
     """
 
+    speaks_for_request = True
     policy: ClassVar[str]
     sign: ClassVar[float]
 

@@ -17,6 +17,7 @@ class ImagePropertiesWeigher(option_weigher.OptionWeigher):
     column: this class knows only when nobody need look at them.
     """
 
+    speaks_for_request = True
     option = "image_props_weight_multiplier"
 
     def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:

@@ -13,6 +13,7 @@ from nova_nodb_scheduler.scheduling.weighers import option_weigher
 class CrossCellWeigher(option_weigher.OptionWeigher):
     """1 in the preferred cell, -1 in others, 0 where no cell is preferred."""
 
+    speaks_for_request = True
     option = "cross_cell_move_weight_multiplier"
 
     def key(self, request: requests.Request, frame: host_frame.HostFrame) -> contract.Key:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers share out hosts that weigh nearly the same, and only those."""
+"""Schedulers share out hosts that Nova might take, and no others unless that is tolerated."""
 
 from __future__ import annotations
 
@@ -24,14 +24,24 @@ def _best(hosts: list[choice.Choice]) -> Callable[[int], list[choice.Choice]]:
 
 
 class TestSpreading(testtools.TestCase):
-    def _spreading(self, own: str, living: Sequence[str]) -> spreading.Spreading:
-        return spreading.Spreading(own, lambda: living)
+    def _spreading(
+        self, own: str, living: Sequence[str], *, tolerant: bool = False
+    ) -> spreading.Spreading:
+        return spreading.Spreading(own, lambda: living, tolerant=tolerant)
 
     def _choose(
-        self, own: str, living: Sequence[str], hosts: list[choice.Choice], passed: int | None = None
+        self,
+        own: str,
+        living: Sequence[str],
+        hosts: list[choice.Choice],
+        passed: int | None = None,
+        *,
+        tolerant: bool = False,
+        is_told_apart: bool = False,
     ) -> choice.Choice | None:
         passed = len(hosts) if passed is None else passed
-        return self._spreading(own, living).choose(_best(hosts), passed)
+        spread = self._spreading(own, living, tolerant=tolerant)
+        return spread.choose(_best(hosts), passed, is_told_apart=is_told_apart)
 
     def test_a_scheduler_that_is_alone_keeps_novas_order(self) -> None:
         hosts = _hosts([3.0] * 40)
@@ -54,20 +64,49 @@ class TestSpreading(testtools.TestCase):
         first = {self._choose(name, living, hosts).uuid for name in living}
         self.assertEqual(4, len(first))
 
-    def test_a_host_that_weighs_clearly_more_stays_first_for_all(self) -> None:
+    def test_a_host_that_weighs_more_stays_first_for_all(self) -> None:
+        for least in (1e-15, 0.001, 0.04):
+            hosts = _hosts([3.0] + [3.0 - least] * 4000)
+            for name in ("a", "b"):
+                self.assertEqual(hosts[0], self._choose(name, ["a", "b"], hosts))
+
+    def test_of_those_that_novas_subset_might_draw_each_takes_its_own(self) -> None:
+        """The drawn one comes first; who weighs no less was among the best as well."""
+        drawn = _hosts([3.0, 5.0, 4.0, 3.5, 3.0, 2.9, 2.0] + [1.0] * 40)
+        for name in ("a", "b", "c"):
+            chosen = self._choose(name, ["a", "b", "c"], drawn)
+            self.assertGreaterEqual(chosen.score, 3.0)
+        self.assertLess(1, len({self._choose(name, "abc", drawn).uuid for name in "abc"}))
+
+    def test_the_tolerant_keep_to_a_host_that_weighs_clearly_more(self) -> None:
         hosts = _hosts([3.0, 2.9] + [2.89] * 30)
         for name in ("a", "b"):
-            self.assertEqual(hosts[0], self._choose(name, ["a", "b"], hosts))
+            self.assertEqual(hosts[0], self._choose(name, ["a", "b"], hosts, tolerant=True))
+        near = _hosts([3.0] + [2.97] * 30)
+        chosen = {self._choose(name, ["a", "b"], near, tolerant=True) for name in ("a", "b")}
+        self.assertEqual(2, len(chosen))
 
-    def test_one_in_a_hundred_of_those_that_pass_counts_as_the_best(self) -> None:
+    def test_nothing_is_tolerated_where_a_weigher_speaks_for_the_request(self) -> None:
+        hosts = _hosts([3.0] + [2.97] * 4000)
+        for name in ("a", "b"):
+            chosen = self._choose(name, ["a", "b"], hosts, tolerant=True, is_told_apart=True)
+            self.assertEqual(hosts[0], chosen)
+
+    def test_a_host_that_failed_to_build_is_not_tolerated(self) -> None:
+        hosts = _hosts([3.0] + [3.0 - 10_000.0] * 4000)
+        for name in ("a", "b"):
+            self.assertEqual(hosts[0], self._choose(name, ["a", "b"], hosts, tolerant=True))
+
+    def test_to_the_tolerant_one_in_a_hundred_of_those_that_pass_counts_as_the_best(self) -> None:
         hosts = _hosts([3.0 - 0.1 * row for row in range(24)])
         living = ("a", "b", "c")
         owners = [spreading.owner(each.uuid, living) for each in hosts]
         self.assertEqual(set(living), set(owners[:10]))
         for name in living:
             best_own = hosts[owners.index(name)]
-            self.assertEqual(best_own, self._choose(name, living, hosts, 1099))
-            self.assertEqual(hosts[0], self._choose(name, living, hosts, 199))
+            self.assertEqual(best_own, self._choose(name, living, hosts, 1099, tolerant=True))
+            self.assertEqual(hosts[0], self._choose(name, living, hosts, 199, tolerant=True))
+            self.assertEqual(hosts[0], self._choose(name, living, hosts, 10**6))
 
     def test_it_looks_further_where_others_own_all_of_the_first(self) -> None:
         living = ("a", "b", "c", "d")

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What readers see of a store: columns, look-ups, differences; never a change."""
 
+import itertools
 import math
 
 import numpy as np
 import testtools
 
+from nova_nodb_scheduler.model import namespaces
 from tests.unit.store import samples
 
 
@@ -36,6 +38,46 @@ class TestSnapshots(testtools.TestCase):
         self.assertGreater(second.number, first.number)
         self.assertIs(column, second.namespace("pools").column("ratio"))
         self.assertIsNot(first.namespace("shelves"), second.namespace("shelves"))
+
+    def test_what_was_made_of_steady_columns_holds_until_one_of_them_changes(self):
+        shelf = namespaces.Namespace(
+            "books",
+            "library",
+            samples.V1,
+            columns=(
+                namespaces.Column("place", namespaces.Kind.CATEGORY, ("place",), "", steady=True),
+                namespaces.Column("weight", namespaces.Kind.FLOAT, ("weight",), steady=True),
+                namespaces.Column("read", namespaces.Kind.INT, ("read",)),
+            ),
+        )
+        store = samples.store(shelf)
+        revisions = itertools.count(1)
+
+        def marked(*states):
+            changes = [
+                samples.change(key, next(revisions), state, namespace="books")
+                for key, state in states
+            ]
+            store.apply_page(changes)
+            return store.snapshot().namespace("books").steady_mark
+
+        first = marked(*((f"b{number}", {"place": "x"}) for number in range(600)))
+        self.assertIs(first, marked(("b7", {"place": "x", "read": 1})))
+        self.assertIs(first, marked(*((f"b{n}", {"place": "x", "read": 2}) for n in range(300))))
+        marks = [
+            first,
+            marked(("b7", {"place": "y"})),
+            marked(("b8", {"place": "x", "read": 3}), ("b9", {"place": "x", "weight": 2.0})),
+            marked(("new", {"place": "x"})),
+            marked(("b7", None)),
+            # In the row that became free, with what stood there.
+            marked(("b7", {"place": "y"})),
+        ]
+        store.retain("books", ["b1"], 10**6)
+        marks.append(store.snapshot().namespace("books").steady_mark)
+        store.begin_epoch()
+        marks.append(store.snapshot().namespace("books").steady_mark)
+        self.assertEqual(len(marks), len(set(map(id, marks))))
 
     def test_columns_cannot_be_written(self):
         self.store.apply(samples.change("a", 1, {"tags": ["x"]}))
