@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Stock Nova and the plugin on the same made clouds, measured in turns; and the pipeline alone.
 #
-# usage: tools/bench.sh [--venv DIR] [--hosts N,N] [--limit L,L] [--core] [OPTIONS]
+# usage: tools/bench.sh [--venv DIR] [--hosts N,N] [--limit L,L] [--core | --fit] [OPTIONS]
 #   -h, --help             this, and all options once a run has made the virtual environment
 #   NOVA_NODB_VENV         an existing virtual environment to use as it is, as --venv
 #   NOVA_NODB_BENCH_STATE  where data and results are kept between runs, as --state

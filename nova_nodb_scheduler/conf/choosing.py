@@ -18,14 +18,14 @@ How filters that have no vectorised form are asked: those for NUMA topologies an
 PCI devices, and the operator's own. They run on Nova's host state objects, one
 for each host that the vectorised filters left.
 
-``exact`` asks about all of these hosts, or about fewer where it is proved that
-the others change nothing: where the hosts with the least and the greatest
-weights pass. ``lazy`` asks in the order of weights, and deviates from Nova in
-this: weights are scaled by the hosts that the vectorised filters left, not by
-those which pass all, so that another host may come first where several weighers
-compete; a filter that fails at a host which nobody looked at is not noticed; and
-a filter is not asked about every host for every request. The chosen host passes
-all filters in both.
+``exact`` asks the operator's own about all of these hosts, and Nova's about as
+many as it takes to find those with the least and the greatest weights that pass,
+and hosts enough: the others then change nothing. ``lazy`` asks in the order of
+weights, and deviates from Nova in this: weights are scaled by the hosts that the
+vectorised filters left, not by those which pass all, so that another host may
+come first where several weighers compete; a filter that fails at a host which
+nobody looked at is not noticed; and a filter is not asked about every host for
+every request. The chosen host passes all filters in both.
 
 Choose ``lazy`` in large clouds where such requests are many and slow. It is
 without effect where an enabled weigher has no vectorised form, and on filters

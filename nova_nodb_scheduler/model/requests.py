@@ -8,7 +8,7 @@ candidates read nothing else of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import immutables
@@ -96,6 +96,50 @@ class CandidateQuery:
     in_tree: str | None = None
 
 
+#: Page sizes by Nova's words for them, where a request names no number of KiB.
+SMALL_PAGES = -1
+LARGE_PAGES = -2
+ANY_PAGES = -3
+
+
+@attrs.frozen
+class NumaCell:
+    """One NUMA cell of a server, as Nova's InstanceNUMACell has it.
+
+    :param shared_cpus: how many CPUs float over the shared ones of a host's cell
+    :param pinned_cpus: how many are pinned
+    :param page_size_kb: KiB, or one of the words above; None: not asked for
+    :param policy: ``shared``, ``dedicated`` or ``mixed``; None is ``shared``
+    :param thread_policy: ``prefer``, ``isolate`` or ``require``; None is ``prefer``
+    """
+
+    shared_cpus: int
+    pinned_cpus: int
+    memory_mb: int
+    page_size_kb: int | None = None
+    policy: str | None = None
+    thread_policy: str | None = None
+
+
+#: Of each alternative the properties that a PCI device must have, by name.
+DeviceSpecs: TypeAlias = tuple[frozenset[tuple[str, str | None]], ...]
+
+
+@attrs.frozen
+class DeviceRequest:
+    """PCI devices that a server wants, as Nova's InstancePCIRequest has them.
+
+    :param specs: a device has all properties of one of them
+    :param numa_policy: None for Nova's default, ``legacy``
+    :param is_placed: Placement has said which providers they come from
+    """
+
+    count: int
+    specs: DeviceSpecs
+    numa_policy: str | None = None
+    is_placed: bool = False
+
+
 @attrs.frozen
 class Request:
     """One request, for one server or several alike.
@@ -109,6 +153,11 @@ class Request:
     :param needs_numa: the server has a NUMA topology of its own, or a CPU
         policy that only the host's topology can satisfy
     :param needs_pci: PCI devices are asked for
+    :param numa_cells: the server's NUMA topology; empty where it has none, or
+        one that only Nova's own code can read
+    :param isolates_emulator: one more pinned CPU is wanted for the emulator
+    :param requires_threads: pinned CPUs are wanted, on hosts with threads only
+    :param devices: the PCI devices; empty likewise
     :param fitted: the NUMA topology and the PCI devices, as the adapter writes
         them into claims; empty where neither is asked for
     """
@@ -131,6 +180,10 @@ class Request:
     is_rebuild: bool = False
     needs_numa: bool = False
     needs_pci: bool = False
+    numa_cells: tuple[NumaCell, ...] = ()
+    isolates_emulator: bool = False
+    requires_threads: bool = False
+    devices: tuple[DeviceRequest, ...] = ()
     fitted: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
 
     def hint(self, name: str, default: str | None = None) -> str | tuple[str, ...] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nova import objects
 from nova.objects import base
+from nova.pci import stats as pci_stats
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import requests
@@ -32,6 +33,7 @@ def request(
     wanted = destination(spec)
     hints = _hints(_get(spec, "scheduler_hints"))
     pci_requests = _get(spec, "pci_requests")
+    topology = _get(spec, "numa_topology")
     return requests.Request(
         flavor=flavor,
         project_id=_get(spec, "project_id") or "",
@@ -51,6 +53,11 @@ def request(
         is_rebuild=bool(scheduler_utils.request_is_rebuild(spec)),
         needs_numa=_needs_numa(spec),
         needs_pci=bool(pci_requests and pci_requests.requests),
+        numa_cells=_numa_cells(topology),
+        isolates_emulator=bool(topology and topology.emulator_threads_isolated),
+        requires_threads="dedicated" in _hardware(spec, "cpu_policy")
+        and "require" in _hardware(spec, "cpu_thread_policy"),
+        devices=_devices(pci_requests),
         fitted=fitted.of_request(spec),
     )
 
@@ -153,12 +160,53 @@ def group(found: Any) -> requests.Group | None:
 
 def _needs_numa(spec: Any) -> bool:
     """Tell whether NUMATopologyFilter could refuse a host: see its host_passes."""
-    if _get(spec, "numa_topology") is not None:
-        return True
+    return _get(spec, "numa_topology") is not None or "dedicated" in _hardware(spec, "cpu_policy")
+
+
+def _hardware(spec: Any, name: str) -> tuple[Any, Any]:
+    """Return what flavor and image say of the server's hardware; None where one says nothing."""
     flavor, image = _get(spec, "flavor"), _get(spec, "image")
     extra_specs = (_get(flavor, "extra_specs") or {}) if flavor is not None else {}
     properties = _get(image, "properties") if image is not None else None
-    policies = [extra_specs.get("hw:cpu_policy")]
-    if properties is not None:
-        policies.append(_get(properties, "hw_cpu_policy"))
-    return "dedicated" in policies
+    in_image = _get(properties, f"hw_{name}") if properties is not None else None
+    return extra_specs.get(f"hw:{name}"), in_image
+
+
+def _numa_cells(topology: Any) -> tuple[requests.NumaCell, ...]:
+    found = []
+    for cell in topology.cells if topology is not None else ():
+        shared, pinned, memory = (_get(cell, name) for name in ("cpuset", "pcpuset", "memory"))
+        if shared is None or pinned is None or memory is None:
+            return ()  # of another release
+        found.append(
+            requests.NumaCell(
+                shared_cpus=len(shared),
+                pinned_cpus=len(pinned),
+                memory_mb=memory,
+                page_size_kb=_get(cell, "pagesize") or None,
+                policy=_get(cell, "cpu_policy"),
+                thread_policy=_get(cell, "cpu_thread_policy"),
+            )
+        )
+    return tuple(found)
+
+
+#: Properties of a wanted device that Placement matches, and Nova's filters do not.
+_PLACED_PROPERTIES = frozenset(pci_stats.PciDeviceStats.ignored_spec_tags)
+
+
+def _devices(pci_requests: Any) -> tuple[requests.DeviceRequest, ...]:
+    return tuple(
+        requests.DeviceRequest(
+            count=each.count,
+            specs=tuple(
+                frozenset(
+                    (name, value) for name, value in spec.items() if name not in _PLACED_PROPERTIES
+                )
+                for spec in each.spec
+            ),
+            numa_policy=_get(each, "numa_policy"),
+            is_placed=any(spec.get("rp_uuids") for spec in each.spec),
+        )
+        for each in (pci_requests.requests if pci_requests else ())
+    )

@@ -66,9 +66,17 @@ class Filter(abc.ABC):
     def key(self, request: requests.Request, frame: host_frame.HostFrame) -> Key:
         """Return all that decides besides the rows: equal keys, equal masks."""
 
+    def screen(self, request: requests.Request, frame: host_frame.HostFrame) -> Hashable | None:
+        """Return a key although :meth:`key` leaves the request to Nova's own code.
+
+        :meth:`mask` then refuses hosts that Nova would certainly refuse, so that it
+        is asked about fewer. None where columns cannot refuse any.
+        """
+        return None
+
     @abc.abstractmethod
     def mask(self, request: requests.Request, frame: host_frame.HostFrame, rows: Rows) -> BoolArray:
-        """Return True for each of the rows that passes. Only asked for a real key."""
+        """Return True for each of the rows that passes. Only asked for a real key or a screen."""
 
 
 class Weigher(abc.ABC):

@@ -64,6 +64,8 @@ class HostFrame(readable_frame.ReadableFrame):
         changed |= self._provided.put(row, facts.provider)
         for path, column in self._attributes.items():
             changed |= column.put(row, self._attribute(facts.uuid, path))
+        if self._topologies is not None:
+            self._topologies.forget(row)
         changed |= self._liveness.look_at(self, row)
         if changed:
             self.log.add(row)
@@ -120,6 +122,8 @@ class HostFrame(readable_frame.ReadableFrame):
         self._provided.fill(rows, providers)
         for path, column in self._attributes.items():
             column.put_all(rows, [self._attribute(place.uuid, path) for place in places])
+        if self._topologies is not None:
+            self._topologies.forget_all(rows)
         self.log.extend(rows)
 
     def heard(self, row: int, last_seen_seconds: float) -> None:
@@ -249,5 +253,7 @@ class HostFrame(readable_frame.ReadableFrame):
             column.grow(self.rows)
         self._provided.grow(self.rows)
         self._liveness.grow(self.rows)
+        if self._topologies is not None:
+            self._topologies.grow(self.rows)
         self._places.grow(self.rows)
         self.log.limit = max(4096, self.rows // 4)

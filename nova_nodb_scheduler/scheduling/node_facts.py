@@ -16,7 +16,7 @@ import immutables
 import orjson
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.scheduling import fields, host_facts
+from nova_nodb_scheduler.scheduling import fields, host_facts, topology_facts
 
 #: Major version of Nova's ComputeNode object that is understood.
 _OBJECT_MAJOR = "1"
@@ -134,7 +134,8 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
     text), ``supported_instances`` (a tuple of tuples), ``metrics`` (a mapping of
     name to value), ``host_ip`` (its text; an address in Nova),
     ``hypervisor_type``, ``hypervisor_version``, ``hypervisor_hostname``,
-    ``updated`` (ISO 8601), ``uuid``, ``host``, ``nodename`` and ``cell_uuid``.
+    ``updated`` (ISO 8601), ``uuid``, ``host``, ``nodename`` and ``cell_uuid``;
+    and :data:`.topology_facts.TEXTS`, two texts that are read at once.
     Mappings are followed by the rest of the path.
 
     :raises InvalidRecord: the record is not as Nova writes it
@@ -158,6 +159,8 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
         found = _supported_instances(row)
     elif name == "updated":
         found = row.get("updated_at")
+    elif path == topology_facts.TEXTS:
+        found = (row.get("numa_topology"), row.get("pci_stats"))
     elif name in _VERBATIM:
         found = row.get(name)
     else:
@@ -251,18 +254,4 @@ def _pci_free(row: fields.Fields) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _count_devices(text: str) -> int:
-    try:
-        pools = orjson.loads(text)
-    except (TypeError, ValueError):
-        return 0  # as Nova: pools that are not JSON are none
-    if not pools:
-        return 0
-    if "nova_object.namespace" in pools:
-        data = pools["nova_object.data"]
-        found = [pool["nova_object.data"] for pool in data["objects"]]
-    else:
-        found = [pools] if isinstance(pools, dict) else pools
-        for name in ("vendor_id", "product_id"):
-            if any(name not in pool for pool in found):
-                raise KeyError(name)
-    return sum(int(pool["count"]) for pool in found)
+    return sum(int(pool["count"]) for pool in topology_facts.parse_pools(text))

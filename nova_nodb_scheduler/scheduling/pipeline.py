@@ -44,7 +44,8 @@ class Steps:
 
     :param candidates: None where nothing is claimed (a rebuild)
     :param filters: those on columns that may refuse somebody, with their keys
-    :param filters_on_objects: names, in order
+    :param filters_on_objects: names, in order; one that screens hosts on columns
+        before is among ``filters``, too
     :param weighers: those that may tell hosts apart, in order, with their keys;
         a name alone runs on Nova's objects
     """
@@ -115,7 +116,10 @@ def steps(
         key = own.key(request, frame)
         if key is contract.OnHostObjects.NEEDED:
             on_objects.append(own.name)
-        elif key is not None:
+            # Whoever is refused is out for the servers that follow, too, and Nova
+            # may change what it asks for these.
+            key = None if index else own.screen(request, frame)
+        if key is not None:
             on_columns.append((own, key))
     weighing: list[tuple[contract.Weigher, Hashable] | str] = []
     for each in weighers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from nova_nodb_scheduler.scheduling import (
     liveness,
     plain_columns,
     provider_columns,
+    topology_columns,
+    topology_facts,
 )
 
 Locate = Callable[[str], Iterable[tuple[str, str]]]
@@ -63,6 +66,7 @@ class ReadableFrame(plain_columns.PlainColumns):
         self._places = host_places.HostPlaces()
         self._provided = provider_columns.ProviderColumns()
         self._attributes: dict[tuple[str, ...], columns.CodedColumn] = {}
+        self._topologies: topology_columns.TopologyColumns | None = None
         #: Instances placed by this fork: (cell, host) by uuid.
         self._placed: dict[str, tuple[str, str]] = {}
         self._liveness = liveness.Liveness()
@@ -160,6 +164,25 @@ class ReadableFrame(plain_columns.PlainColumns):
             for uuid, row in self._places.rows():
                 column.put(row, self._attribute(uuid, path))
         return column
+
+    @property
+    def topologies(self) -> topology_columns.TopologyColumns:
+        """What is left in hosts' NUMA cells and PCI pools, as of :meth:`read_topologies`."""
+        if self._topologies is None:
+            self._topologies = topology_columns.TopologyColumns(self.rows)
+        return self._topologies
+
+    def read_topologies(self) -> None:
+        """Look at hosts that reported since the last call; before a request that asks.
+
+        Some at a time: those that are left are refused nothing until then.
+        """
+        self.log.extend(self.topologies.refresh(self.alive, self._topology_texts))
+
+    def _topology_texts(self, row: int) -> tuple[str | None, str | None]:
+        texts: Any = self._attribute(self.place(row).uuid, topology_facts.TEXTS)
+        numa, pools = texts or (None, None)
+        return numa, pools
 
     def instance_counts(self, uuids: Iterable[str]) -> dict[int, int]:
         """Return how many of some instances stand on each row; rows without are left out."""

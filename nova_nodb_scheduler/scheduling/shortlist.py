@@ -21,6 +21,7 @@ from nova_nodb_scheduler.scheduling import (
     choice,
     contract,
     evaluation,
+    extremes,
     host_frame,
     pipeline,
     ranking,
@@ -53,9 +54,11 @@ class Shortlist:
     Make, narrow and :meth:`follow` it under the engine's lock; :meth:`ask` the
     objects and take choices without.
 
-    Objects are asked about all hosts, unless the others can wait until somebody
-    wants them: where it is proved that they change no score, or where that is
-    chosen (``lazily``). Then they are asked best first.
+    Objects are asked about all hosts, unless they can wait until somebody wants
+    them: where each host is judged by itself, once those are found whose weights
+    are the least and the greatest of all that pass, which no other's score then
+    depends on; or where scores over all hosts are chosen (``lazily``). Then they
+    are asked best first.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class Shortlist:
         own.begin(names, index)
         if own.refused:
             self._keep(np.array([uuid not in own.refused for uuid in self.uuids], np.bool_))
-        self._some_wait = self._lazily or self._extremes_pass(own)
+        self._some_wait = self._lazily or self._find_extremes(own)
         if self._some_wait:
             return ()
         self._keep_hosts(own.passing(self.uuids))
@@ -230,31 +233,45 @@ class Shortlist:
         self._asking = None
         return own.counts
 
-    def _extremes_pass(self, own: asking.Asking) -> bool:
-        """Tell whether no score changes if any of the other hosts fails.
+    def _find_extremes(self, own: asking.Asking) -> bool:
+        """Drop hosts that fail until no score changes whichever others fail.
 
         A score depends on the other hosts by the least and the greatest weight
-        of those that pass: if the hosts that have them pass, they stay.
+        of those that pass: from each end inward hosts are asked until one passes.
+
+        :returns: False where some weight is no number, and has no place between ends
         """
-        weights = self._ordered_weights()
-        ends = self._scale(weights)
-        extremes: set[int] = set()
-        for each, scale in zip(weights, ends, strict=True):
-            if scale is None:
+        passed = np.zeros(len(self), np.bool_)
+        at_once = 1
+        while True:
+            weights = self._ordered_weights()
+            counting = [
+                each
+                for each, ends in zip(weights, self._scale(weights), strict=True)
+                if ends is not None
+            ]
+            if not counting:
                 # All weigh the same, or it does not count: of fewer hosts, too.
-                continue
-            if np.isnan(each.raw).any():
+                return True
+            if any(np.isnan(each.raw).any() for each in counting):
                 return False
-            minval, maxval = each.bounds
-            if minval is None:
-                extremes.add(int(each.raw.argmin()))
-            if maxval is None:
-                extremes.add(int(each.raw.argmax()))
-        if all(scale is None for scale in ends):
-            return True
-        uuids = [self._places[at].uuid for at in extremes]
-        # A host that is alone is not weighed.
-        return len(uuids) > 1 and len(own.passing(uuids)) == len(uuids)
+            ends = [each.raw for each in counting if each.bounds[1] is None]
+            ends += [-each.raw for each in counting if each.bounds[0] is None]
+            wanted = extremes.unsettled(ends, passed, at_once)
+            if not len(wanted):
+                if passed.sum() > 1:
+                    return True
+                # A host that is alone is not weighed: who else passes?
+                wanted = np.flatnonzero(~passed)[:at_once]
+            passing = own.passing([self._places[at].uuid for at in wanted])
+            passed[wanted] = [self._places[at].uuid in passing for at in wanted]
+            kept = np.ones(len(self), np.bool_)
+            kept[wanted] = passed[wanted]
+            if not kept.all():
+                # Most often those beside a host that failed fail, too.
+                at_once *= 2
+                passed = passed[kept]
+                self._keep(kept)
 
     def _keep_hosts(self, uuids: Collection[str]) -> None:
         self._keep(np.array([uuid in uuids for uuid in self.uuids], np.bool_))

@@ -161,9 +161,9 @@ _SHARED = cases.Provider(
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> cases.Cluster:
-    """Draw a cluster of up to eight hosts in two cells."""
-    nodes, services = draw(node_strategies.hosts())
+def clusters(draw: st.DrawFn, *, scarce: bool = False) -> cases.Cluster:
+    """Draw a cluster of up to eight hosts in two cells, or ten that are nearly used up."""
+    nodes, services = draw(node_strategies.hosts(10 if scarce else 8, scarce=scarce))
     named = tuple(dict.fromkeys(node.host for node in nodes))
     aggregates = tuple(
         _aggregate(rolled, at, named)

@@ -20,27 +20,46 @@ _LONG_AGO = words.NOW - datetime.timedelta(days=3)
 
 
 @functools.cache
-def numa_topology(cells: int, cpus: int, pinned: int, threads: int, memory_mb: int) -> str:
-    """Return a host's NUMA topology as its row has it; CPU numbers are pinned first."""
+def numa_topology(
+    cells: int,
+    cpus: int,
+    pinned: int | tuple[int, ...],
+    threads: int,
+    memory_mb: int,
+    shared: int | None = None,
+    huge_used: int = 0,
+) -> str:
+    """Return a host's NUMA topology as its row has it; CPU numbers are pinned first.
+
+    :param pinned: how many CPUs, in every cell or in one after the other
+    :param shared: so many of a cell's last CPUs are shared, and the others pinned; None:
+        all are either, as with vcpu_pin_set
+    """
     objects.register_all()
     made = []
     for cell in range(cells):
         numbers = list(range(cell * cpus, (cell + 1) * cpus))
         siblings = [set(numbers[at : at + threads]) for at in range(0, cpus, threads)]
+        own = pinned if isinstance(pinned, int) else pinned[cell % len(pinned)]
+        dedicated = numbers if shared is None else numbers[: cpus - shared]
+        own = min(own, len(dedicated))
+        huge = 64 * cell if shared is None else 256
         made.append(
             objects.NUMACell(
                 id=cell,
                 socket=cell,
-                cpuset=set(numbers),
-                pcpuset=set(numbers),
+                cpuset=set(numbers if shared is None else numbers[cpus - shared :]),
+                pcpuset=set(dedicated),
                 memory=memory_mb,
-                cpu_usage=pinned,
-                memory_usage=memory_mb // 8 * pinned,
-                pinned_cpus=set(numbers[:pinned]),
+                cpu_usage=own,
+                memory_usage=memory_mb // 8 * own,
+                pinned_cpus=set(dedicated[:own]),
                 siblings=siblings,
                 mempages=[
                     objects.NUMAPagesTopology(size_kb=4, total=memory_mb * 256, used=0, reserved=0),
-                    objects.NUMAPagesTopology(size_kb=2048, total=64 * cell, used=0, reserved=0),
+                    objects.NUMAPagesTopology(
+                        size_kb=2048, total=huge, used=min(huge_used, huge), reserved=0
+                    ),
                 ],
                 network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False),
             )
@@ -232,27 +251,53 @@ def service_row(number: int, host: str, odd: Mapping[str, Any]) -> Row:
     }
 
 
-def _odd_columns(rolled: dice.Dice) -> Row:
-    """Return what is odd about a node: up to four oddities, in one of 120 no usage yet."""
+def _nearly_used_up(rolled: dice.Dice) -> Row:
+    """Return a NUMA topology and PCI pools with little left, here or there."""
+    pinned = tuple(rolled.one((8, 7, 6, 4, 4, 0)) for _ in range(4))
+    shared, cells = rolled.one((None, 0, 4, 2)), rolled.one((2, 1, 2, 4))
+    sizes = rolled.one((1, 2, 2)), rolled.one((8192, 2048, 4096))
+    pools = [
+        _pool(rolled.one((1, 0, 2, 3)), rolled.one((None, 0, 0, 1)), rolled.one(("1520", "9999")))
+        for _ in range(rolled.one((2, 1, 3)))
+    ]
+    return {
+        "numa_topology": ("numa", cells, 8, pinned, *sizes, shared, rolled.one((0, 250, 256))),
+        "pci_stats": _pools(*pools),
+    }
+
+
+def _odd_columns(rolled: dice.Dice, scarce: bool = False) -> Row:
+    """Return what is odd about a node: up to four oddities, in one of 120 no usage yet.
+
+    :param scarce: its NUMA cells and PCI pools are nearly used up
+    """
     columns: Row = {}
-    for each in rolled.some(ODD_NODES, 4):
+    for each in rolled.some(ODD_NODES, 2 if scarce else 4):
         columns.update(each)
+    if scarce:
+        columns.update(_nearly_used_up(rolled))
     if rolled.once_in(200):
         columns.update(rolled.one(_UNREADABLE))
     return {**columns, **NEVER_UPDATED} if rolled.once_in(120) else columns
 
 
 @st.composite
-def hosts(draw: st.DrawFn, at_most: int = 8) -> tuple[list[cases.Node], list[cases.Service]]:
-    """Draw hosts of both cells: some with two nodes, some without a service."""
+def hosts(
+    draw: st.DrawFn, at_most: int = 8, *, scarce: bool = False
+) -> tuple[list[cases.Node], list[cases.Service]]:
+    """Draw hosts of both cells: some with two nodes, some without a service.
+
+    :param scarce: their NUMA cells and PCI pools are nearly used up
+    """
     nodes: list[cases.Node] = []
     services: list[cases.Service] = []
-    for at, rolled in enumerate(draw(st.lists(dice.dice(), min_size=1, max_size=at_most))):
+    least = at_most // 2 if scarce else 1
+    for at, rolled in enumerate(draw(st.lists(dice.dice(), min_size=least, max_size=at_most))):
         host = words.HOSTS[at]
         cell = rolled.one((words.CELL1, words.CELL1, words.CELL2))
         for nth in range(2 if rolled.once_in(8) else 1):
             name = f"node-{host}" if nth == 0 else f"node-{host}-{nth}"
-            row = node_row(len(nodes), host, name, _odd_columns(rolled))
+            row = node_row(len(nodes), host, name, _odd_columns(rolled, scarce))
             nodes.append(cases.Node(cell, row))
         if not rolled.once_in(40):
             services.append(cases.Service(cell, service_row(at, host, rolled.one(_SERVICES))))

@@ -191,10 +191,11 @@ _NAMES = (*words.HOSTS[:6], "h1", "H2", "nowhere")
 
 
 @st.composite
-def requests(draw: st.DrawFn, enabled: Sequence[str] = ()) -> Asked:
+def requests(draw: st.DrawFn, enabled: Sequence[str] = (), *, fitted: bool = False) -> Asked:
     """Draw a request: mostly plain, with a few wishes of any kind.
 
     :param enabled: filters, each of which gets something to look at half the time
+    :param fitted: it is for NUMA cells, for PCI devices, or for both
     """
     extra: dict[str, str] = {}
     for each in draw(st.lists(st.sampled_from(EXTRA_SPECS), max_size=2)):
@@ -218,11 +219,15 @@ def requests(draw: st.DrawFn, enabled: Sequence[str] = ()) -> Asked:
             more.update(_pci(rolled))
         elif name == "NUMATopologyFilter":
             extra.update(rolled.one(_NUMA))
+    if fitted:
+        for kind in rolled.one(("cells", "cells", "devices", "cells and devices")).split(" and "):
+            extra.update(rolled.one((*_NUMA, *_NUMA_MORE)) if kind == "cells" else {})
+            more.update(_pci(rolled) if kind == "devices" else {})
     return Asked(
         flavor={
             "name": rolled.one(words.FLAVORS),
-            "vcpus": rolled.one((1, 1, 2, 4, 16)),
-            "memory_mb": rolled.one((512, 512, 2048, 8192, 1000)),
+            "vcpus": rolled.one((1, 2, 2, 4) if fitted else (1, 1, 2, 4, 16)),
+            "memory_mb": rolled.one((512, 512, 1024) if fitted else (512, 512, 2048, 8192, 1000)),
             "root_gb": rolled.one((1, 0, 10, 60)),
             "ephemeral_gb": rolled.one((0, 0, 5)),
             "swap": rolled.one((0, 0, 512, 1500)),
@@ -248,6 +253,17 @@ _NUMA: tuple[Mapping[str, str], ...] = (
     {"hw:cpu_policy": "dedicated"},
     {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "require"},
     {"hw:mem_page_size": "large"},
+)
+
+#: Beside those above, where NUMA cells are what matters.
+_NUMA_MORE: tuple[Mapping[str, str], ...] = (
+    {"hw:numa_nodes": "2", "hw:cpu_policy": "dedicated"},
+    {"hw:numa_nodes": "2", "hw:mem_page_size": "large"},
+    {"hw:cpu_policy": "dedicated", "hw:mem_page_size": "2048"},
+    {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"},
+    {"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"},
+    {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"},
+    {"hw:numa_nodes": "1", "hw:mem_page_size": "any"},
 )
 
 

@@ -31,7 +31,7 @@ from tests.differential import (
 
 @st.composite
 def scenes(
-    draw: st.DrawFn, *always: str
+    draw: st.DrawFn, *always: str, scarce: bool = False
 ) -> tuple[
     cases.Cluster,
     setting_strategies.Settings,
@@ -40,11 +40,12 @@ def scenes(
     """Draw a cluster, settings, and requests to one worker, each after something happened.
 
     :param always: the only filters; none given: any
+    :param scarce: requests are for NUMA cells and PCI devices, which are nearly used up
     """
-    cluster = draw(cluster_strategies.clusters())
+    cluster = draw(cluster_strategies.clusters(scarce=scarce))
     settings = draw(setting_strategies.settings(always))
     enabled = settings.get("filter_scheduler", "enabled_filters")
-    one = st.tuples(dice.dice(), request_strategies.requests(enabled))
+    one = st.tuples(dice.dice(), request_strategies.requests(enabled, fitted=scarce))
     asked: list[tuple[dice.Dice, request_strategies.Asked]] = []
     for rolled, wanted in draw(st.lists(one, min_size=1, max_size=4)):
         # What is asked again is answered from what was kept, changed hosts apart.
@@ -123,3 +124,19 @@ class DecisionsTest(DecisionsCase):
         self.assertGreater(self.outcomes["placed"], self.outcomes.total() // 5)
         if running.LONG:
             self.assertEqual([], self.reached.missed())
+
+    def test_so_it_does_where_cells_and_devices_are_nearly_used_up(self) -> None:
+        """Most hosts fail, those with the extremes of weights among them."""
+
+        @running.settings(share=running.CLUSTER_SHARE)
+        @hypothesis.given(
+            scenes("NUMATopologyFilter", "PciPassthroughFilter", "ComputeFilter", scarce=True)
+        )
+        def decide(scene: Any) -> None:
+            self.follow(*scene)
+
+        try:
+            decide()
+        finally:
+            sys.stderr.write(f"{self.report()}\n")
+        self.assertGreater(self.outcomes["placed"], self.outcomes.total() // 10)

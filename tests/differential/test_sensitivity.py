@@ -11,7 +11,7 @@ import hypothesis
 import testtools
 from testtools import matchers
 
-from nova_nodb_scheduler.scheduling import candidates, filters, weighers
+from nova_nodb_scheduler.scheduling import candidates, filters, shortlist, weighers
 from tests.differential import comparing, test_decisions, words
 
 #: Cases in which a fault must show.
@@ -19,8 +19,11 @@ _CASES = 400
 
 
 class SensitivityTest(test_decisions.DecisionsCase):
-    def assert_found(self, *enabled: str) -> None:
-        """Fail unless some case differs while these are the enabled filters."""
+    def assert_found(self, *enabled: str, scarce: bool = False) -> None:
+        """Fail unless some case differs while these are the enabled filters.
+
+        :param scarce: NUMA cells and PCI pools are nearly used up
+        """
 
         @hypothesis.settings(
             max_examples=_CASES,
@@ -31,7 +34,7 @@ class SensitivityTest(test_decisions.DecisionsCase):
             suppress_health_check=list(hypothesis.HealthCheck),
             report_multiple_bugs=False,
         )
-        @hypothesis.given(test_decisions.scenes(*enabled))
+        @hypothesis.given(test_decisions.scenes(*enabled, scarce=scarce))
         def decide(scene: Any) -> None:
             self.follow(*scene)
 
@@ -72,6 +75,28 @@ class SensitivityTest(test_decisions.DecisionsCase):
     def test_a_weight_with_the_wrong_sign_is_found(self) -> None:
         self.break_raw("NumInstancesWeigher", lambda raw: -raw)
         self.assert_found("AllHostsFilter")
+
+    def refuse_more(self, name: str, column: Callable[[Any], Any]) -> None:
+        """Let what spares Nova's own filter a question refuse hosts that this would pass."""
+        own = filters.BUILT_IN[name]
+        inner = own.mask
+
+        def refuses(self: Any, request: Any, frame: Any, rows: Any) -> Any:
+            return inner(self, request, frame, rows) & ~column(frame.topologies)[rows]
+
+        self.patch(own, "mask", refuses)
+
+    def test_hosts_refused_for_cells_that_would_do_are_found(self) -> None:
+        self.refuse_more("NUMATopologyFilter", lambda known: known.cells.count == 4)
+        self.assert_found("NUMATopologyFilter", scarce=True)
+
+    def test_hosts_refused_for_devices_that_would_do_are_found(self) -> None:
+        self.refuse_more("PciPassthroughFilter", lambda known: known.pools.counts.sum(axis=1) == 3)
+        self.assert_found("PciPassthroughFilter", scarce=True)
+
+    def test_an_extreme_of_a_host_that_fails_is_found(self) -> None:
+        self.patch(shortlist.Shortlist, "_find_extremes", lambda own, asking: bool(asking))
+        self.assert_found("NUMATopologyFilter", "PciPassthroughFilter", scarce=True)
 
     def test_a_candidate_without_a_required_trait_is_found(self) -> None:
         inner = candidates.Candidates._passes

@@ -21,7 +21,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGHUP, _end)
     with _lock(given.state):
-        return _core(given, console) if given.core else _campaign(given, console)
+        if given.core:
+            return _core(given, console)
+        return _fit(given, console) if given.fit else _campaign(given, console)
 
 
 def _campaign(given: options.Options, console: rich.console.Console) -> int:
@@ -43,6 +45,17 @@ def _core(given: options.Options, console: rich.console.Console) -> int:
     for hosts in given.hosts:
         with console.status(f"{hosts} hosts: the pipeline alone"):
             kept.save_core(hosts, core.measure(hosts))
+    report.show(kept, given)
+    return 0
+
+
+def _fit(given: options.Options, console: rich.console.Console) -> int:
+    from tools.bench import fit, report, results
+
+    kept = results.Results(given.state / "results")
+    for hosts in given.hosts:
+        with console.status(f"{hosts} hosts: NUMA cells and PCI devices"):
+            kept.save_fit(hosts, {"hosts": hosts, "kinds": fit.measure(hosts)})
     report.show(kept, given)
     return 0
 

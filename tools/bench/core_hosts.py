@@ -3,6 +3,7 @@
 
 import random
 import time
+from collections.abc import Sequence
 
 from stevedore import extension
 
@@ -17,16 +18,22 @@ CELL = "cell1"
 _DAY_SECONDS = 86400.0
 
 
-def make_engine() -> engine_module.Engine:
-    """Return an engine with Nova's default filters and all weighers, without hosts."""
+def make_engine(
+    frame: host_frame.HostFrame | None = None, more_filters: Sequence[str] = ()
+) -> engine_module.Engine:
+    """Return an engine with Nova's default filters and all weighers, without hosts.
+
+    :param frame: an empty one, where hosts have attributes without a column
+    :param more_filters: names of filters behind the default ones
+    """
     settings = options.SchedulingOptions(service_down_time=_DAY_SECONDS / 2)
     filters = _classes(plugins.FILTERS)
     weighers = _classes(plugins.WEIGHERS)
     return engine_module.Engine(
         settings,
-        [filters[name](settings) for name in settings.enabled_filters],
+        [filters[name](settings) for name in (*settings.enabled_filters, *more_filters)],
         [weighers[name](settings) for name in sorted(weighers)],
-        frame=host_frame.HostFrame(),
+        frame=host_frame.HostFrame() if frame is None else frame,
         rng=random.Random(1),
     )
 

@@ -33,6 +33,7 @@ def write(
     directory: pathlib.Path,
     cases: Sequence[comparison.Case],
     core: Sequence[Mapping[str, Any]],
+    fit: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the include file and the charts below ``directory`` (doc/source/reference)."""
     images = directory / IMAGES
@@ -55,6 +56,8 @@ def write(
         lines += _conditions(cases)
     if core:
         lines += _of_core(core)
+    if fit:
+        lines += _list_table("NUMA cells and PCI devices", *fit_rows(fit))
     (directory / TABLE).write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -93,6 +96,30 @@ def _of_core(core: Sequence[Mapping[str, Any]]) -> list[str]:
         for name, unit in CORE_MEASURES.items()
     ]
     return _list_table("The pipeline alone", header, body)
+
+
+def fit_rows(fit: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of what requests for NUMA cells and PCI devices cost."""
+    header = ["hosts", "full", "request", "offered / pass / asked"]
+    header += ["wall p50 / p99", "CPU: stock", "plugin", "times less", "as Nova"]
+    body = []
+    for size in fit:
+        for each in size["kinds"]:
+            numbers = (each["offered"], each["passed"], each["asked"])
+            body.append(
+                [
+                    f"{each['hosts']:,}",
+                    f"{each['full']:.0%}",
+                    each["kind"],
+                    " / ".join(f"{number:,.0f}" for number in numbers),
+                    " / ".join(comparison.text(each[f"wall_p{n}"], "s") for n in (50, 99)),
+                    comparison.text(each["stock_cpu"], "s"),
+                    comparison.text(each["cpu_p50"], "s"),
+                    comparison.text(each["stock_cpu"] / each["cpu_p50"]),
+                    "yes" if each["is_novas"] else "no",
+                ]
+            )
+    return header, body
 
 
 def _conditions(cases: Iterable[comparison.Case]) -> list[str]:

@@ -21,6 +21,7 @@ _HURRY = 0.2
 _SECONDS = 60.0
 _IDLE_SECONDS = _PACED_SECONDS = 30.0
 _CORE_HOSTS = (1000, 10_000, 100_000)
+_FIT_HOSTS = (1000, 10_000)
 
 
 @attrs.frozen
@@ -51,6 +52,7 @@ class Options:
     documents: pathlib.Path | None
     keep: bool
     core: bool
+    fit: bool
     populate_only: bool
 
     def durations(self, hosts: int) -> Durations:
@@ -95,7 +97,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--hosts",
         type=_numbers,
         metavar="N,N",
-        help="sizes (100,1000; 1000,10000,100000 of the core)",
+        help="sizes (100,1000; 1000,10000,100000 of the core, 1000,10000 of --fit)",
     )
     add(
         "--limit",
@@ -139,11 +141,16 @@ def parse(arguments: list[str] | None = None) -> Options:
     )
     add("--keep", action="store_true", help="leave MariaDB and Placement running")
     add("--core", action="store_true", help="the pipeline alone: no Nova, no servers")
+    add(
+        "--fit",
+        action="store_true",
+        help="requests for NUMA cells and PCI devices, against Nova's own filters: no servers",
+    )
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
     given = parser.parse_args(arguments)
     return Options(
         state=given.state.absolute(),
-        hosts=given.hosts or (_CORE_HOSTS if given.core else _HOSTS),
+        hosts=given.hosts or _default_hosts(given),
         limits=given.limit,
         sides=given.sides,
         again=frozenset(given.again),
@@ -157,8 +164,15 @@ def parse(arguments: list[str] | None = None) -> Options:
         documents=given.documents,
         keep=given.keep,
         core=given.core,
+        fit=given.fit,
         populate_only=given.populate_only,
     )
+
+
+def _default_hosts(given: argparse.Namespace) -> tuple[int, ...]:
+    if given.core:
+        return _CORE_HOSTS
+    return _FIT_HOSTS if given.fit else _HOSTS
 
 
 def _count(text: str) -> int:

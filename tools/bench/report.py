@@ -21,19 +21,22 @@ def show(kept: results.Results, given: options.Options) -> None:
     console = rich.console.Console()
     cases = comparison.cases(kept)
     for case in cases:
-        if case.hosts in given.hosts and not given.core:
+        if case.hosts in given.hosts and not (given.core or given.fit):
             console.print(_table(case))
             for line in conditions(case):
                 console.print(line, style="dim")
     core = kept.core()
     if given.core:
         console.print(_core_table([each for each in core if each["hosts"] in given.hosts]))
+    fit = kept.fit()
+    if given.fit:
+        console.print(_fit_table([each for each in fit if each["hosts"] in given.hosts]))
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        everything = {"schedulers": kept.all(), "core": core}
+        everything = {"schedulers": kept.all(), "core": core, "fit": fit}
         given.json.write_text(json.dumps(everything, indent=1) + "\n")
     if given.documents is not None:
-        documents.write(given.documents, cases, core)
+        documents.write(given.documents, cases, core, fit)
 
 
 def conditions(case: comparison.Case) -> list[str]:
@@ -78,4 +81,14 @@ def _core_table(core: list[dict[str, Any]]) -> rich.table.Table:
     for measure, unit in documents.CORE_MEASURES.items():
         values = [comparison.text(each.get(measure), unit) for each in core]
         table.add_row(measure.replace("_", " "), *values)
+    return table
+
+
+def _fit_table(fit: list[dict[str, Any]]) -> rich.table.Table:
+    header, body = documents.fit_rows(fit)
+    table = rich.table.Table(title="NUMA cells and PCI devices")
+    for name in header:
+        table.add_column(name)
+    for row in body:
+        table.add_row(*row)
     return table

@@ -29,6 +29,10 @@ class Results:
         """Keep what the pipeline alone did."""
         self._write(self._directory / f"core-{hosts}.json", result)
 
+    def save_fit(self, hosts: int, result: Result) -> None:
+        """Keep what requests for NUMA cells and PCI devices cost."""
+        self._write(self._directory / f"fit-{hosts}.json", result)
+
     def all(self) -> list[Result]:
         """Return all results of both sides, by size, limit and side (stock first)."""
         found = [self._read(path) for path in self._directory.glob("scheduler-*.json")]
@@ -37,7 +41,14 @@ class Results:
 
     def core(self) -> list[Result]:
         """Return the results of the pipeline alone, by size."""
-        found = [self._read(path) for path in self._directory.glob("core-*.json")]
+        return self._by_size("core")
+
+    def fit(self) -> list[Result]:
+        """Return those of requests for NUMA cells and PCI devices, by size."""
+        return self._by_size("fit")
+
+    def _by_size(self, kind: str) -> list[Result]:
+        found = [self._read(path) for path in self._directory.glob(f"{kind}-*.json")]
         return sorted((each for each in found if each is not None), key=lambda each: each["hosts"])
 
     def _path(self, hosts: int, limit: int, side: str) -> pathlib.Path:
