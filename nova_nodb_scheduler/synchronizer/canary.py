@@ -69,7 +69,7 @@ class Canary:
 
     def reset(self) -> None:
         """Forget proof and flight: the store is about to be rebuilt."""
-        self._next_at = self._sent_at = self.proved_at = None
+        self._next_at = self._sent_at = self.proved_at = self._announced_at = None
 
     def due_in_seconds(self) -> float:
         """Return how long until there is something to do here."""
@@ -91,14 +91,18 @@ class Canary:
         return self._sent_at is not None and at_seconds - self._sent_at > self._bound_seconds
 
     def announce_if_due(self) -> None:
-        """Write the beat alone, while there is no feed that could bring it back.
+        """Write the beat alone, now and then while a snapshot is read.
 
-        It proves nothing: who reads a whole snapshot says that it lives.
+        It proves nothing, there is no feed that could bring it back: it tells
+        others that who reads a large store lives.
 
         :raises BackendUnavailable: it was not written; the next call tries again
         """
         now = self._clock()
-        if self._announced_at is None or now - self._announced_at >= self._interval_seconds:
+        if self._announced_at is None:
+            # A short snapshot is over before anybody asks.
+            self._announced_at = now
+        elif now - self._announced_at >= self._interval_seconds:
             self._announced_at = now
             self._write(self._payload(now))
 

@@ -46,20 +46,20 @@ class StartGateCase(test_memory_decisions.MemoryDecisionsCase):
         self.pool = concurrent.futures.ThreadPoolExecutor(8)
         self.addCleanup(self.pool.shutdown, wait=False)
         self.hub.faults.go_down()
-        self.service = service.Service.create(
+        self.scheduler = service.Service.create(
             host="scheduler-1", binary="nova-scheduler", topic=rpcapi.RPC_TOPIC, manager=MANAGER
         )
         self.addCleanup(self.stop)
-        self.service.start()
+        self.scheduler.start()
 
     def stop(self) -> None:
         self.hub.faults.come_up()
         self.end_service()
-        self.service.manager.cleanup_host()
+        self.scheduler.manager.cleanup_host()
 
     def end_service(self) -> None:
         """End it as SIGTERM does; this process lives on, with threads for Nova's reads."""
-        self.service.stop()
+        self.scheduler.stop()
         # Nova has this from 34 on; there is no process after a shutdown, elsewhere.
         factory = importlib.util.find_spec("nova.thread_pool_factory")
         if factory is not None:
@@ -67,7 +67,7 @@ class StartGateCase(test_memory_decisions.MemoryDecisionsCase):
 
     @property
     def worker(self) -> Any:
-        return self.service.manager.nodb
+        return self.scheduler.manager.nodb
 
     def send(self) -> concurrent.futures.Future[Any]:
         """Ask for one server as Nova's conductor does."""
@@ -89,7 +89,7 @@ class StartGateCase(test_memory_decisions.MemoryDecisionsCase):
                 return found
             time.sleep(0.05)
         progress = self.worker.starting()
-        self.fail(f"{what} did not come: {progress} {progress and progress.missing}")
+        raise AssertionError(f"{what} did not come: {progress} {progress and progress.missing}")
 
     def answer(self, sent: concurrent.futures.Future[Any]) -> Any:
         self.wait_for(sent.done, "the answer")
@@ -150,10 +150,10 @@ class StartGateTest(StartGateCase):
         self.assertEqual("starting, 0%", status.feed.state)
 
     def test_the_service_is_up_while_requests_wait(self) -> None:
-        reported = self.service.service_ref.report_count
-        driver = self.service.servicegroup_api._driver
-        driver._report_state(self.service)
-        self.assertEqual(reported + 1, self.service.service_ref.report_count)
+        reported = self.scheduler.service_ref.report_count
+        driver = self.scheduler.servicegroup_api._driver
+        driver._report_state(self.scheduler)
+        self.assertEqual(reported + 1, self.scheduler.service_ref.report_count)
         self.assertIsNotNone(self.worker.starting())
 
     def test_a_service_that_is_told_to_end_while_it_waits_takes_nothing(self) -> None:
@@ -168,7 +168,7 @@ class StartGateTest(StartGateCase):
         self.assertEqual({}, self.worker.outcomes())
 
         # The one that is started after it takes it.
-        self.service.start()
+        self.scheduler.start()
         self.answer(sent)
         self.assertEqual({"memory": 1}, self.worker.candidates())
 
@@ -188,7 +188,7 @@ class StartGateTest(StartGateCase):
         self.answer(self.send())
         self.end_service()
         self.hub.faults.go_down()
-        self.service.start()
+        self.scheduler.start()
         sent = self.send()
         time.sleep(_A_WHILE_SECONDS)
         self.assertFalse(sent.done())
@@ -213,7 +213,7 @@ class StartGateTest(StartGateCase):
             for _ in under_way:
                 self.assertTrue(held.acquire(timeout=10.0))
             ending = self.pool.submit(self.end_service)
-            self.wait_for(self.service.manager.nodb_intake._server._stopped.is_set, "the end")
+            self.wait_for(self.scheduler.manager.nodb_intake._server._stopped.is_set, "the end")
             late = self.send()
             time.sleep(_A_WHILE_SECONDS)
             self.assertFalse(self.worker.stopped)
