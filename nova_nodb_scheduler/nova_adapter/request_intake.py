@@ -75,6 +75,7 @@ class GatedServer:
             self._listener = None
         if takes:
             self._server.stop()
+            _give_back(self._server)
         elif listener is not None:
             listener.cleanup()
 
@@ -124,6 +125,30 @@ class GatedServer:
             return False
         self._takes = True
         return True
+
+
+def _give_back(server: Any) -> None:
+    """Have the broker take back what it sends to a server that was stopped.
+
+    oslo.messaging ends its thread and leaves its consumers: until the last
+    request is answered the broker goes on to send, and what it sent is
+    acknowledged while the connection is closed, and lost.
+    """
+    connection = getattr(getattr(server.listener, "_poll_style_listener", None), "conn", None)
+    try:
+        # The thread that read from this connection has ended.
+        consumers = dict(getattr(connection, "_consumers", {}))
+        for consumer in consumers:
+            consumer.callback = _requeue
+        for consumer, tag in consumers.items():
+            consumer.cancel(tag)
+    except Exception as error:
+        # The connection broke: then the broker has taken all back by itself.
+        LOG.info("Consumers could not be cancelled: %(error)r", {"error": error})
+
+
+def _requeue(message: Any) -> None:
+    message.requeue()
 
 
 class Intake:

@@ -82,7 +82,7 @@ class RabbitMQ(server_fixtures.ServerFixture):
         server_processes.find_program("epmd")
         server_processes.find_program("rabbitmq-server", _PLACES.format("rabbitmq-server"))
 
-    def _setUp(self) -> None:  # noqa: N802, as fixtures names it
+    def _setUp(self) -> None:
         self.server = self.own(RabbitMQServer(self.own(EpmdServer())))
         self.url = self.server.url
 

@@ -133,6 +133,8 @@ class RequestIntakeTest(unittest.TestCase):
     def test_a_cast_to_all_finds_its_exchange_while_the_only_worker_waits(self) -> None:
         fanout = self.client.prepare(fanout=True)
         first = self.worker("first", proved=True)
+        self.assertEqual("first", self.send().result(_SECONDS))
+        first.expect("begun")
         fanout.cast({}, "tell")
         first.expect("told")
         first.end(signal.SIGTERM)
