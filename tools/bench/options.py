@@ -52,6 +52,7 @@ class Options:
     keep: bool
     core: bool
     populate_only: bool
+    restart: bool
 
     def durations(self, hosts: int) -> Durations:
         """Return how long measurements of a size take where the command line does not say."""
@@ -140,6 +141,12 @@ def parse(arguments: list[str] | None = None) -> Options:
     add("--keep", action="store_true", help="leave MariaDB and Placement running")
     add("--core", action="store_true", help="the pipeline alone: no Nova, no servers")
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
+    add(
+        "--restart",
+        action="store_true",
+        help="two nova-schedulers on a real bus under 20 requests a second: one is restarted,"
+        " then killed and started; nothing else is measured",
+    )
     given = parser.parse_args(arguments)
     return Options(
         state=given.state.absolute(),
@@ -158,6 +165,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         keep=given.keep,
         core=given.core,
         populate_only=given.populate_only,
+        restart=given.restart,
     )
 
 
