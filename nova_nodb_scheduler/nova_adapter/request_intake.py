@@ -142,9 +142,9 @@ def _give_back(server: Any) -> None:
             consumer.callback = _requeue
         for consumer, tag in consumers.items():
             consumer.cancel(tag)
-    except Exception as error:
-        # The connection broke: then the broker has taken all back by itself.
-        LOG.info("Consumers could not be cancelled: %(error)r", {"error": error})
+    except Exception:
+        # Whatever kombu raises. A connection that broke has had all taken back.
+        LOG.warning("Consumers could not be cancelled.", exc_info=True)
 
 
 def _requeue(message: Any) -> None:
