@@ -16,6 +16,7 @@ class Caller:
 
     def __init__(self, config_file: str) -> None:
         self._conf = nova_process.configure("nova-conductor", config_file)
+        import oslo_messaging
         from nova import context
         from nova.scheduler import rpcapi
 
@@ -26,6 +27,7 @@ class Caller:
         self._schedulers = rpcapi.SchedulerAPI()
         self._status = rpc_server.make_client(assembly.get(), _ASK_SECONDS)
         self._expected = rpc_server.CALL_ERRORS
+        self._timeout = oslo_messaging.MessagingTimeout
         self._requests = nova_requests.NovaRequests()
 
     def status(self, host: str) -> dict[str, Any]:
@@ -63,6 +65,9 @@ class Caller:
             chosen = self._schedulers.select_destinations(
                 context, spec, uuids, return_objects=True, return_alternates=True
             )
+        except self._timeout:
+            # Nobody took it, or who took it is gone.
+            return load_module.Answer(uuids, [], "MessagingTimeout")
         except Exception as error:  # noqa: BLE001 - counted by kind, which fails the run
             return load_module.Answer(uuids, [], f"{type(error).__name__}: {str(error)[:200]}")
         return load_module.Answer(uuids, [each[0].nodename for each in chosen], None)
