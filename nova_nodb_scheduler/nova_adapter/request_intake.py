@@ -47,6 +47,7 @@ class GatedServer:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._listener: Any = None
+        self._failed = False
         self._takes = False
 
     def __getattr__(self, name: str) -> Any:
@@ -111,6 +112,9 @@ class GatedServer:
 
     def _begin(self, override_pool_size: int | None) -> bool:
         try:
+            if self._failed:
+                # A server starts once.
+                self._server = self._make()
             self._server.start(override_pool_size=override_pool_size)
         except Exception:
             # Nova's service has started long since: there is nobody to tell but the log.
@@ -118,8 +122,8 @@ class GatedServer:
                 "This worker cannot take requests; it tries again in %(seconds)g s.",
                 {"seconds": _AGAIN_SECONDS},
             )
-            # A server starts once.
-            self._server, listener, self._listener = self._make(), self._listener, None
+            self._failed = True
+            listener, self._listener = self._listener, None
             if listener is not None:
                 listener.cleanup()
             return False

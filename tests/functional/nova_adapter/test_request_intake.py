@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import queue
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 import unittest
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import nova.rpc
@@ -27,14 +29,22 @@ _A_WHILE_SECONDS = 1.5
 class Worker:
     """A process of :mod:`gated_worker`."""
 
-    def __init__(self, url: str, topic: str, name: str, bound_seconds: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        name: str,
+        bound_seconds: float,
+        environment: Mapping[str, str],
+    ) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 *("-W", "ignore", "-m", "tests.functional.nova_adapter.gated_worker"),
                 *(url, topic, name, str(bound_seconds)),
             ],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -54,9 +64,7 @@ class Worker:
             raise AssertionError(f"the worker said {found!r}, not {word!r}")
 
     def prove(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.process.send_signal(signal.SIGUSR1)
 
     def end(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
@@ -64,12 +72,16 @@ class Worker:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
-class RequestIntakeTest(unittest.TestCase):
+class RequestIntakeCase(unittest.TestCase):
+    """A broker for all tests; each has a queue of its own."""
+
+    environment: Mapping[str, str] = {}
+    bus: rabbitmq.RabbitMQ
+
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
@@ -90,7 +102,7 @@ class RequestIntakeTest(unittest.TestCase):
         self.addCleanup(self.pool.shutdown)
 
     def worker(self, name: str, bound_seconds: float = 600.0, *, proved: bool = False) -> Worker:
-        made = Worker(self.bus.url, self.topic, name, bound_seconds)
+        made = Worker(self.bus.url, self.topic, name, bound_seconds, self.environment)
         self.addCleanup(made.close)
         if proved:
             made.prove()
@@ -99,6 +111,10 @@ class RequestIntakeTest(unittest.TestCase):
     def send(self, seconds: float = 0.0) -> concurrent.futures.Future[Any]:
         client = self.client.prepare(timeout=_SECONDS)
         return self.pool.submit(client.call, {}, "work", seconds=seconds)
+
+
+class RequestIntakeTest(RequestIntakeCase):
+    """With the mode of threads that is this Nova's own."""
 
     def test_a_request_waits_in_the_queue_of_a_fresh_broker_until_all_is_proved(self) -> None:
         first = self.worker("first")
@@ -170,3 +186,16 @@ class RequestIntakeTest(unittest.TestCase):
         self.assertEqual(0, first.process.wait(_SECONDS))
         self.worker("second", proved=True)
         self.assertEqual("second", sent.result(_SECONDS))
+
+
+class EventletTest(RequestIntakeCase):
+    """As Nova runs its services before release 34."""
+
+    environment = {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "false"}
+
+    test_a_request_outlives_the_unproved_worker_that_might_have_taken_it = (
+        RequestIntakeTest.test_a_request_outlives_the_unproved_worker_that_might_have_taken_it
+    )
+    test_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm = (
+        RequestIntakeTest.test_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm
+    )
