@@ -10,6 +10,8 @@ from nova_nodb_scheduler.cmd import backend_records
 
 #: A feed in any other state serves nothing that is proved.
 FOLLOWING = "following"
+#: How the state of a worker begins that takes no request before all is proved.
+STARTING = "starting, "
 
 
 def find(
@@ -96,7 +98,9 @@ def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
     found = []
     if not each["answered"]:
         found.append(f"{name} does not answer: {each['error']}")
-    if each["state"] != FOLLOWING:
+    if str(each["state"]).startswith(STARTING):
+        found.append(f"{name} takes no request yet: {each['state']}{_waits_for(each)}.")
+    elif each["state"] != FOLLOWING:
         found.append(f"{name}: its feed is {each['state']}.")
     if each["quarantined"]:
         found.append(f"{name} cannot read {each['quarantined']} records.")
@@ -105,3 +109,9 @@ def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
             f"{name} leaves {each['left_out']} hosts out whose records it does not understand."
         )
     return found
+
+
+def _waits_for(each: Mapping[str, Any]) -> str:
+    """Say what is not proved yet, where the worker answers."""
+    detail = ((each.get("detail") or {}).get("feed") or {}).get("detail")
+    return f" (waits for {detail})" if detail else ""

@@ -144,7 +144,9 @@ def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> li
         findings.append(Finding(Code.FAILURE, "No scheduler runs the plugin."))
     for each in alive:
         name = f"The scheduler on {each['host']} (process {each['pid']})"
-        if each["state"] != problems.FOLLOWING:
+        if str(each["state"]).startswith(problems.STARTING):
+            findings.append(Finding(Code.WARNING, f"{name} takes no request yet: {each['state']}."))
+        elif each["state"] != problems.FOLLOWING:
             findings.append(Finding(Code.FAILURE, f"{name}: its feed is {each['state']}."))
         if not each["answered"]:
             findings.append(

@@ -51,6 +51,8 @@ LOG = logging.getLogger(__name__)
 
 #: How often the columns are brought to the present without a request.
 _FOLLOW_SECONDS = 1.0
+#: The same before they were made for the first time, which a start waits for.
+_FIRST_SECONDS = 0.1
 
 
 @attrs.frozen
@@ -95,6 +97,8 @@ class DecisionParts:
         self.placement_client = around.placement_client
         self._options = options
         self._stop = threading.Event()
+        #: True once the hosts' columns were made of a whole store.
+        self.columns_made = False
         self._follower: threading.Thread | None = None
         self.reservations = reservations.Reservations(
             time.monotonic,
@@ -241,11 +245,12 @@ class DecisionParts:
         pay for all that came meanwhile, and others would wait behind it.
         """
         complained = False
-        while not self._stop.wait(_FOLLOW_SECONDS):
+        while not self._stop.wait(_FOLLOW_SECONDS if self.columns_made else _FIRST_SECONDS):
             if self._epoch() is None:
                 continue
             try:
                 self.frame_keeper.catch_up(time.time())
+                self.columns_made = True
                 complained = False
             except Exception:
                 # A request that meets the same goes to Placement and is counted.

@@ -27,10 +27,13 @@ from nova_nodb_scheduler.nova_adapter import (
     meditation,
     notices,
     outside_claims,
+    readiness,
     refusal_line,
+    request_intake,
     request_planner,
     request_scopes,
     rpc_server,
+    start_proof,
     views,
 )
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
@@ -54,6 +57,11 @@ _IN_DOUBT = frozenset(
 _STATES_IN_DOUBT = frozenset(
     ("fault of the plugin", "feed behind", "not proved any more", "states not proved")
 )
+
+#: What Nova keeps of a shutdown's time for what comes after its requests.
+_SHUTDOWN_SECONDS = 20.0
+#: For requests under way where Nova says no time.
+_DRAIN_SECONDS = 60.0
 
 
 @contextlib.contextmanager
@@ -84,8 +92,21 @@ class SchedulerManager(
         with _host_manager_class(plugin.host_manager_class()):
             super().__init__(*args, **kwargs)
         database_reads.install()
+        request_intake.install()
+        self._nodb_make(plugin)
+
+    def _nodb_make(self, plugin: assembly.Plugin) -> None:
+        """Make what a worker runs, and the gate that its requests wait behind."""
         self._nodb_pid = os.getpid()
         self.nodb = self._runtime(plugin)
+        proof = start_proof.StartProof(self.nodb, self._nodb_scopes)
+        self.nodb.gate = readiness.Gate(proof.judge, float(plugin.options.start_timeout_seconds))
+        #: Nova's service gets its RPC server from here; see :mod:`.request_intake`.
+        self.nodb_intake = request_intake.Intake(self.nodb.gate)
+
+    def _nodb_scopes(self) -> list[str]:
+        """Return the scopes that a request may go to."""
+        return [*(str(cell.uuid) for cell in self.host_manager.enabled_cells), scopes_module.API]
 
     def _runtime(self, plugin: assembly.Plugin) -> runtime_module.SchedulerRuntime:
         runtime = plugin.scheduler(
@@ -102,13 +123,29 @@ class SchedulerManager(
     def init_host(self, service_ref: Any) -> None:
         """Start the feed of host states; called in each worker."""
         super().init_host(service_ref)
-        if self._nodb_pid != os.getpid():
+        if self._nodb_pid != os.getpid() or self.nodb.stopped:
             # Nova made this manager before it forked its workers; each needs
-            # a name of its own.
-            self._nodb_pid = os.getpid()
-            self.nodb = self._runtime(assembly.get())
+            # a name of its own. A worker told by SIGHUP starts it once more.
+            self._nodb_make(assembly.get())
         self.nodb.start()
         meditation.tell_of_scheduler(self.nodb)
+
+    def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """Have what was taken answered, from memory still; then shut down as Nova does.
+
+        Nova itself waits only for requests that have begun: those behind them in
+        this process would find their threads, and ours, stopped.
+        """
+        timeout = kwargs.get("timeout", args[0] if args else None)
+        if timeout is None:
+            self.nodb_intake.drain(_DRAIN_SECONDS)
+        else:
+            # Nova's share for what comes after, in its own method.
+            began = time.monotonic()
+            if not self.nodb_intake.drain(max(0.0, timeout - _SHUTDOWN_SECONDS)):
+                LOG.warning("Requests are still under way; the service ends all the same.")
+            args, kwargs = (max(0.0, timeout - (time.monotonic() - began)),), {}
+        super().graceful_shutdown(*args, **kwargs)
 
     def nodb_stop(self) -> None:
         """Stop what init_host started; idempotent."""

@@ -17,7 +17,7 @@ import prometheus_client
 from nova import objects
 
 from nova_nodb_scheduler.model import namespaces as namespaces_model
-from nova_nodb_scheduler.nova_adapter import decision_log, decision_parts
+from nova_nodb_scheduler.nova_adapter import decision_log, decision_parts, readiness
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -91,6 +91,8 @@ class SchedulerRuntime:
         self._metrics_address = metrics_address
         self._lock = threading.Lock()
         self._running = False
+        #: True once it was stopped: another one is made for the next start.
+        self.stopped = False
         self._server: Any = None
         self._exporter: exporter_module.Exporter | None = None
         self._fallbacks: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -102,6 +104,8 @@ class SchedulerRuntime:
         self.log = decision_log.DecisionLog()
         #: What decides from memory; None where only host states come from there.
         self.decisions: decision_parts.DecisionParts | None = None
+        #: What holds requests back while the worker starts; None where nothing does.
+        self.gate: readiness.Gate | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
         self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
         self.synchronizer = make_synchronizer()
@@ -142,6 +146,7 @@ class SchedulerRuntime:
             # Reporters of an older release do not say it.
             lambda: self._of_reporters(lambda beat: float(beat.get("refused", 0))),
         )
+        self.metrics.watch_start(self._started)
         self.metrics.watch_claims(self._settling)
         # Nothing is served where candidates are Placement's alone.
         self.metrics.watch_signatures(
@@ -182,7 +187,7 @@ class SchedulerRuntime:
             "settling": self._settling(),
             "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
             "hosts": len(self.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
-            "state": self.replicator.status().state.value,
+            "state": self.state(),
             "schedule_seconds_p50": p50,
             "schedule_seconds_p99": p99,
         }
@@ -195,6 +200,8 @@ class SchedulerRuntime:
             if self._running:
                 return
             self._running = True
+        if self.gate is not None:
+            self.gate.begin()
         if self._metrics_address is not None:
             host, port = self._metrics_address
             self._exporter = exporter_module.Exporter(self.metrics.registry, host, port, 64)
@@ -211,7 +218,7 @@ class SchedulerRuntime:
         with self._lock:
             if not self._running:
                 return
-            self._running = False
+            self._running, self.stopped = False, True
         if self._server is not None:
             self._server.stop()
             self._server.wait()
@@ -223,6 +230,15 @@ class SchedulerRuntime:
             self._exporter.stop()
 
     # -- what it tells ----------------------------------------------------------
+
+    def starting(self) -> readiness.Progress | None:
+        """Return how far the start is; None where requests are taken."""
+        return self.gate.progress if self.gate is not None else None
+
+    def state(self) -> str:
+        """Return where the worker stands: "starting, 43%", then the state of its feed."""
+        starting = self.starting()
+        return self.replicator.status().state.value if starting is None else str(starting)
 
     def decided(self, asked_placement: str | None) -> None:
         """Count where a request's candidates came from: None for memory, else the reason."""
@@ -284,6 +300,10 @@ class SchedulerRuntime:
         if not kept:
             return None, None
         return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
+
+    def _started(self) -> dict[str, float]:
+        starting = self.starting()
+        return {"": 1.0 if starting is None else starting.percent / 100}
 
     def _settling(self) -> dict[str, float]:
         """Return claims by state and how they ended here; empty where nobody settles."""

@@ -56,8 +56,9 @@ def build(runtime: runtime_module.SchedulerRuntime) -> objects.SchedulerStatus:
 
 def _feed(runtime: runtime_module.SchedulerRuntime) -> objects.FeedStatus:
     status = runtime.replicator.status()
+    starting = runtime.starting()
     return objects.FeedStatus(
-        state=status.state.value,
+        state=runtime.state(),
         driver=status.driver,
         epoch=status.epoch,
         cursor_version=status.cursor_version,
@@ -71,7 +72,7 @@ def _feed(runtime: runtime_module.SchedulerRuntime) -> objects.FeedStatus:
         anti_entropy=dict(status.anti_entropy),
         sweeps=status.sweeps,
         failures=status.failures,
-        detail=status.detail,
+        detail=status.detail if starting is None else "; ".join(starting.missing),
     )
 
 

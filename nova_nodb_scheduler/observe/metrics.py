@@ -161,6 +161,20 @@ class Metrics:
             )
         )
 
+    def watch_start(self, ratio: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask how far the start is: below 1 no request is taken.
+
+        :param ratio: called in the exporter's thread; one value
+        """
+        self.registry.register(
+            scraped.AtScrape(
+                "nodb_start_ratio",
+                "How far this worker is until it takes requests; 1 where it does",
+                None,
+                ratio,
+            )
+        )
+
     def watch_claims(self, figures: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask what is claimed, and how claims ended in this process.
 

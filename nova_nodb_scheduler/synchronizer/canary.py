@@ -59,6 +59,7 @@ class Canary:
         self._revision = 0
         self._conflicts = 0
         self._next_at: float | None = None
+        self._announced_at: float | None = None
         self._sent_at: float | None = None
         self._sent_version = 0
         #: When the last canary that came back was sent; None: unproved.
@@ -68,7 +69,7 @@ class Canary:
 
     def reset(self) -> None:
         """Forget proof and flight: the store is about to be rebuilt."""
-        self._next_at = self._sent_at = self.proved_at = None
+        self._next_at = self._sent_at = self.proved_at = self._announced_at = None
 
     def due_in_seconds(self) -> float:
         """Return how long until there is something to do here."""
@@ -89,6 +90,22 @@ class Canary:
         """Return whether the canary ought to have come back by a time, and did not."""
         return self._sent_at is not None and at_seconds - self._sent_at > self._bound_seconds
 
+    def announce_if_due(self) -> None:
+        """Write the beat alone, now and then while a snapshot is read.
+
+        It proves nothing, there is no feed that could bring it back: it tells
+        others that who reads a large store lives.
+
+        :raises BackendUnavailable: it was not written; the next call tries again
+        """
+        now = self._clock()
+        if self._announced_at is None:
+            # A short snapshot is over before anybody asks.
+            self._announced_at = now
+        elif now - self._announced_at >= self._interval_seconds:
+            self._announced_at = now
+            self._write(self._payload(now))
+
     def send_if_due(self) -> None:
         """Send a canary when the interval has passed and none is in flight.
 
@@ -97,8 +114,14 @@ class Canary:
         now = self._clock()
         if self._sent_at is not None or (self._next_at is not None and now < self._next_at):
             return
+        written = self._write(self._payload(now))
+        self._next_at = now + self._interval_seconds
+        if written is not None:
+            self._sent_at, self._sent_version = now, written.version
+
+    def _payload(self, now: float) -> bytes:
         self._sequence += 1
-        payload = codec.encode(
+        return codec.encode(
             {
                 **self._beat(),
                 "nonce": self._nonce,
@@ -107,10 +130,6 @@ class Canary:
             },
             self._namespace.schema,
         )
-        written = self._write(payload)
-        self._next_at = now + self._interval_seconds
-        if written is not None:
-            self._sent_at, self._sent_version = now, written.version
 
     def _write(self, payload: bytes) -> records.Record | None:
         """Write the record; None where it is not known to have been written."""

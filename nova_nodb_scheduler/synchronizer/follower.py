@@ -214,6 +214,7 @@ class Follower:
             self._rebuild.begin()
             for _listener, on_reset in self._listeners:
                 on_reset()
+        self._canary.announce_if_due()
         taken = self._rebuild.read_page()
         self._answered(now, State.SNAPSHOT)
         if isinstance(taken, records.Cursor):

@@ -31,7 +31,7 @@ def _campaign(given: options.Options, console: rich.console.Console) -> int:
 
     running = campaign.Campaign(given, console)
     failures = running.run()
-    if not given.populate_only:
+    if not (given.populate_only or given.restart):
         report.show(running.results, given)
     for failure in failures:
         console.print(f"[red]FAILED[/] {failure}")

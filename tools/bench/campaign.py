@@ -16,6 +16,7 @@ from tools.bench import (
     databases,
     options,
     population,
+    restart,
     results,
     servers,
 )
@@ -58,6 +59,8 @@ class Campaign:
             self._serve_placement(hosts)
         except _BROKEN as error:
             return [f"{hosts} hosts: {error}"]
+        if self._given.restart:
+            return self._restart(hosts)
         failures = []
         for limit in self._given.limits_for(hosts):
             for side in self._given.sides:
@@ -86,6 +89,18 @@ class Campaign:
         seconds = time.monotonic() - started
         self._console.log(f"{what}: p50 {median:.3f} s; took {seconds:.0f} s")
         return []
+
+    def _restart(self, hosts: int) -> list[str]:
+        try:
+            found = restart.RestartContest(
+                self._given, self._running, hosts, 1000, self._say, self._console.log
+            ).restart()
+        except _BROKEN as error:
+            return [f"{hosts} hosts, restart: {error}"]
+        finally:
+            self._running.stop_rabbitmq()
+        self._console.print_json(data=found)
+        return [f"{hosts} hosts, restart: {text}" for text in restart.judge(found)]
 
     # -- data ----------------------------------------------------------------
 

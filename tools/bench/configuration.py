@@ -90,6 +90,20 @@ def write_placement(settings: stack_settings.Settings, hosts: int) -> pathlib.Pa
     return directory
 
 
+def write_rabbitmq(settings: stack_settings.Settings) -> None:
+    """Write what RabbitMQ reads; its user is guest."""
+    (settings.log / "rabbitmq").mkdir(exist_ok=True)
+    (settings.state / "rabbitmq" / "mnesia").mkdir(parents=True, exist_ok=True)
+    (settings.etc / "rabbitmq.conf").write_text(
+        f"listeners.tcp.1 = 127.0.0.1:{settings.port('rabbitmq')}\nlog.console = false\n"
+    )
+    (settings.etc / "rabbitmq-plugins").write_text("[].\n")
+
+
+def rabbitmq_url(settings: stack_settings.Settings) -> str:
+    return f"rabbit://guest:guest@127.0.0.1:{settings.port('rabbitmq')}/"
+
+
 def write_nova(
     settings: stack_settings.Settings,
     process: str,
@@ -98,23 +112,27 @@ def write_nova(
     plugin: bool,
     limit: int = 1000,
     more: Mapping[str, str] | None = None,
+    host: str | None = None,
+    transport_url: str = "fake://",
 ) -> pathlib.Path:
     """Write a process's nova.conf for a size and return its path.
 
     :param process: SCHEDULER, CONDUCTOR or MANAGE, which is its MariaDB user as well
     :param more: options of the plugin's own section
+    :param host: its name among several of a kind
     """
-    name = f"{process}-{hosts}-{'plugin' if plugin else 'stock'}"
+    host = host or f"bench-{process}"
+    name = f"{host.removeprefix('bench-')}-{hosts}-{'plugin' if plugin else 'stock'}"
     state = settings.state / "nova" / name
     (state / "lock").mkdir(parents=True, exist_ok=True)
     main = "nova_cell1" if process == CONDUCTOR else "nova_cell0"
     placement = settings.url("placement")
     sections: Sections = {
         "DEFAULT": {
-            "host": f"bench-{process}",
+            "host": host,
             "my_ip": "127.0.0.1",
-            "log_file": str(settings.log / f"nova-{process}.log"),
-            "transport_url": "fake://",
+            "log_file": str(settings.log / f"nova-{host.removeprefix('bench-')}.log"),
+            "transport_url": transport_url,
             "state_path": str(state),
             "service_down_time": str(SERVICE_DOWN_SECONDS),
             "use_stderr": "false",

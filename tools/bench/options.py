@@ -54,6 +54,7 @@ class Options:
     core: bool
     fit: bool
     populate_only: bool
+    restart: bool
 
     def durations(self, hosts: int) -> Durations:
         """Return how long measurements of a size take where the command line does not say."""
@@ -147,6 +148,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         help="requests for NUMA cells and PCI devices, against Nova's own filters: no servers",
     )
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
+    add(
+        "--restart",
+        action="store_true",
+        help="two nova-schedulers on a real bus under 20 requests a second: one is restarted,"
+        " then killed and started; nothing else is measured",
+    )
     given = parser.parse_args(arguments)
     return Options(
         state=given.state.absolute(),
@@ -166,6 +173,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         core=given.core,
         fit=given.fit,
         populate_only=given.populate_only,
+        restart=given.restart,
     )
 
 

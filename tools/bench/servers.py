@@ -5,10 +5,11 @@ import pathlib
 import signal
 
 from tools.bench import configuration
-from tools.stack import database, processes
+from tools.stack import database, processes, services
 from tools.stack import settings as stack_settings
 
 MARIADB = "mariadb"
+_BUS = ("epmd", "rabbitmq")
 _WORKERS = 2
 _THREADS = 4
 # Method, path, status, microseconds.
@@ -68,6 +69,19 @@ class Servers:
         )
         processes.wait_for_port(port, 60.0)
         self._placement_size = hosts
+
+    def start_rabbitmq(self) -> None:
+        """Start RabbitMQ and its port mapper; returns when it accepts connections."""
+        configuration.write_rabbitmq(self.settings)
+        for name in _BUS:
+            made = services.service(self.settings, name)
+            self.table.start(name, made.command, made.environment)
+        processes.wait_for_port(self.settings.port("rabbitmq"), 120.0)
+
+    def stop_rabbitmq(self) -> None:
+        """End both. Idempotent."""
+        for name in reversed(_BUS):
+            self.table.stop(name, signal.SIGTERM, timeout_seconds=60.0)
 
     @property
     def access_log(self) -> pathlib.Path:

@@ -297,8 +297,10 @@ class MirrorKeeper:
             self._holder,
             self._clock,
         )
-        self._sweep_at = self._clock() + self._options.sweep.interval_seconds
+        began_at = self._clock()
+        # One that cannot begin is due still: a worker that starts waits for it.
         fresh = sweep.begin()
+        self._sweep_at = began_at + self._options.sweep.interval_seconds
         self._looks.once(fresh)
         self._sweep = sweep
 

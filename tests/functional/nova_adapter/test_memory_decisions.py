@@ -61,15 +61,19 @@ class MemoryDecisionsCase(cloud.CloudCase):
             self.provider(node.uuid, VCPU=vcpus, MEMORY_MB=16384, DISK_GB=100)
         self.reporter.flush()
         self.sweep()
+        self.begin()
+        self.calls: collections.Counter[str] = collections.Counter()
+        for name in ("get", "put", "post", "delete"):
+            self.count(name)
+
+    def begin(self) -> None:
+        """Start the scheduler and wait until it decides from memory."""
         self.manager = manager.SchedulerManager(host="scheduler-1")
         self.runtime = self.manager.nodb
         self.runtime._make_server = None
         self.runtime.start()
         self.addCleanup(self.runtime.stop)
         self.settle()
-        self.calls: collections.Counter[str] = collections.Counter()
-        for name in ("get", "put", "post", "delete"):
-            self.count(name)
 
     def use(self, fixture: Any) -> None:
         fixture.setUp()

@@ -126,6 +126,15 @@ class GatherTest(testtools.TestCase):
 
         self.assertIn("its feed is dead", self.gather().problems[0])
 
+    def test_a_worker_that_takes_no_request_yet_is_shown_with_its_per_cent(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, state="starting, 43%")
+
+        found = self.gather()
+
+        self.assertEqual("starting, 43%", found.schedulers[0]["state"])
+        self.assertIn("takes no request yet: starting, 43%", found.problems[0])
+
     def test_a_cell_without_proof_is_a_problem_with_its_reason(self):
         self.cloud.cell("cell1")
         self.run_scheduler("sched1", 11, missing={"cell1": "reporter silent"})

@@ -23,8 +23,8 @@ class TestCanary(testtools.TestCase):
         )
 
     def _beat(self):
-        record = self.world.writer.read([KEY])[KEY]
-        return None if record.deleted else codec.decode(record.payload).state
+        record = self.world.writer.read([KEY]).get(KEY)
+        return None if record is None or record.deleted else codec.decode(record.payload).state
 
     def test_the_beat_tells_the_replicators_figures_and_the_adapters(self):
         self.replica.catch_up()
@@ -47,6 +47,20 @@ class TestCanary(testtools.TestCase):
                 *(matchers.Contains(name) for name in ("host", "pid", "started_at", "nonce"))
             ),
         )
+
+    def test_who_reads_a_large_snapshot_says_now_and_then_that_it_lives(self):
+        for number in range(5):
+            self.world.put(f"p{number}", number)
+        while self.replica.status.snapshots == 0:
+            self.assertIsNone(self._beat())
+            self.replica.replicator.step()
+            self.world.clock.pass_seconds(3.0)
+
+        self.assertEqual(1, self._beat()["sequence"])
+        # It proves nothing.
+        self.assertIsNone(self.replica.status.proof_age_seconds)
+        self.replica.catch_up()
+        self.assertIsNotNone(self.replica.status.proof_age_seconds)
 
     def test_one_is_sent_per_interval_and_none_between(self):
         self.replica.catch_up()
