@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates, outside_claims
-from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes, verification
 from nova_nodb_scheduler.scheduling import claimer, placing
 
 LOG = logging.getLogger(__name__)
@@ -24,11 +24,15 @@ class Placement:
 
     :param client: names Nova's SchedulerReportClient
     :param look_at: told of hosts whose record turned out to be behind
+    :param verifier: looks at what was written
+    :param is_verified: says of which allocations, for it costs a request each
     """
 
     client: Callable[[], Any]
     writer: allocations.AllocationWriter
     look_at: Callable[[Sequence[str]], None]
+    verifier: verification.Verifier
+    is_verified: Callable[[claimer.Wanted], bool]
 
 
 class RequestAllocations:
@@ -60,6 +64,9 @@ class RequestAllocations:
         found: dict[str, placing.Outcome] = {}
         try:
             self._write(wanted, deadline, found)
+            for each in wanted:
+                if _stands(found[each.consumer]) and self._placement.is_verified(each):
+                    found[each.consumer] = self._verified(each, found[each.consumer])
         except Exception:
             standing = [each for each in wanted if _stands(found.get(each.consumer))]
             self.remove(standing, deadline)
@@ -118,6 +125,24 @@ class RequestAllocations:
             if each.moves:
                 result = self._as_nova_does(each)
                 found[each.consumer] = placing.Outcome(result, "refused by Placement")
+
+    def _verified(self, wanted: claimer.Wanted, outcome: placing.Outcome) -> placing.Outcome:
+        """Look whether others, who know of no claims, raced for the room; then it goes back."""
+        verifier = self._placement.verifier
+        written = verification.Wanted(
+            wanted.consumer,
+            self._server(wanted).amounts,
+            request_id=getattr(self._elevated, "global_id", None),
+        )
+        if verifier.stands(written):
+            return outcome
+        withdrawn = verifier.withdraw(written)
+        if withdrawn is verification.Withdrawn.NOT_OURS:
+            return outcome
+        if withdrawn is verification.Withdrawn.UNKNOWN:
+            return placing.Outcome(placing.Result.GIVEN_UP, "not known whether it fits")
+        self._joined.discard(wanted.consumer)
+        return placing.Outcome(placing.Result.NEXT_HOST, "full: others allocated beside a claim")
 
     def _removed(self, wanted: claimer.Wanted) -> bool:
         """Take a server's allocations on the chosen host away; False if that failed."""
