@@ -190,8 +190,14 @@ def carried_out(
     if not allocated:
         own.release([answer])
         return False
-    if own.confirm([answer])[0]:
-        return True
+    try:
+        if own.confirm([answer])[0]:
+            return True
+    except BaseException:
+        # Nobody answers with it, so it is to be nobody's.
+        take_back()
+        own.release([answer])
+        raise
     LOG.warning(
         "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
         "its allocation there is taken back.",

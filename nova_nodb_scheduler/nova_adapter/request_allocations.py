@@ -67,9 +67,16 @@ class RequestAllocations:
             for each in wanted:
                 if _stands(found[each.consumer]) and self._placement.is_verified(each):
                     found[each.consumer] = self._verified(each, found[each.consumer])
-        except Exception:
+        except BaseException:
+            # A green thread that is killed, too. Of what has no outcome nobody knows.
             standing = [each for each in wanted if _stands(found.get(each.consumer))]
-            self.remove(standing, deadline)
+            try:
+                self.remove(standing, deadline)
+            finally:
+                unknown = [e for e in wanted if e.consumer not in found and not e.moves]
+                if unknown:
+                    servers = [self._server(each) for each in unknown]
+                    self._placement.writer.undo(servers, deadline, unsure=True)
             raise
         behind = [
             each.chosen.uuid
@@ -77,7 +84,7 @@ class RequestAllocations:
             if found[each.consumer].result is placing.Result.NEXT_HOST
         ]
         if behind:
-            self._placement.look_at(behind)
+            self._hint(behind)
         return found
 
     def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:
@@ -185,11 +192,17 @@ class RequestAllocations:
             dict(wanted.chosen.allocation_requests[0]),
             allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
         )
-        self._placement.look_at([wanted.chosen.uuid])
-        if not claimed:
-            return placing.Result.NEXT_HOST
-        self._joined.add(wanted.consumer)
-        return placing.Result.JOINED
+        if claimed:
+            self._joined.add(wanted.consumer)
+        self._hint([wanted.chosen.uuid])
+        return placing.Result.JOINED if claimed else placing.Result.NEXT_HOST
+
+    def _hint(self, hosts: Sequence[str]) -> None:
+        """Have hosts read again; what was written stands whatever happens here."""
+        try:
+            self._placement.look_at(hosts)
+        except Exception:
+            LOG.exception("Hosts whose record is behind could not be told of.")
 
     def _server(self, wanted: claimer.Wanted) -> outcomes.Server:
         return outcomes.Server(

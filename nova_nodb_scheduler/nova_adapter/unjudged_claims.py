@@ -262,8 +262,14 @@ class UnjudgedClaims:
         if not stands:
             noted.release()
             return False
-        if noted.confirm():
-            return True
+        try:
+            if noted.confirm():
+                return True
+        except BaseException:
+            # Nobody answers with it, so it is to be nobody's.
+            self._verifier.withdraw(wanted)
+            noted.release()
+            raise
         LOG.warning(
             "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
             "its allocation there is taken back.",

@@ -187,7 +187,7 @@ class Verifier:
                 # moment: who took too much with us may be about to go as well.
                 if attempt == 1:
                     return False
-            elif self.stands(wanted, promised):
+            elif self._stands_or_goes(wanted, promised):
                 return True
             elif (withdrawn := self.withdraw(wanted)) is not Withdrawn.GONE and not (
                 withdrawn is Withdrawn.OTHERS_LEFT and wanted.repeats
@@ -198,6 +198,14 @@ class Verifier:
             if attempt < _MOST_WRITES:
                 self._pause(_MOST_PAUSE_SECONDS * attempt / _MOST_WRITES)
         return False
+
+    def _stands_or_goes(self, wanted: Wanted, promised: Callable[[], Promised]) -> bool:
+        try:
+            return self.stands(wanted, promised)
+        except BaseException:
+            # A green thread that is killed: nobody answers with what it wrote.
+            self.withdraw(wanted)
+            raise
 
     def stands(self, wanted: Wanted, promised: Callable[[], Promised] = nothing_promised) -> bool:
         """Say whether what was written may be answered; else the caller withdraws it.
@@ -212,7 +220,7 @@ class Verifier:
                 self._sleep(_SECOND_LOOK_SECONDS * self._rng.uniform(0.5, 1.5))
                 found = self._look_patiently(wanted, promised)
             if isinstance(found, Fits | NotOurs):
-                self._meter.allocation_verified("stands" if isinstance(found, Fits) else "not ours")
+                self._count("stands" if isinstance(found, Fits) else "not ours")
                 return True
             if isinstance(found, Unanswered):
                 break
@@ -241,10 +249,14 @@ class Verifier:
                 "'nova-manage placement audit' finds it.",
                 {"server": wanted.consumer},
             )
-        self._meter.allocation_verified(
-            "withdrawn" if done in (Withdrawn.GONE, Withdrawn.OTHERS_LEFT) else done.value
-        )
+        self._count("withdrawn" if done in (Withdrawn.GONE, Withdrawn.OTHERS_LEFT) else done.value)
         return done
+
+    def _count(self, result: str) -> None:
+        try:
+            self._meter.allocation_verified(result)
+        except Exception:
+            LOG.exception("A verified allocation could not be counted.")
 
     # -- looking ------------------------------------------------------------------
 
