@@ -184,9 +184,11 @@ def carried_out(
         allocate = unjudged.others_verified(move, allocate)
     try:
         allocated = allocate()
-    except BaseException:
+    except nova_exception.NovaException:
         own.release([answer])
         raise
+    # Of any other error nobody knows what was written, or is written yet: the
+    # claim stands until its lease ends, and tells whose allocation that is.
     if not allocated:
         own.release([answer])
         return False

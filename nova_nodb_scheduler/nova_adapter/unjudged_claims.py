@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+from nova import exception as nova_exception
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
@@ -256,9 +257,11 @@ class UnjudgedClaims:
             return self._verifier.allocated(wanted, allocate)
         try:
             stands = self._verifier.allocated(wanted, allocate, noted.promised)
-        except BaseException:
+        except nova_exception.NovaException:
             noted.release()
             raise
+        # Of any other error nobody knows what was written, or is written yet: the
+        # note stands until its lease ends, and tells whose allocation that is.
         if not stands:
             noted.release()
             return False
@@ -283,7 +286,8 @@ class UnjudgedClaims:
     ) -> Callable[[], bool]:
         """Return what allocates, and verifies what a claim on the node does not cover.
 
-        Devices, bandwidth and shared storage are other providers'.
+        Devices, bandwidth and shared storage are other providers'. No request that is
+        decided from memory takes of these: all who write there look afterwards.
         """
         if not move.amounts.keys() - {move.host}:
             return allocate
@@ -293,6 +297,5 @@ class UnjudgedClaims:
             frozenset({move.host}),
             self._capacities,
             repeats=move.repeats,
-            is_alone=True,
         )
         return lambda: self._verifier.allocated(wanted, allocate)

@@ -266,6 +266,7 @@ class RaisingPartsTest(OwnPathCase):
     def test_a_trace_that_raises_after_the_write_leaves_nothing_twice(self):
         with mock.patch(
             "nova_nodb_scheduler.nova_adapter.decision_log.Trace.refuse",
+            autospec=True,
             side_effect=ZeroDivisionError,
         ):
             self.race()
