@@ -38,6 +38,7 @@ from nova_nodb_scheduler.nova_adapter import (
 )
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
+from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 
 LOG = logging.getLogger(__name__)
 
@@ -394,7 +395,10 @@ _NAMES = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
 def _servers(given: Mapping[str, Any]) -> Sequence[str]:
     """Return the servers that Nova's select_destinations is asked about."""
     spec = given.get("spec_obj")
-    return given.get("instance_uuids") or ([spec.instance_uuid] if spec is not None else [])
+    uuids = given.get("instance_uuids")
+    if uuids or spec is None or "instance_uuid" not in spec:
+        return uuids or []
+    return [spec.instance_uuid]
 
 
 #: What Nova's request filters, resource request and host states change of a request
