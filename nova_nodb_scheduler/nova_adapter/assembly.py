@@ -33,7 +33,7 @@ from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
-from nova_nodb_scheduler.nova_adapter.placement import wiring
+from nova_nodb_scheduler.nova_adapter.placement import rereading, wiring
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract, loader, moving, replication
@@ -226,12 +226,15 @@ class Plugin:
         options = self.options
         if not self._claims_outside:
             return None
+        synchronizer = self.make_synchronizer()
+        publisher = self.publisher(synchronizer, namespaces.PLACEMENT)
         return outside_claims_module.OutsideClaims(
-            self.make_synchronizer(),
+            synchronizer,
             f"conductor:{self.conf.host}:{uuid.uuid4()}",
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
             self.conf.filter_scheduler.enabled_filters,
+            rereading.Rereading(synchronizer, publisher).read,
         )
 
     def sweep_duty(self) -> sweep_duty_module.SweepDuty:

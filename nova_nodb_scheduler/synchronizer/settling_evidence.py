@@ -58,6 +58,12 @@ class Evidence:
         allocated = (record.state.get("allocations") or {}).get(consumer, {})
         return bool(allocated) and not claim_facts.beyond(held.resources, held.node, allocated)
 
+    def counts(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a claim counts for something that others' records do not count."""
+        return not self.is_allocated(host, consumer, held) or self._shown.counted(
+            host, consumer, held.node
+        ) not in (shown.Counted.LIKELY, shown.Counted.WHOLE)
+
     def is_new(self, host: str, consumer: str, since: int) -> bool:
         """Say whether what links a server to a host was written after a version.
 
