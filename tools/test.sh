@@ -59,6 +59,7 @@ ci|docs|600|documents and release notes with -W, the sample of the options
 ci|packaging|600|build the wheel, install it alone, load its entry points
 all|galera|3600|the rest of the conformance suite and the faults on a Galera cluster of two nodes
 all|nova_all|10800|all of Nova's selection, with the plugin
+all|nova_whole|86400|Nova's functional tests whole, but for samples, with the plugin
 all|nova_endings|3600|each way in which a claim ends, by Nova's own tests with the plugin
 all|nova31|3600|smoke selection of Nova 31
 all|nova32|3600|smoke selection of Nova 32
@@ -480,6 +481,7 @@ stage_simulator() { run_tests functional/simulator; }
 stage_differential() { run_tests differential; }
 stage_nova() { run_nova "${NOVA_VERSION%%.*}" ci --venv "$VENV"; }
 stage_nova_all() { run_nova "${NOVA_VERSION%%.*}" issue --venv "$VENV"; }
+stage_nova_whole() { run_nova "${NOVA_VERSION%%.*}" whole --venv "$VENV"; }
 stage_nova_endings() { run_nova "${NOVA_VERSION%%.*}" endings --venv "$VENV"; }
 stage_nova31() { run_nova 31 smoke; }
 stage_nova32() { run_nova 32 smoke; }

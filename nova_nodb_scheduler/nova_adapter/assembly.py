@@ -35,7 +35,7 @@ from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
-from nova_nodb_scheduler.nova_adapter.placement import verification, wiring
+from nova_nodb_scheduler.nova_adapter.placement import rereading, verification, wiring
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import (
@@ -240,6 +240,7 @@ class Plugin:
         if not self._claims_outside:
             return unjudged_claims.UnjudgedClaims(verifier) if self._verifies else None
         synchronizer = self.make_synchronizer()
+        publisher = self.publisher(synchronizer, namespaces.PLACEMENT)
 
         def unjudged(batches: claim_batches.ClaimBatches) -> unjudged_claims.UnjudgedClaims:
             notes = unjudged_claims.Notes(synchronizer, batches, options.claim_deadline_seconds)
@@ -251,6 +252,7 @@ class Plugin:
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
             self.conf.filter_scheduler.enabled_filters,
+            rereading.Rereading(synchronizer, publisher).read,
             unjudged=unjudged if self._verifies else None,
         )
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement import reading, session
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, namespace_view
 from nova_nodb_scheduler.synchronizer import (
+    claim_proof,
     contract,
     latest_records,
     replication,
@@ -52,6 +54,7 @@ class ClaimDuty:
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = reading.Reader(get)
+        latest = latest or latest_records.LatestRecords()
         self.settler = settling.Settler(
             synchronizer,
             store,
@@ -60,6 +63,15 @@ class ClaimDuty:
             now_seconds,
             is_own=is_own,
             latest=latest,
+        )
+        self._proof = claim_proof.ClaimProof(
+            synchronizer,
+            store,
+            self._cursor,
+            self._allocations,
+            now_seconds,
+            latest,
+            time.monotonic,
         )
         self._duty = settling_duty.SettlingDuty(
             synchronizer, self.settler, f"{host}:{os.getpid()}:{uuid.uuid4()}"
@@ -73,19 +85,28 @@ class ClaimDuty:
         """End the thread; before the synchronizer is closed. Idempotent."""
         self._duty.stop()
 
+    def prove(self, before: namespace_view.NamespaceView | None) -> int:
+        """End claims that nothing stands behind, before a request is refused for them.
+
+        :param before: claim records before it was decided
+        :returns: the version to wait for; 0 if nothing ended
+        :raises BackendUnavailable: see :meth:`.claim_proof.ClaimProof.prove`
+        """
+        return self._proof.prove(before)
+
     def figures(self) -> dict[str, float]:
         """Return what is claimed now and what was ended here, by what is counted."""
-        status = self._duty.status
+        status, proof = self._duty.status, self._proof.status
         return {
             "settles": float(self._duty.settles),
             **settling_status.counts(
                 self._store.snapshot(), self._now_seconds(), self._lease_seconds
             ),
-            "settled": float(status.settled),
-            "expired": float(status.expired),
-            "reconciled": float(status.reconciled),
-            "asked": float(status.asked),
-            "unanswered": float(status.unanswered),
+            "settled": float(status.settled + proof.settled),
+            "expired": float(status.expired + proof.expired),
+            "reconciled": float(status.reconciled + proof.reconciled),
+            "asked": float(status.asked + proof.asked),
+            "unanswered": float(status.unanswered + proof.unanswered),
             "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }

@@ -30,23 +30,31 @@ from nova_nodb_scheduler.scheduling import (
     planning,
     refusals,
 )
+from nova_nodb_scheduler.store import namespace_view
 
 LOG = logging.getLogger(__name__)
+
+#: See :class:`Decider`; the claims are None where they do not matter any more.
+ProvedFull = Callable[
+    [request_planner.Asked, float, namespace_view.NamespaceView | None],
+    bool,
+]
 
 
 class Decider:
     """One worker's decisions. Any thread.
 
     :param proved_full: asked before NoValidHost is said, with when the decision
-        began: True if no host's record was behind Placement, False if some were
-        and are known better now; raises NeedsPlacement where nobody can tell
+        began, and the claims of before: True if no host's record was behind
+        Placement and no claim kept a host full for nothing, False if some were and
+        are known better now; raises NeedsPlacement where nobody can tell
     :param deadline_seconds: how long a request's claims may take
     """
 
     def __init__(
         self,
         parts: request_planner.Parts,
-        proved_full: Callable[[request_planner.Asked, float], bool],
+        proved_full: ProvedFull,
         *,
         deadline_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +75,7 @@ class Decider:
         :raises request_planner.NeedsPlacement: see there; nothing was allocated
         """
         deadline = self._clock() + self._deadline_seconds
+        claims: namespace_view.NamespaceView | None = self.parts.claims()
         while True:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
@@ -80,15 +89,22 @@ class Decider:
                 raise request_planner.NeedsPlacement("claims not answered in time")
             if decision.leaves_out:
                 raise request_planner.NeedsPlacement("unreadable records")
-            if asked.queries is None or self._is_proved(asked, decided_at):
+            if asked.queries is None or self._is_proved(asked, decided_at, claims):
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > deadline:
                 raise request_planner.NeedsPlacement("mirror behind")
+            # Claims end all the time: that some did is looked at once.
+            claims = None
 
-    def _is_proved(self, asked: request_planner.Asked, decided_at: float) -> bool:
+    def _is_proved(
+        self,
+        asked: request_planner.Asked,
+        decided_at: float,
+        claims: namespace_view.NamespaceView | None,
+    ) -> bool:
         try:
-            return self._proved_full(asked, decided_at)
+            return self._proved_full(asked, decided_at, claims)
         except request_planner.NeedsPlacement:
             raise
         except Exception as error:

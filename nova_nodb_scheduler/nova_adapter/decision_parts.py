@@ -33,13 +33,14 @@ from nova_nodb_scheduler.scheduling import (
     fact_source,
     frame_keeper,
     host_frame,
+    namespaces,
     node_facts,
     placing,
     reservations,
     spreading,
 )
 from nova_nodb_scheduler.scheduling import room as room_module
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, namespace_view
 from nova_nodb_scheduler.synchronizer import (
     contract,
     latest_records,
@@ -147,6 +148,7 @@ class DecisionParts:
                 ),
                 places=self._present.locate,
                 generation=lambda: around.replicator.generation,
+                claims=lambda: around.store.snapshot().namespace(namespaces.CLAIM_RECORDS.name),
             ),
             self._proved_full,
             deadline_seconds=options.deadline_seconds,
@@ -297,30 +299,45 @@ class DecisionParts:
         status = self._around.replicator.status()
         return status.epoch if status.state is replication.State.FOLLOWING else None
 
-    def _proved_full(self, asked: request_planner.Asked, decided_at: float) -> bool:
+    def _proved_full(
+        self,
+        asked: request_planner.Asked,
+        decided_at: float,
+        claims: namespace_view.NamespaceView | None,
+    ) -> bool:
         """See :class:`deciding.Decider`."""
         enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
         cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_planner.NeedsPlacement("broken provider")
-        return all(self._proves(query.resources, decided_at) for query in asked.queries or ())
+        return all(
+            self._proves(query.resources, decided_at, claims) for query in asked.queries or ()
+        )
 
-    def _proves(self, resources: Mapping[str, int], decided_at: float) -> bool:
+    def _proves(
+        self,
+        resources: Mapping[str, int],
+        decided_at: float,
+        claims: namespace_view.NamespaceView | None,
+    ) -> bool:
         """Say whether no host's record was behind Placement; then the others are read again.
+
+        Nor a claim left that nothing stands behind.
 
         :raises NeedsPlacement: nobody can tell
         """
         try:
             proof = self._mirror.mirror.prove_current(decided_at, resources)
+            ended = 0 if proof.changed else self.claim_duty.prove(claims)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
             raise request_planner.NeedsPlacement("mirror not proved") from error
         if not proof.complete:
             raise request_planner.NeedsPlacement("mirror behind")
-        if proof.changed:
-            self._wait_for(proof.version)
-        return not proof.changed
+        if proof.changed or ended:
+            self._wait_for(max(proof.version, ended))
+        return not (proof.changed or ended)
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""

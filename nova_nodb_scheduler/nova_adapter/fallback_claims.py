@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from nova_nodb_scheduler.nova_adapter import outside_claims, request_planner
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
+from nova_nodb_scheduler.store import namespace_view
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ class FallbackClaims:
 
     :param parts: what decides in this worker otherwise
     :param proves: asked once, before a host is taken for full: False if records
-        of hosts were behind Placement, and are known better now
+        of hosts were behind Placement, or claims on them ended, since the time and
+        the claims given
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
     """
@@ -32,7 +34,7 @@ class FallbackClaims:
     def __init__(
         self,
         parts: request_planner.Parts,
-        proves: Callable[[Mapping[str, int], float], bool],
+        proves: Callable[[Mapping[str, int], float, namespace_view.NamespaceView], bool],
         deadline_seconds: float,
         unjudged: outside_claims.Unjudged | None,
         clock: Callable[[], float] = time.monotonic,
@@ -43,6 +45,7 @@ class FallbackClaims:
         self._clock = clock
         self._proves = proves
         self._began = clock()
+        self._claims = parts.claims()
         self._is_proved = False
 
     def claimed(
@@ -81,7 +84,7 @@ class FallbackClaims:
         answer = self._answer(move, wanted)
         if _is_full(answer) and not self._is_proved:
             # Placement has just offered it: what is known of it may be old.
-            changed = not self._proves(move.resources, self._began)
+            changed = not self._proves(move.resources, self._began, self._claims)
             self._is_proved = True
             if changed:
                 answer = self._answer(move, wanted)

@@ -195,6 +195,8 @@ class Fitting:
     Fulfils :data:`nova_nodb_scheduler.scheduling.claimed.Fitted`.
 
     :param judge: :func:`supports`, or :func:`would_be_taken`
+    :param leaves_nodes: what a node has not got by itself is left to its compute
+        service: only what others claim there is judged
     """
 
     def __init__(
@@ -203,11 +205,14 @@ class Fitting:
         filters: Collection[str],
         context: Any,
         judge: Callable[[Host, Mapping[str, Any], Collection[str]], bool] = supports,
+        *,
+        leaves_nodes: bool = False,
     ) -> None:
         self._nodes = snapshot.namespace(namespaces.COMPUTE_NODES.name)
         self._filters = filters
         self._context = context
         self._judge = judge
+        self._leaves_nodes = leaves_nodes
 
     def fits(
         self, uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
@@ -223,13 +228,19 @@ class Fitting:
             node, text = rows.compute_node(self._context, record)
         except rows.UNUSABLE:
             return False
-        topology = rows.numa_topology(text)
-        state = NodeState(
-            topology,
-            pci_stats.PciDeviceStats(topology, stats=node.pci_device_pools),
-            node.cpu_allocation_ratio,
-            node.ram_allocation_ratio,
-        )
+        state = _state_of(node, text)
         for _consumer, claimed in sorted(others.items()):
             consume(state, claimed)
-        return self._judge(state, wanted, self._filters)
+        if self._judge(state, wanted, self._filters):
+            return True
+        return self._leaves_nodes and not self._judge(_state_of(node, text), wanted, self._filters)
+
+
+def _state_of(node: Any, text: str | None) -> NodeState:
+    topology = rows.numa_topology(text)
+    return NodeState(
+        topology,
+        pci_stats.PciDeviceStats(topology, stats=node.pci_device_pools),
+        node.cpu_allocation_ratio,
+        node.ram_allocation_ratio,
+    )

@@ -110,6 +110,14 @@ def _mark_instance(instance: Any, changed: Collection[str]) -> None:
     _mark_placed(instance, namespaces.INSTANCES.name)
 
 
+def _mark_destroyed_instance(instance: Any, changed: Collection[str]) -> None:
+    _mark_placed(instance, namespaces.INSTANCES.name)
+    cell = reporting.cell_of(instance._context) if instance.nodb_migrations else None
+    if cell is not None:
+        keys = [tables.cell_key(each, cell) for each in instance.nodb_migrations]
+        reporting.mark_in(cell, namespaces.MIGRATIONS.name, keys)
+
+
 def _mark_migration(migration: Any, changed: Collection[str]) -> None:
     _mark_placed(migration, namespaces.MIGRATIONS.name)
 
@@ -190,7 +198,12 @@ class Service(nova_service.Service):  # type: ignore[misc]
 
 
 class Instance(nova_instance.Instance):  # type: ignore[misc]
-    """An instance whose changes of place, size and state are reported."""
+    """An instance whose changes of place, size and state are reported.
+
+    :ivar nodb_migrations: uuids of those in progress that are deleted with it
+    """
+
+    nodb_migrations: Collection[str] = ()
 
     @_after(_mark_instance)
     def create(self) -> None:
@@ -200,9 +213,24 @@ class Instance(nova_instance.Instance):  # type: ignore[misc]
     def save(self, *args: Any, **kwargs: Any) -> None:
         super().save(*args, **kwargs)
 
-    @_after(lambda instance, changed: _mark_placed(instance, namespaces.INSTANCES.name))
+    @_after(_mark_destroyed_instance)
     def destroy(self, *args: Any, **kwargs: Any) -> None:
+        # Deleting a server deletes its migrations' rows in the same transaction,
+        # without their objects: left in progress, they would keep its claims.
+        self.nodb_migrations = self._migrations_in_progress()
         super().destroy(*args, **kwargs)
+
+    def _migrations_in_progress(self) -> list[str]:
+        if self.indirection_api is not None or "uuid" not in self:
+            return []
+        try:
+            if reporting.cell_of(self._context) is None:
+                return []
+            return tables.migrations_of(self._context, self.uuid)
+        except Exception:
+            # Nova's own deletion decides whether it can go on; the sweep finds them.
+            LOG.exception("Cannot tell which migrations go with %(name)s", {"name": self.uuid})
+            return []
 
 
 class Migration(nova_migration.Migration):  # type: ignore[misc]

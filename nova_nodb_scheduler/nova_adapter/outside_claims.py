@@ -5,6 +5,7 @@ A conductor claims in Placement by itself when a build or a move goes on to an
 alternate, and when an evacuation or a live migration is forced to a host. Both
 of Nova's functions for that are wrapped here: a claim among the schedulers
 comes first, is confirmed after Nova's own, and given back if that failed.
+Before it is refused by what the mirror has of the host, that is read again.
 Without an answer of the back end Nova's own goes ahead, and is verified afterwards.
 """
 
@@ -71,6 +72,8 @@ class OutsideClaims:
     :param lease_seconds: how long a claim that is not confirmed stands
     :param deadline_seconds: how long a claim is tried
     :param filters: names of the enabled filters, as far as this process knows them
+    :param read_again: asked before a server is refused, with the uuid of a node:
+        True if its provider was not as the mirror has it, and is now
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
     """
@@ -82,6 +85,7 @@ class OutsideClaims:
         lease_seconds: float,
         deadline_seconds: float,
         filters: Collection[str] = (),
+        read_again: Callable[[str], bool] = lambda node: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         unjudged: Callable[[claim_batches.ClaimBatches], Unjudged] | None = None,
@@ -89,6 +93,7 @@ class OutsideClaims:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
         self._filters = frozenset(filters)
+        self._read_again = read_again
         self._clock = clock
         self._sleep = sleep
         self._batches = claim_batches.ClaimBatches(
@@ -115,7 +120,7 @@ class OutsideClaims:
         """
         filters = frozenset() if move.is_forced else self._filters
         views = direct_views.DirectViews(
-            self._synchronizer, move.host, functools.partial(_make_fitted, filters)
+            self._synchronizer, move.host, functools.partial(_make_fitted, filters, move.is_forced)
         )
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
@@ -140,12 +145,30 @@ class OutsideClaims:
             return _unanswered(move, "the node is not known in the back end's present epoch")
         deadline = self._clock() + self._deadline_seconds
         wanted = _wanted(move, place, stays=views.has(move.consumer))
-        return looked_again(own, move.request, wanted, deadline, self._sleep)
+        answer = looked_again(own, move.request, wanted, deadline, self._sleep)
+        if _by_what_is_known(answer) and self._read_again(move.host):
+            deadline = self._clock() + self._deadline_seconds
+            answer = looked_again(own, move.request, wanted, deadline, self._sleep)
+        return answer
 
 
-def _make_fitted(filters: Collection[str], snapshot: snapshot_module.Snapshot) -> claimed.Fitted:
+def _by_what_is_known(answer: claimer.Taken | claimer.NotTaken) -> bool:
+    """Say whether a server is refused for what may be otherwise by now."""
+    return isinstance(answer, claimer.NotTaken) and answer.failure in (
+        claimer.Failure.NEXT_HOST,
+        claimer.Failure.BEHIND,
+    )
+
+
+def _make_fitted(
+    filters: Collection[str], is_forced: bool, snapshot: snapshot_module.Snapshot
+) -> claimed.Fitted:
     context = nova_context.get_admin_context()
-    return fitted.Fitting(snapshot, filters, context, fitted.would_be_taken).fits
+    # Where no filter chose the host nova-compute alone tells whether it fits there.
+    fitting = fitted.Fitting(
+        snapshot, filters, context, fitted.would_be_taken, leaves_nodes=is_forced
+    )
+    return fitting.fits
 
 
 def looked_again(

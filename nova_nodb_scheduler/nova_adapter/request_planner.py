@@ -25,6 +25,7 @@ from nova_nodb_scheduler.scheduling import (
     planning,
 )
 from nova_nodb_scheduler.scheduling import engine as engine_module
+from nova_nodb_scheduler.store import namespace_view
 
 
 class NeedsPlacement(errors.NodbError):
@@ -67,6 +68,7 @@ class Parts:
     :param places: (cell, host) of each place where the store knows a server: one
         that it knows moves, and may have allocations
     :param generation: grows when the store begins to be built anew
+    :param claims: claim records as the store has them now
     """
 
     host_manager: Any
@@ -76,6 +78,7 @@ class Parts:
     placement: request_allocations.Placement
     places: placing.Places
     generation: Callable[[], int]
+    claims: Callable[[], namespace_view.NamespaceView]
 
     def request(
         self, spec: Any, queries: tuple[requests.CandidateQuery, ...] | None

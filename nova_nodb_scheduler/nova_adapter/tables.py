@@ -232,6 +232,17 @@ def read_migrations(context: Any, cell: str, keys: Collection[str]) -> dict[str,
     }
 
 
+def migrations_of(context: Any, instance: str) -> list[str]:
+    """Return the uuids of a server's migrations in progress."""
+    query = sa.select(_MIGRATION.c.uuid).where(
+        _MIGRATION.c.instance_uuid == instance,
+        _MIGRATION.c.uuid.is_not(None),
+        _MIGRATION.c.deleted == 0,
+        _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
+    )
+    return [str(row["uuid"]) for row in _select_main(context, query)]
+
+
 def page_migrations(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
     """List migrations in progress."""
     query = _live_page(

@@ -47,7 +47,7 @@ class StoreViews:
             or generation != self._follower.generation
         ):
             return None
-        shown = _Snapshot(snapshot)
+        shown = Shown(snapshot)
         return claim_batches.View(
             records.Cursor(status.epoch, status.cursor_version),
             self._make_fits(snapshot, request),
@@ -64,11 +64,17 @@ class StoreViews:
         return host in self._store.snapshot().namespace(namespaces.COMPUTE_NODES.name)
 
 
-class _Snapshot:
+class Shown:
+    """What one snapshot shows of claims.
+
+    Public for who has no feed, but a store of one host's records.
+    """
+
     def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
         self._snapshot = snapshot
 
     def record(self, key: records.RecordKey) -> records.Record | None:
+        """Return a record as it is shown; None where it is not."""
         stored = self._snapshot.namespace(key.namespace).get(key.key)
         if stored is None:
             return None

@@ -16,7 +16,7 @@ from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling import claimed, group_members, namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
-from nova_nodb_scheduler.synchronizer import claim_batches, contract, group_rules
+from nova_nodb_scheduler.synchronizer import claim_batches, claim_views, contract, group_rules
 from nova_nodb_scheduler.wire import codec
 
 _OF_A_HOST = (namespaces.COMPUTE_NODES, namespaces.PROVIDERS, namespaces.CLAIM_RECORDS)
@@ -63,7 +63,7 @@ class DirectViews:
         snapshot = self._store.snapshot()
         fitted = self._make_fitted(snapshot)
         fits = claimed.make_fits(snapshot, claimed.Bounds(), fitted=fitted)
-        return claim_batches.View(cursor, fits)
+        return claim_batches.View(cursor, fits, ended=claim_views.Shown(snapshot).ended)
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """Read where a group's members stand.

@@ -20,6 +20,9 @@ from nova_nodb_scheduler.store import snapshot as snapshot_module
 #: A consumer's allocations now, amounts by resource class by root provider.
 Allocations = Mapping[str, Mapping[str, int]]
 
+#: States of servers of which a compute service may hold no room yet.
+_NOT_BUILT = (None, "building", "shelved_offloaded")
+
 
 class Evidence:
     """What one snapshot shows; one thread."""
@@ -54,6 +57,12 @@ class Evidence:
             return False
         allocated = (record.state.get("allocations") or {}).get(consumer, {})
         return bool(allocated) and not claim_facts.beyond(held.resources, held.node, allocated)
+
+    def counts(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a claim counts for something that others' records do not count."""
+        return not self.is_allocated(host, consumer, held) or self._shown.counted(
+            host, consumer, held.node
+        ) not in (shown.Counted.LIKELY, shown.Counted.WHOLE)
 
     def is_new(self, host: str, consumer: str, since: int) -> bool:
         """Say whether what links a server to a host was written after a version.
@@ -94,6 +103,7 @@ class Evidence:
                 self.is_shown(host, consumer, held)
                 or (claim_facts.stays(held.node) and not self._moves(consumer))
                 or (left_behind and self.is_allocated(host, consumer, held))
+                or self._is_taken_up(host, consumer, held)
             )
         if self._moves_to(host, consumer):
             return True
@@ -102,6 +112,28 @@ class Evidence:
         return (
             any(self._stands(key, host) for key in self._keys(consumer))
             and self._shown.counted(host, consumer, held.node) is not shown.Counted.WHOLE
+        )
+
+    def _is_taken_up(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a host's compute service counts a server, though by no later record.
+
+        It saves its node before it builds the server, and never again while nothing
+        changes there. A server saved once more meanwhile has the later record for good.
+        """
+        return (
+            self.is_allocated(host, consumer, held)
+            and self._shown.counted(host, consumer, held.node)
+            in (shown.Counted.LIKELY, shown.Counted.WHOLE)
+            and self.is_new(host, consumer, held.confirmed_by or 0)
+            and any(
+                record.state["row"].get("vm_state") not in _NOT_BUILT
+                for record in (
+                    self._instances.get(key)
+                    for key in self._keys(consumer)
+                    if self._stands(key, host)
+                )
+                if record is not None
+            )
         )
 
     def _keys(self, consumer: str) -> Iterator[str]:

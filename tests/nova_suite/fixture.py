@@ -135,7 +135,9 @@ class NodbFixture(fixtures.Fixture):
         process.start()
         started = self.useFixture(schedulers.SchedulersFixture(process, waits))
         if os.environ[schedulers.MODE_VARIABLE] == "scheduler":
-            self.useFixture(endings.EndingsFixture(self._test, process, started.runtimes, waits))
+            self.useFixture(
+                endings.EndingsFixture(self._test, plugin.scopes, process, started.runtimes, waits)
+            )
             self.useFixture(conductors.ConductorsFixture(plugin, process, started, waits))
         # The first to run at the end, when the test has stopped its services.
         self.addCleanup(lambda: waits.add_differences(process.differences()))

@@ -16,7 +16,7 @@ from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import request_allocations, unjudged_claims
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
 from nova_nodb_scheduler.scheduling import choice, claimer, namespaces
-from nova_nodb_scheduler.synchronizer import claim_batches
+from nova_nodb_scheduler.synchronizer import claim_batches, settling
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 from nova_nodb_scheduler.testing import claiming
 from tests.functional.nova_adapter import test_memory_decisions
@@ -87,6 +87,44 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             self.assertEqual("h2", self.select()[1][0][0].service_host)
         with self.assertRaises(exception.NoValidHost):
             self.select()
+
+    def test_room_of_a_server_that_was_deleted_a_moment_ago_is_given_before_it_is_refused(self):
+        # Its claim stands: who settles claims has not come to it.
+        self.settle_later()
+        uuids, _chosen = self.select(servers=6)
+        self.wait_for_mirror(uuids)
+        self.client.delete(f"/allocations/{uuids[0]}")
+        held = {server for host in ("h1", "h2") for server in self.held(host)}
+        self.assertEqual({*uuids}, held)
+        [again], _chosen = self.select()
+        held = {server for host in ("h1", "h2") for server in self.held(host)}
+        self.assertEqual({*uuids[1:], again}, held)
+        with self.assertRaises(exception.NoValidHost):
+            self.select()
+
+    def test_servers_that_are_being_built_keep_their_claims_whoever_is_refused(self):
+        self.settle_later()
+        uuids, _chosen = self.select(servers=6)
+        for _ in range(2):
+            with self.assertRaises(exception.NoValidHost):
+                self.select()
+        held = {server for host in ("h1", "h2") for server in self.held(host)}
+        self.assertEqual({*uuids}, held)
+
+    def wait_for_mirror(self, servers: list[str]) -> None:
+        """Wait until it shows what was just written: before that a proof proves nothing."""
+        deadline = time.monotonic() + 30.0
+        shown: set[str] = set()
+        while not shown.issuperset(servers):
+            assert time.monotonic() < deadline, (servers, shown)
+            time.sleep(0.05)
+            providers = self.runtime.store.snapshot().namespace(namespaces.PROVIDERS.name)
+            for key in providers.keys():  # noqa: SIM118 - a view is no mapping
+                shown.update(providers.get(key).state["allocations"])
+
+    def settle_later(self) -> None:
+        duty = self.runtime.decisions.claim_duty
+        duty.settler.pace(settling.SettlingOptions(ask_after_seconds=600.0, hasten_seconds=600.0))
 
     def test_a_claim_met_at_the_write_sends_the_server_to_the_next_host(self):
         parts = self.runtime.decisions.decider.parts

@@ -19,8 +19,10 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import outside_claims
+from nova_nodb_scheduler.nova_adapter.placement import reading, rereading
 from nova_nodb_scheduler.scheduling import claim_facts, namespaces
 from nova_nodb_scheduler.synchronizer import claims
+from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud, placement_cloud, test_fitted
@@ -229,6 +231,76 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertIn("not enough capacity", str(error))
         self.assertEqual({first.uuid}, set(self._held(node)))
         self.assertEqual({first.uuid}, set(self.consumers(node)))
+
+    def test_what_a_node_has_not_got_by_itself_is_for_its_compute_service_to_tell(self) -> None:
+        # Nova's own conductor looks at none of it: the move ends with nova-compute's word.
+        bare = self._node("h3", 4, **_READABLE)
+        small = self._node("h4", 8, **_READABLE, numa_topology=test_fitted.topology(1, 1024))
+        device = self._instance(pci_requests=test_fitted.spec(devices=1).pci_requests)
+        pinned = self._instance(extra_specs={"hw:cpu_policy": "dedicated"}, vcpus=64)
+        for instance, node in ((device, bare), (pinned, small)):
+            self._force(instance, node)
+            self.assertEqual({instance.uuid}, set(self._held(node)))
+            self.assertEqual({instance.uuid}, set(self.consumers(node)))
+
+    def test_a_provider_that_has_room_by_now_is_read_before_a_server_is_refused(self) -> None:
+        for go in (self._force_to, self._go):
+            # The mirror has what the node had before nova-compute changed it.
+            node = self._node("h3", 1)
+            stays = rows.provider(
+                inventories={"VCPU": rows.inventory(1)}, allocations={"gone": {"VCPU": 1}}
+            )
+            self._publish(namespaces.PROVIDERS, node, stays)
+            self.assertFalse(go(str(uuid.uuid4()), node))
+            with outside_claims.using(self._reading()):
+                consumer = str(uuid.uuid4())
+                self.assertTrue(go(consumer, node))
+                self.assertEqual({consumer}, set(self._held(node)))
+                # Now it is full, and Placement says so as well.
+                self.assertFalse(go(str(uuid.uuid4()), node))
+            self.assertEqual({consumer}, set(self.consumers(node)))
+
+    def test_a_former_move_of_another_size_to_the_same_host_refuses_no_later_one(self) -> None:
+        node = self._node("h3", 4)
+        consumer = str(uuid.uuid4())
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=2))
+        move = outside_claims.Move(consumer, node, {"VCPU": 2}, request)
+        self.assertTrue(self.outside.claimed(move, lambda: True, self.fail))
+        # It went back: nothing is allocated, and nobody has settled its claim yet.
+        with outside_claims.using(self._reading()):
+            self.assertTrue(self._go(consumer, node))
+        self.assertEqual({"VCPU": 1}, dict(self._held(node)[consumer].resources))
+
+    def test_without_placements_word_it_is_refused_by_what_is_known(self) -> None:
+        node = self._node("h3", 1)
+        full = rows.provider(
+            inventories={"VCPU": rows.inventory(1)}, allocations={"gone": {"VCPU": 1}}
+        )
+        self._publish(namespaces.PROVIDERS, node, full)
+
+        def refuse(path: str) -> Any:
+            raise keystone.ConnectFailure(path)
+
+        with outside_claims.using(self._reading(refuse)):
+            self.assertFalse(self._go(str(uuid.uuid4()), node))
+
+    def _reading(self, get: Any = None) -> outside_claims.OutsideClaims:
+        """Return a conductor's claims as a deployment's, which read providers again."""
+        client = memory.MemorySynchronizer(None, self.hub)
+        declared = {each.name: each for each in namespaces.BUILT_IN}
+        publisher = publisher_module.Publisher(client, declared, namespaces.PLACEMENT)
+        own = get or (lambda path: self.admin.get(path, version=reading.MICROVERSION))
+        again = rereading.Rereading(client, publisher, own)
+        return outside_claims.OutsideClaims(client, "reads", 60.0, 1.0, read_again=again.read)
+
+    def _force_to(self, consumer: str, node: str) -> bool:
+        instance = self._instance()
+        instance.uuid = consumer
+        try:
+            self._force(instance, node)
+        except nova_exception.NoValidHost:
+            return False
+        return True
 
     def test_a_device_that_a_forced_server_takes_is_not_given_to_an_alternate(self) -> None:
         node = self._node("h3", 4, **_READABLE, pci_stats=test_fitted.pools(1))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from nova import objects
 from nova.db.main import api as main_db
@@ -193,6 +194,43 @@ class ReportedWritesTest(cloud.CloudCase):
             migration.status = ended
             migration.save()
             self.assertEqual({}, self.rows(namespaces.MIGRATIONS), ended)
+
+    def test_a_server_takes_its_migrations_along_when_it_is_deleted(self) -> None:
+        """Deleted, or hard-deleted as where a move into another cell is rolled back.
+
+        Nova deletes their rows in the same transaction, without their objects.
+        """
+        for cell, hard in ((cloud.CELL1, False), (cloud.CELL2, True)):
+            instance = self.instance(cell, "h1")
+            other = self.instance(cell, "h1")
+            ours, theirs, over = (
+                self.migration(cell, owner, status=status)
+                for owner, status in (
+                    (instance, "migrating"),
+                    (other, "finished"),
+                    (instance, "confirmed"),
+                )
+            )
+            held = {tables.cell_key(each.uuid, cell) for each in (ours, theirs)}
+            self.assertEqual(held, self.in_progress(cell))
+            instance.destroy(hard_delete=hard)
+            self.assertEqual({tables.cell_key(theirs.uuid, cell)}, self.in_progress(cell), over)
+
+    def migration(self, cell: str, instance: Any, status: str) -> Any:
+        made = objects.Migration(
+            self.context(cell),
+            uuid=str(uuid.uuid4()),
+            instance_uuid=instance.uuid,
+            source_compute="h1",
+            dest_compute="h2",
+            status=status,
+            migration_type="resize",
+        )
+        made.create()
+        return made
+
+    def in_progress(self, cell: str) -> set[str]:
+        return {key for key in self.rows(namespaces.MIGRATIONS) if key.endswith(cell)}
 
     # -- the API database -------------------------------------------------------------
 

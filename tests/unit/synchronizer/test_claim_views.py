@@ -25,7 +25,7 @@ class EndedTest(testtools.TestCase):
     def ended(self, claim, before=COMES):
         """Look at a claim that stands while its consumer makes another."""
         held = attrs.evolve(claims.held(before.node, CONFIRMED, VCPU=1), confirmed_by=CONFIRMED_BY)
-        return claim_views._Snapshot(self.hosts.store.snapshot()).ended(claim, held)
+        return claim_views.Shown(self.hosts.store.snapshot()).ended(claim, held)
 
     def mirror(self, **allocations):
         state = hosts.provider(2, allocations=allocations)

@@ -137,6 +137,38 @@ class EndingsTest(testtools.TestCase):
         self.assertEqual(set(), self.cloud.left())
         self.assertEqual([], self.cloud.asked)
 
+    def test_boot_that_is_saved_again_at_once_on_a_host_that_then_changes_no_more(self):
+        """nova-compute saves its node only when something differs from what it saved last."""
+        cloud = self.cloud
+        for _ in boot(cloud, "x", "n1"):
+            pass
+        # Before anybody settled: a resize of it begins, and is refused.
+        cloud.instance("x", vm_state="active", task_state="resize_prep")
+        cloud.instance("x", vm_state="active")
+        for _ in range(3):
+            cloud.settle(60.0)
+        self.assertEqual(set(), cloud.left())
+        cloud.check()
+
+    def test_boot_that_nova_compute_took_up_stays_claimed_while_it_builds(self):
+        cloud = self.cloud
+        for _ in boot(cloud, "x", "n1"):
+            pass
+        cloud.instance("x", vm_state="building", task_state="spawning")
+        for _ in range(3):
+            cloud.settle(60.0)
+        self.assertEqual({"x"}, cloud.left())
+
+    def test_a_server_that_is_there_stays_claimed_while_its_node_counts_fewer(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.mirror("n1")
+        cloud.instance("x", vm_state="active")
+        for _ in range(3):
+            cloud.settle(60.0)
+        self.assertEqual({"x"}, cloud.left())
+        cloud.counted["n1"].add("x")
+
     def test_boot_whose_node_is_published_before_the_instance(self):
         cloud = self.cloud
         cloud.claim_on("n1")
@@ -439,8 +471,11 @@ def boot(cloud, name, uuid):
 
 
 def stay(cloud, name):
-    """Boot, and be there."""
+    """Boot, and be there; what is done to it then changes nothing of its node."""
     yield from boot(cloud, name, "n1")
+    cloud.instance(name, vm_state="active")
+    yield
+    cloud.settle(60.0)
 
 
 def go(cloud, name):
