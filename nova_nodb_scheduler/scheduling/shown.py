@@ -36,9 +36,9 @@ class Counted(enum.Enum):
     NOT = "not counted"
     #: On its way: what it takes, but not as an instance and its I/O.
     COMING = "coming"
-    #: As many are counted as there are. One that just went may be among them in
-    #: its place, until the node is saved once more: so no claim ends by it. To
-    #: count a server twice until then would refuse others for a minute.
+    #: As many are counted as there are. One that was just deleted may be among them
+    #: in its place, until the node is saved once more: so no claim ends by it alone.
+    #: To count a server twice until then would refuse others for a minute.
     LIKELY = "counted by number"
     WHOLE = "counted"
 
@@ -153,8 +153,26 @@ class Shown:
                     continue
                 all_of_them += 1
                 before += (self._instances.version_of(key) or 0) < at.version
-            at.expected = before, all_of_them
+            at.expected = before, all_of_them + self._departing(at)
         return at.expected
+
+    def _departing(self, at: _Node) -> int:
+        """Return how many servers are on their way from a node, by their rows elsewhere already.
+
+        Until it is saved once more it counts them in the place of ones that came.
+        Whether that save has come nobody can tell by versions where two reporters
+        publish: so until their move is over.
+        """
+        found = 0
+        for key in self._migrations.lookup("source", at.facts.host):
+            record = self._migrations.get(key)
+            row = {} if record is None else record.state["row"]
+            if row.get("source_node", at.facts.node) != at.facts.node:
+                continue
+            server = f"{row.get('instance_uuid')}@{at.facts.cell}"
+            if self._instances.indexed(server, "cell_host") != (at.facts.cell, at.facts.host):
+                found += server in self._instances
+        return found
 
     def _is_of(self, at: _Node, key: str) -> bool:
         record = self._instances.get(key)

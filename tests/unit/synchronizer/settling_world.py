@@ -112,9 +112,13 @@ class World:
         state = None if host is None else claims.instance(name, host, node, **row)
         self.put(namespaces.INSTANCES, f"{name}@{hosts.CELL}", state)
 
-    def migration(self, name, host="h1", node="node-n1", status="pre-migrating", kind="resize"):
+    def migration(
+        self, name, host="h1", node="node-n1", status="pre-migrating", kind="resize", source=None
+    ):
         """A migration is saved; None as its status: it is over."""
         state = None if status is None else claims.migration(name, host, node, status, kind)
+        if state is not None and source is not None:
+            state["row"]["source_compute"] = source
         self.put(namespaces.MIGRATIONS, f"m-{name}@{hosts.CELL}", state)
 
     # -- what schedulers do -------------------------------------------------------
