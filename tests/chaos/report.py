@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds as a table for people, as JSON, and as reStructuredText for the documents."""
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+from rich import table as rich_table
+
+from tests.chaos import audit, plan, rounds
+
+_GROUPS = (audit.GROUP, audit.GROUP_LATE)
+_ALLOCATIONS = (audit.UNALLOCATED, audit.MISPLACED)
+_ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
+_OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.BROKEN_RUN)
+
+_HEADINGS = (
+    "control plane",
+    "faults",
+    "rounds, seeds",
+    "servers asked for, ACTIVE",
+    "hosts over-committed",
+    "most ACTIVE at the end, slots",
+    "orphans",
+    "groups broken",
+    "allocated elsewhere or not at all",
+    "stuck",
+    "other findings",
+    "failed otherwise than for want of room",
+    "quiet after",
+    "from memory after",
+    "answer p99, longest",
+    "call p99, longest",
+    "run on",
+)
+
+
+def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
+    """A row for each round, for a terminal."""
+    columns = ("seed", "", "asked", "ACTIVE", "slots", "over", "group", "alloc", "orphan")
+    made = rich_table.Table(
+        *(*columns, "stuck", "other", "failed", "quiet s", "memory s", "answer s", "call s", ""),
+        title="Chaos on a real control plane",
+        caption="ACTIVE: at the end; over: hosts over-committed in any sample; group: broken; "
+        "alloc: servers allocated elsewhere or not at all; failed: otherwise than for want of "
+        "room; answer, call: p99 and longest",
+    )
+    for each in outcomes:
+        found = (
+            each.over_committed_hosts,
+            each.count(*_GROUPS),
+            each.count(*_ALLOCATIONS),
+            each.count(*_ORPHANS),
+            each.count(audit.STUCK),
+            each.count(*_OTHERS),
+        )
+        made.add_row(
+            *(str(each.seed), each.control_plane, str(each.asked), str(each.active_at_end)),
+            str(each.slots),
+            *(f"[red]{count}[/red]" if count else "0" for count in found),
+            str(_failed(each.ends)),
+            *(_seconds(each.quiet_seconds), _seconds(each.memory_seconds)),
+            f"{each.answer_p99_seconds:.1f} {each.answer_longest_seconds:.1f}",
+            f"{each.call_p99_seconds:.1f} {each.call_longest_seconds:.1f}",
+            "[red]found[/red]" if each.findings else "[green]nothing[/green]",
+        )
+    return made
+
+
+def to_json(outcomes: Iterable[rounds.Outcome]) -> str:
+    return json.dumps([attrs.asdict(outcome) for outcome in outcomes], indent=1)
+
+
+def from_json(text: str) -> list[rounds.Outcome]:
+    """Outcomes of an earlier run."""
+    names = {field.name for field in attrs.fields(rounds.Outcome)}
+    return [
+        rounds.Outcome(**{name: value for name, value in row.items() if name in names})
+        for row in json.loads(text)
+    ]
+
+
+def file_name(outcome: rounds.Outcome) -> str:
+    """Return the name of the file for a series of such rounds."""
+    return f"chaos-{outcome.control_plane}-{_short(outcome.kinds)}.json"
+
+
+def to_rst(results: pathlib.Path) -> str:
+    """Return a table of all series filed in a directory, a row for each."""
+    lines = [
+        ".. Written by tools/chaos.sh --file.",
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "",
+        *_row(_HEADINGS),
+    ]
+    for path in sorted(results.glob("chaos-*.json")):
+        outcomes = from_json(path.read_text())
+        if outcomes:
+            lines += _row(_cells(outcomes))
+    return "\n".join([*lines, ""])
+
+
+def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
+    first = outcomes[0]
+    seeds = [outcome.seed for outcome in outcomes]
+    of_room = max(outcome.active_at_end for outcome in outcomes)
+    active = sum(outcome.ends.get("ACTIVE", 0) for outcome in outcomes)
+    finding_seeds = [str(outcome.seed) for outcome in outcomes if outcome.findings]
+    others = sum(outcome.count(*_OTHERS) for outcome in outcomes)
+    return (
+        "stock" if first.control_plane == "stock" else f"the plugin, {first.control_plane}",
+        _short(first.kinds).replace("_", ", "),
+        f"{len(outcomes)}: {ranges(seeds)}"
+        + (f" (found by {', '.join(finding_seeds)})" if finding_seeds else ""),
+        f"{sum(outcome.asked for outcome in outcomes)}, {active}",
+        str(sum(outcome.over_committed_hosts for outcome in outcomes)),
+        f"{of_room} of {first.slots}",
+        _sum(outcomes, _ORPHANS),
+        _sum(outcomes, _GROUPS),
+        _sum(outcomes, _ALLOCATIONS),
+        _sum(outcomes, (audit.STUCK,)),
+        str(others),
+        _told(outcomes),
+        _most(outcome.quiet_seconds for outcome in outcomes),
+        "n/a"
+        if first.control_plane == "stock"
+        else _most(outcome.memory_seconds for outcome in outcomes),
+        _times(
+            [o.answer_p99_seconds for o in outcomes], [o.answer_longest_seconds for o in outcomes]
+        ),
+        _times([o.call_p99_seconds for o in outcomes], [o.call_longest_seconds for o in outcomes]),
+        max(outcome.run_on for outcome in outcomes),
+    )
+
+
+def _short(kinds: Sequence[str]) -> str:
+    return "all" if len(kinds) > len(plan.KINDS) / 2 else "_".join(kinds)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in short: ``1 to 3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
+
+
+def _failed(ends: Mapping[str, int]) -> int:
+    excused = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
+    return sum(count for end, count in ends.items() if end not in excused)
+
+
+def _told(outcomes: Iterable[rounds.Outcome]) -> str:
+    """Why servers failed, the most frequent first."""
+    excused = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
+    counts: collections.Counter[str] = collections.Counter()
+    for outcome in outcomes:
+        counts.update({end: n for end, n in outcome.ends.items() if end not in excused})
+    return ", ".join(f"{end}: {count}" for end, count in counts.most_common()) or "0"
+
+
+def _sum(outcomes: Iterable[rounds.Outcome], kinds: Sequence[str]) -> str:
+    return str(sum(outcome.count(*kinds) for outcome in outcomes))
+
+
+def _most(values: Iterable[float | None]) -> str:
+    known = list(values)
+    return (
+        "not within the bound" if None in known else f"{max(filter(None, known), default=0):.0f} s"
+    )
+
+
+def _times(of_rounds: Iterable[tuple[float, float]]) -> str:
+    """Say the p99 of the median round, and the longest of all."""
+    p99s, longest = zip(*of_rounds, strict=True)
+    return f"{sorted(p99s)[len(p99s) // 2]:.1f} s, {max(longest):.0f} s"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _row(cells: Sequence[str]) -> list[str]:
+    first, *rest = cells
+    return [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
