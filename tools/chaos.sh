@@ -6,10 +6,11 @@
 #
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
 #                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
-#                       [--short] [--replay] [--plan] [--json FILE] [--file] [--state DIR]
+#                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
 #   --stock   the same without the plugin
 #   --short   one round of 40 s: the last seed that found something with this back end
-#   --replay  every seed that found something with this back end (tests/chaos/regressions.json)
+#   --replay  first every seed that found something there before (tests/chaos/regressions.json)
+#   --add     add to the rounds of such a series that are filed
 #   --plan    print the plans, and do nothing
 #   --file    also write the table that doc/source/reference/reliability.rst includes
 # The exit status is 0 only if nothing was found. Results go to results/chaos-*.json, or below
@@ -17,7 +18,7 @@
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ class _Task:
 def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when nothing was found in any round."""
     options = _parser().parse_args(arguments)
+    # What ends a stage by its limit must not leave a control plane behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     logging.disable(logging.CRITICAL)
     width = None if sys.stdout.isatty() else _WIDTH
     terminal = rich_console.Console(highlight=False, soft_wrap=True, width=width)
@@ -92,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=pathlib.Path, default=state, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="with seeds in a row (%(default)s)")
+    parser.add_argument(
+        "--add", action="store_true", help="add to the rounds of such a series that are filed"
+    )
     parser.add_argument("--seconds", type=float, default=45.0, help="of each round (%(default)s)")
     parser.add_argument(
         "--every", type=float, default=10.0, help="seconds between faults (%(default)s)"
@@ -102,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--stock", action="store_true", help="the same without the plugin")
     parser.add_argument(
-        "--replay", action="store_true", help="the seeds that found something with this back end"
+        "--replay", action="store_true", help="first the seeds that found something there before"
     )
     parser.add_argument(
         "--short",
@@ -126,8 +132,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _tasks(options: argparse.Namespace) -> list[_Task]:
     kept = [each for each in regressions.load() if each.backend == options.backend]
-    if options.replay:
-        return [_Task(each.seed, each.faults, each.seconds, each.every_seconds) for each in kept]
     kinds = plan.kinds(options.faults)
     if options.short:
         seed = options.seed
@@ -135,7 +139,11 @@ def _tasks(options: argparse.Namespace) -> list[_Task]:
             seed, kinds = kept[-1].seed, kept[-1].faults
         return [_Task(seed, kinds, _SHORT_SECONDS, options.every)]
     seeds = range(options.seed, options.seed + options.rounds)
-    return [_Task(seed, kinds, options.seconds, options.every) for seed in seeds]
+    drawn = [_Task(seed, kinds, options.seconds, options.every) for seed in seeds]
+    if not options.replay:
+        return drawn
+    again = [_Task(each.seed, each.faults, each.seconds, each.every_seconds) for each in kept]
+    return [*again, *(task for task in drawn if task not in again)]
 
 
 def _shape(options: argparse.Namespace, tasks: Sequence[_Task]) -> deployment.Shape:
@@ -214,10 +222,19 @@ def _file(options: argparse.Namespace, outcomes: list[rounds.Outcome]) -> None:
     """File what is known so far: a long series may be ended early."""
     results = _results()
     results.mkdir(parents=True, exist_ok=True)
-    text = report.to_json(outcomes) + "\n"
-    (results / report.file_name(outcomes[0])).write_text(text)
+    # Rounds of two series are no series.
+    by_name: dict[str, list[rounds.Outcome]] = {}
+    for outcome in outcomes:
+        by_name.setdefault(report.file_name(outcome), []).append(outcome)
+    for name, of_series in by_name.items():
+        path = results / (f"short-{name}" if options.short else name)
+        filed: dict[int, rounds.Outcome] = {}
+        if options.add and path.exists():
+            filed = {each.seed: each for each in report.from_json(path.read_text())}
+        filed |= {each.seed: each for each in of_series}
+        path.write_text(report.to_json(filed[seed] for seed in sorted(filed)) + "\n")
     if options.json is not None:
-        options.json.write_text(text)
+        options.json.write_text(report.to_json(outcomes) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from rich import table as rich_table
 
 from tests.chaos import audit, plan, rounds
 
+_HOSTS = (audit.OVER_COMMIT, audit.CROWDED)
 _GROUPS = (audit.GROUP, audit.GROUP_LATE)
 _ALLOCATIONS = (audit.UNALLOCATED, audit.MISPLACED)
 _ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
-_OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.BROKEN_RUN)
+_OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.ROOM_LOST, rounds.BROKEN_RUN)
 
 _HEADINGS = (
     "control plane",
@@ -49,12 +50,12 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
     )
     for each in outcomes:
         found = (
-            each.over_committed_hosts,
-            each.count(*_GROUPS),
-            each.count(*_ALLOCATIONS),
-            each.count(*_ORPHANS),
-            each.count(audit.STUCK),
-            each.count(*_OTHERS),
+            each.subjects(*_HOSTS),
+            each.subjects(*_GROUPS),
+            each.subjects(*_ALLOCATIONS),
+            each.subjects(*_ORPHANS),
+            each.subjects(audit.STUCK),
+            each.subjects(*_OTHERS),
         )
         made.add_row(
             *(str(each.seed), each.control_plane, str(each.asked), str(each.active_at_end)),
@@ -110,29 +111,26 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
     of_room = max(outcome.active_at_end for outcome in outcomes)
     active = sum(outcome.ends.get("ACTIVE", 0) for outcome in outcomes)
     finding_seeds = [str(outcome.seed) for outcome in outcomes if outcome.findings]
-    others = sum(outcome.count(*_OTHERS) for outcome in outcomes)
     return (
         "stock" if first.control_plane == "stock" else f"the plugin, {first.control_plane}",
         _short(first.kinds).replace("_", ", "),
         f"{len(outcomes)}: {ranges(seeds)}"
         + (f" (found by {', '.join(finding_seeds)})" if finding_seeds else ""),
         f"{sum(outcome.asked for outcome in outcomes)}, {active}",
-        str(sum(outcome.over_committed_hosts for outcome in outcomes)),
+        _sum(outcomes, _HOSTS),
         f"{of_room} of {first.slots}",
         _sum(outcomes, _ORPHANS),
         _sum(outcomes, _GROUPS),
         _sum(outcomes, _ALLOCATIONS),
         _sum(outcomes, (audit.STUCK,)),
-        str(others),
+        _sum(outcomes, _OTHERS),
         _told(outcomes),
         _most(outcome.quiet_seconds for outcome in outcomes),
         "n/a"
         if first.control_plane == "stock"
         else _most(outcome.memory_seconds for outcome in outcomes),
-        _times(
-            [o.answer_p99_seconds for o in outcomes], [o.answer_longest_seconds for o in outcomes]
-        ),
-        _times([o.call_p99_seconds for o in outcomes], [o.call_longest_seconds for o in outcomes]),
+        _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
+        _times((each.call_p99_seconds, each.call_longest_seconds) for each in outcomes),
         max(outcome.run_on for outcome in outcomes),
     )
 
@@ -167,7 +165,7 @@ def _told(outcomes: Iterable[rounds.Outcome]) -> str:
 
 
 def _sum(outcomes: Iterable[rounds.Outcome], kinds: Sequence[str]) -> str:
-    return str(sum(outcome.count(*kinds) for outcome in outcomes))
+    return str(sum(outcome.subjects(*kinds) for outcome in outcomes))
 
 
 def _most(values: Iterable[float | None]) -> str:

@@ -19,24 +19,30 @@ from tests.faults import trial as faults_trial
 from tests.faults import watch as watch_module
 from tools.stack import stack as stack_module
 
-QUIET_SECONDS = 240.0
-"""How long what is under way may take to settle, and what lies about to be taken away."""
+QUIET_SECONDS = 300.0
+"""How long what is under way may take to settle: a conductor asks a second and a third scheduler
+when one did not answer for a minute."""
+ORPHAN_SECONDS = 120.0
+"""How long what lies about may take to be taken away then: twice the interval of nova-compute's."""
 MEMORY_SECONDS = 180.0
 COMPARE_SECONDS = 120.0
+FILL_SECONDS = 180.0
 
 NO_MEMORY = "not from memory again"
 COMPARE = "compare differs"
+ROOM_LOST = "room that nobody gets"
 BROKEN_RUN = "the round itself"
 
 _ASK_AGAIN_SECONDS = 20.0
 _SAMPLE_SECONDS = 30.0
-_COMMAND_SECONDS = 300.0
+_BEYOND = 2
+"""Servers asked for beyond the last slot, when all is quiet."""
 _REASONS = {
     "No valid host was found": "no valid host",
     "Timed out waiting for a reply": "timed out",
     "MessagingTimeout": "timed out",
     "Exceeded maximum number of retries": "builds failed",
-    "retries": "builds failed",
+    "Build of instance": "builds failed",
 }
 
 Say = Callable[[str], None]
@@ -90,18 +96,11 @@ class Outcome:
     notes: tuple[str, ...]
     run_on: str
 
-    def count(self, *kinds: str) -> int:
-        """Return how many findings are of some kinds."""
-        return sum(1 for finding in self.findings if finding["kind"] in kinds)
-
-    @property
-    def over_committed_hosts(self) -> int:
-        subjects = [
-            str(f["subject"]).split(" ", 1)[0]
-            for f in self.findings
-            if f["kind"] in (audit.OVER_COMMIT, audit.CROWDED)
-        ]
-        return len(set(subjects))
+    def subjects(self, *kinds: str) -> int:
+        """Return how many hosts, groups or servers findings of some kinds are about."""
+        # Of a host each resource class is found.
+        found = {str(f["subject"]).split(" ", 1)[0] for f in self.findings if f["kind"] in kinds}
+        return len(found)
 
 
 class Rounds:
@@ -175,6 +174,7 @@ class Rounds:
             active_at_end = watched.latest.active() if watched.latest else 0
             if self._watch:
                 round_.compare(watched)
+            round_.fill(watched)
             fallbacks = self._watch.fallbacks() if self._watch else {}
             ends = round_.ends(work)
             round_.empty(watched, work)
@@ -242,8 +242,9 @@ class _Round:
         Returns the seconds since a moment; None if it does not come.
         """
         begun = asked_again = time.monotonic()
+        deadline = begun + QUIET_SECONDS
         found: list[audit.Finding] | None = None
-        while time.monotonic() < begun + QUIET_SECONDS:
+        while time.monotonic() < deadline:
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
             if now is None:
                 continue
@@ -252,6 +253,10 @@ class _Round:
                 seconds = time.monotonic() - since
                 self.say(f"nothing is under way any more after {seconds:.1f} s")
                 return round(seconds, 1)
+            if any(finding.kind == audit.STUCK for finding in found):
+                deadline = begun + QUIET_SECONDS
+            else:
+                deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 # Clients ask again; Nova forgets a deletion whose API worker ended.
                 asked_again = time.monotonic()
@@ -295,13 +300,17 @@ class _Round:
         begun = time.monotonic()
         told = ""
         while time.monotonic() < begun + COMPARE_SECONDS:
-            answer = subprocess.run(
-                [*command, "compare", "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_COMMAND_SECONDS,
-            )
+            try:
+                answer = subprocess.run(
+                    [*command, "compare", "--json"],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=COMPARE_SECONDS,
+                )
+            except subprocess.TimeoutExpired as error:
+                told = str(error)
+                continue
             if answer.returncode == 0:
                 self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
                 return
@@ -309,6 +318,28 @@ class _Round:
             self.say(f"compare: {told}")
             time.sleep(2.0)
         watched.note([audit.Finding(COMPARE, "compare", told)], time.monotonic())
+
+    def fill(self, watched: ledger.Ledger) -> None:
+        """Ask for more than is left: as many find room as there is, or something holds it."""
+        now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
+        if now is None:
+            return
+        free = now.free()
+        cloud = self._stack.cloud
+        image = cloud.image_id()
+        names = [f"{self.prefix}fill-{number}" for number in range(free + _BEYOND)]
+        try:
+            ids = [cloud.boot(name, image) for name in names]
+            servers = cloud.wait_settled(ids, FILL_SECONDS)
+        except keystone_exceptions.ClientException as error:
+            told = f"the API does not serve behind the faults: {error}"
+            watched.note([audit.Finding(BROKEN_RUN, "fill", told)], time.monotonic())
+            return
+        active = sum(1 for server in servers if server["status"] == "ACTIVE")
+        self.say(f"{active} of {len(ids)} found the last {free} slots")
+        if active < free:
+            told = f"{active} of {len(ids)} servers found room, where {free} slots were left"
+            watched.note([audit.Finding(ROOM_LOST, "fill", told)], time.monotonic())
 
     # -- the end --------------------------------------------------------------------------
 

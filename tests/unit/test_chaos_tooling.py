@@ -398,7 +398,7 @@ class ReportTest(unittest.TestCase):
         crowded = {"kind": audit.CROWDED, "subject": "host1", "detail": ""}
         memory = {"kind": audit.OVER_COMMIT, "subject": "host1 MEMORY_MB", "detail": ""}
         outcome = _outcome(1, findings=(self.found, crowded, memory))
-        self.assertEqual(1, outcome.over_committed_hosts)
+        self.assertEqual(1, outcome.subjects(audit.OVER_COMMIT, audit.CROWDED))
 
     def test_results_are_read_back_as_they_were_filed(self) -> None:
         outcome = _outcome(1, findings=(self.found,))
