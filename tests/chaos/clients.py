@@ -74,6 +74,7 @@ class Workload:
     :param prefix: of every server's and group's name
     :param wanted: servers that each client tries to have
     :param latest: the ledger's last sample
+    :param leaving: takes the uuid of each server before its deletion is asked for
     :ivar asked: when each server was asked for (monotonic), by name
     :ivar grouped: names of those that were asked for in a group
     """
@@ -86,12 +87,14 @@ class Workload:
         clients: int,
         wanted: int,
         latest: Latest,
+        leaving: set[str],
     ) -> None:
         self._cloud = cloud
         self._prefix = prefix
         self._image = cloud.image_id()
         self._wanted = wanted
         self._latest = latest
+        self._leaving = leaving
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.calls = Calls()
@@ -167,6 +170,7 @@ class Workload:
                 self.done["refused by the API"] += count
 
     def delete(self, server: snapshot_module.Server) -> None:
+        self._leaving.add(server.uuid)
         self.calls.send(self._cloud.compute, "delete", f"/servers/{server.uuid}")
 
     def act(self, server: snapshot_module.Server, action: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ class Ledger:
     """Watches one round. A context manager: samples in a thread of its own.
 
     :param take: reads a snapshot, see :class:`.snapshot.Reader`
+    :ivar leaving: uuids of servers whose deletion was asked for, before it was sent
     :ivar samples: how often it looked
     :ivar blind_seconds: the longest time in which it could not look
     :ivar most_active: most servers that stood at once
@@ -56,6 +57,7 @@ class Ledger:
         self._free: list[tuple[float, int]] = []
         self._latest: snapshot_module.Snapshot | None = None
         self.began = time.monotonic()
+        self.leaving: set[str] = set()
         self.samples = 0
         self.blind_seconds = 0.0
         self.most_active = 0
@@ -120,7 +122,7 @@ class Ledger:
 
     def look(self, now: snapshot_module.Snapshot) -> None:
         """Take one sample into account."""
-        self.note(audit.at_any_moment(now), now.at)
+        self.note(audit.at_any_moment(now, self.leaving), now.at)
         with self._lock:
             if self._latest is not None:
                 self.blind_seconds = max(self.blind_seconds, now.at - self._latest.at)

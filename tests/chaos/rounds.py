@@ -5,7 +5,7 @@ import collections
 import datetime
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -157,6 +157,7 @@ class Rounds:
             self._clients_count,
             self._servers_per_client,
             lambda: watched.latest,
+            watched.leaving,
         )
         injector = injection.Injection(
             self._stack, self._deployed.backend, self._deployed.links, self._say
@@ -260,7 +261,7 @@ class _Round:
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 # Clients ask again; Nova forgets a deletion whose API worker ended.
                 asked_again = time.monotonic()
-                self._delete(s.uuid for s in now.servers.values() if s.is_leaving)
+                self._delete([s.uuid for s in now.servers.values() if s.is_leaving], watched)
                 self.say(f"{len(found)} are under way or lie about, such as: {found[0].detail}")
         if found is None:
             found = [audit.Finding(BROKEN_RUN, "blind", "the databases could not be read")]
@@ -354,15 +355,16 @@ class _Round:
                 break
             if now is not None and time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
-                self._delete(now.servers)
+                self._delete(now.servers, watched)
         else:
             if now is not None:
                 watched.note(audit.after_quiet(now), time.monotonic())
                 self._force(now)
         work.delete_groups()
 
-    def _delete(self, servers: Iterable[str]) -> None:
+    def _delete(self, servers: Collection[str], watched: ledger.Ledger) -> None:
         cloud = self._stack.cloud
+        watched.leaving.update(servers)
         for server in servers:
             try:
                 cloud.compute.delete(f"/servers/{server}")

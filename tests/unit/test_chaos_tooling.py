@@ -168,6 +168,10 @@ class AuditTest(unittest.TestCase):
         self.cloud.server("a", "host1", on=None)
         self.assertEqual([(audit.UNALLOCATED, "a")], self._found())
 
+    def test_a_server_whose_deletion_was_asked_for_may_have_lost_its_allocation(self) -> None:
+        self.cloud.server("a", "host1", on=None)
+        self.assertEqual([], audit.at_any_moment(self.cloud.snapshot(), {"a"}))
+
     def test_an_active_server_with_its_allocation_on_another_host_is_found(self) -> None:
         self.cloud.server("a", "host1", on="host2")
         self.assertEqual([(audit.MISPLACED, "a")], self._found())
