@@ -101,7 +101,7 @@ class Injection:
     def _act(self, fault: plan.Fault) -> None:
         if fault.kind.startswith("cut-"):
             self._cut(fault)
-        elif fault.kind == "api-worker-kill":
+        elif fault.kind == plan.WORKER_KILL:
             self._kill_worker(fault)
         elif fault.target == plan.BACKEND:
             self._hurt_backend(fault)

@@ -13,11 +13,14 @@ BACKEND = "backend"
 PEERS = ("placement", "rabbitmq", "mariadb", "keystone", BACKEND)
 """What a scheduler may be cut off from."""
 
+WORKER_KILL = "api-worker-kill"
+"""One process of the API's; its parent forks another at once."""
+
 _ACTIONS = ("kill", "stop", "restart")
 _FAMILIES = ("scheduler", "conductor", "api", "placement", "rabbitmq", "mariadb", BACKEND)
 KINDS = (
     *(f"{family}-{action}" for family in _FAMILIES for action in _ACTIONS),
-    "api-worker-kill",
+    WORKER_KILL,
     *(f"cut-{peer}" for peer in PEERS),
 )
 """kill: -9, and a start after some seconds; stop: SIGSTOP for longer than a claim's lease;
@@ -53,7 +56,8 @@ class Fault:
         how = ""
         if self.kind.startswith("cut-"):
             how = ", bytes held back" if self.holds_back else ", connections refused"
-        return f"{self.at_seconds:5.1f} s  {self.kind} {self.target} for {self.seconds:.1f} s{how}"
+        long = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.at_seconds:5.1f} s  {self.kind} {self.target}{long}{how}"
 
     @property
     def holds_back(self) -> bool:
@@ -151,4 +155,5 @@ def _duration(kind: str, lease_seconds: float, dice: random.Random) -> float:
         return lease_seconds * dice.uniform(*_SLEEP_LEASES)
     if kind.startswith("cut-"):
         return dice.uniform(*_CUT_SECONDS)
-    return dice.uniform(*_AWAY_SECONDS)
+    away = dice.uniform(*_AWAY_SECONDS)
+    return away if kind.endswith("-kill") and kind != WORKER_KILL else 0.0

@@ -4,7 +4,7 @@
 import collections
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 from rich import table as rich_table
@@ -17,6 +17,8 @@ _ALLOCATIONS = (audit.UNALLOCATED, audit.MISPLACED)
 _ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
 _OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.ROOM_LOST, rounds.BROKEN_RUN)
 
+_NO_FAILURES = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
+
 _HEADINGS = (
     "control plane",
     "faults",
@@ -25,13 +27,9 @@ _HEADINGS = (
     "hosts over-committed",
     "most ACTIVE at the end, slots",
     "orphans",
-    "groups broken",
-    "allocated elsewhere or not at all",
-    "stuck",
     "other findings",
     "failed otherwise than for want of room",
-    "quiet after",
-    "from memory after",
+    "quiet, from memory after",
     "answer p99, longest",
     "call p99, longest",
     "run on",
@@ -61,7 +59,7 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
             *(str(each.seed), each.control_plane, str(each.asked), str(each.active_at_end)),
             str(each.slots),
             *(f"[red]{count}[/red]" if count else "0" for count in found),
-            str(_failed(each.ends)),
+            str(sum(_failures([each]).values())),
             *(_seconds(each.quiet_seconds), _seconds(each.memory_seconds)),
             f"{each.answer_p99_seconds:.1f} {each.answer_longest_seconds:.1f}",
             f"{each.call_p99_seconds:.1f} {each.call_longest_seconds:.1f}",
@@ -120,15 +118,10 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         _sum(outcomes, _HOSTS),
         f"{of_room} of {first.slots}",
         _sum(outcomes, _ORPHANS),
-        _sum(outcomes, _GROUPS),
-        _sum(outcomes, _ALLOCATIONS),
-        _sum(outcomes, (audit.STUCK,)),
-        _sum(outcomes, _OTHERS),
-        _told(outcomes),
-        _most(outcome.quiet_seconds for outcome in outcomes),
-        "n/a"
-        if first.control_plane == "stock"
-        else _most(outcome.memory_seconds for outcome in outcomes),
+        _counted(_other_findings(outcomes)),
+        _counted(_failures(outcomes)),
+        f"{_most(each.quiet_seconds for each in outcomes)}, "
+        + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
         _times((each.call_p99_seconds, each.call_longest_seconds) for each in outcomes),
         max(outcome.run_on for outcome in outcomes),
@@ -150,18 +143,26 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
 
 
-def _failed(ends: Mapping[str, int]) -> int:
-    excused = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
-    return sum(count for end, count in ends.items() if end not in excused)
-
-
-def _told(outcomes: Iterable[rounds.Outcome]) -> str:
-    """Why servers failed, the most frequent first."""
-    excused = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
+def _failures(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[str]:
+    """Count why servers failed otherwise than for want of room."""
     counts: collections.Counter[str] = collections.Counter()
     for outcome in outcomes:
-        counts.update({end: n for end, n in outcome.ends.items() if end not in excused})
-    return ", ".join(f"{end}: {count}" for end, count in counts.most_common()) or "0"
+        counts.update({end: n for end, n in outcome.ends.items() if end not in _NO_FAILURES})
+    return counts
+
+
+def _other_findings(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[str]:
+    """Count hosts, groups and servers by what was wrong with them, but for columns' own kinds."""
+    counts: collections.Counter[str] = collections.Counter()
+    for outcome in outcomes:
+        kinds = {str(finding["kind"]) for finding in outcome.findings} - {*_HOSTS, *_ORPHANS}
+        counts.update({kind: outcome.subjects(kind) for kind in kinds})
+    return counts
+
+
+def _counted(counts: collections.Counter[str]) -> str:
+    """The most frequent first."""
+    return ", ".join(f"{what}: {count}" for what, count in counts.most_common()) or "0"
 
 
 def _sum(outcomes: Iterable[rounds.Outcome], kinds: Sequence[str]) -> str:
@@ -170,9 +171,9 @@ def _sum(outcomes: Iterable[rounds.Outcome], kinds: Sequence[str]) -> str:
 
 def _most(values: Iterable[float | None]) -> str:
     known = list(values)
-    return (
-        "not within the bound" if None in known else f"{max(filter(None, known), default=0):.0f} s"
-    )
+    if None in known:
+        return "not in time"
+    return f"{max(value for value in known if value is not None):.0f} s" if known else "n/a"
 
 
 def _times(of_rounds: Iterable[tuple[float, float]]) -> str:
