@@ -54,6 +54,7 @@ class Ledger:
         self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
         self._records: dict[tuple[str, str], Record] = {}
         self._settled: dict[str, tuple[float, str]] = {}
+        self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
         self._free: list[tuple[float, int]] = []
         self._latest: snapshot_module.Snapshot | None = None
         self.began = time.monotonic()
@@ -97,6 +98,12 @@ class Ledger:
         with self._lock:
             return dict(self._settled)
 
+    def in_state_since(self, uuid: str) -> float:
+        """Return when a server was first seen as it is now (monotonic); the begin if never."""
+        with self._lock:
+            known = self._states.get(uuid)
+        return self.began if known is None else known[1]
+
     def least_free(self, since: float, until: float) -> int | None:
         """Return the fewest slots that were free in any sample of a time; None: no sample."""
         with self._lock:
@@ -131,8 +138,15 @@ class Ledger:
             self._free.append((now.at, now.free()))
             self.most_active = max(self.most_active, now.active())
             for server in now.servers.values():
+                self._enter(server.uuid, (server.vm_state, server.task_state), now.at)
                 if server.vm_state in ("active", "error"):
                     self._settled.setdefault(server.name, (now.at, server.vm_state))
+            for uuid in now.build_requests - set(now.servers):
+                self._enter(uuid, ("requested", None), now.at)
+
+    def _enter(self, uuid: str, state: tuple[str | None, str | None], at: float) -> None:
+        if self._states.get(uuid, (None, 0.0))[0] != state:
+            self._states[uuid] = (state, at)
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_SECONDS):

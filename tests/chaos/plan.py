@@ -26,6 +26,10 @@ KINDS = (
 """kill: -9, and a start after some seconds; stop: SIGSTOP for longer than a claim's lease;
 restart: the service's own end, and a start; cut: no byte passes, or every connection is refused."""
 
+_NOVAS_OWN = ("conductor-", "api-", "rabbitmq-", "mariadb-")
+_LOSES_BEFORE_SECONDS = 60.0
+_LOSES_AFTER_SECONDS = 30.0
+
 _WARM_UP_SECONDS = 5.0
 """Before the first fault: clients fill the cloud."""
 _BREATH_SECONDS = 6.0
@@ -62,6 +66,19 @@ class Fault:
     @property
     def holds_back(self) -> bool:
         return self.choice < 0.5
+
+    def loses_in_stock(self, since_seconds: float) -> bool:
+        """Whether Nova itself may have lost what has been in one state since then.
+
+        What a conductor or an API worker has taken, or what is in RabbitMQ's queues, nobody takes
+        up again when it ends; a nova-compute whose conductor or database is away gives up. Nothing
+        of this excuses what was lost by a scheduler.
+
+        :param since_seconds: of the round
+        """
+        begins = self.at_seconds - _LOSES_BEFORE_SECONDS
+        is_novas = self.kind.startswith(_NOVAS_OWN) or self.target == "mariadb"
+        return is_novas and begins <= since_seconds <= self.ends_seconds + _LOSES_AFTER_SECONDS
 
     @property
     def ends_seconds(self) -> float:

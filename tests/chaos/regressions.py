@@ -12,6 +12,10 @@ from tests.chaos import rounds
 FILE = pathlib.Path(__file__).with_name("regressions.json")
 
 
+def _strings(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
 @attrs.frozen
 class Regression:
     """What is needed to draw a round's plan again, and what it found when it did.
@@ -21,10 +25,10 @@ class Regression:
 
     seed: int
     backend: str
-    faults: tuple[str, ...] = attrs.field(converter=tuple)
+    faults: tuple[str, ...] = attrs.field(converter=_strings)
     seconds: float
     every_seconds: float
-    found: tuple[str, ...] = attrs.field(converter=tuple)
+    found: tuple[str, ...] = attrs.field(converter=_strings)
     found_on: str
 
 

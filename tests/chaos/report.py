@@ -28,6 +28,7 @@ _HEADINGS = (
     "most ACTIVE at the end, slots",
     "orphans",
     "other findings",
+    "stuck as in stock",
     "failed otherwise than for want of room",
     "quiet, from memory after",
     "answer p99, longest",
@@ -40,7 +41,18 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
     """A row for each round, for a terminal."""
     columns = ("seed", "", "asked", "ACTIVE", "slots", "over", "group", "alloc", "orphan")
     made = rich_table.Table(
-        *(*columns, "stuck", "other", "failed", "quiet s", "memory s", "answer s", "call s", ""),
+        *(
+            *columns,
+            "stuck",
+            "lost",
+            "other",
+            "failed",
+            "quiet s",
+            "memory s",
+            "answer s",
+            "call s",
+            "",
+        ),
         title="Chaos on a real control plane",
         caption="ACTIVE: at the end; over: hosts over-committed in any sample; group: broken; "
         "alloc: servers allocated elsewhere or not at all; failed: otherwise than for want of "
@@ -119,6 +131,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         f"{of_room} of {first.slots}",
         _sum(outcomes, _ORPHANS),
         _counted(_other_findings(outcomes)),
+        str(sum(len(outcome.lost) for outcome in outcomes)),
         _counted(_failures(outcomes)),
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),

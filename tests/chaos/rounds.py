@@ -5,7 +5,7 @@ import collections
 import datetime
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,6 +35,9 @@ BROKEN_RUN = "the round itself"
 
 _ASK_AGAIN_SECONDS = 20.0
 _SAMPLE_SECONDS = 30.0
+_LOST_SECONDS = 100.0
+"""In one state: beyond a call that is answered by nobody, and what its caller does then."""
+_NO_PROGRESS_SECONDS = 90.0
 _BEYOND = 2
 """Servers asked for beyond the last slot, when all is quiet."""
 _REASONS = {
@@ -59,6 +62,8 @@ class Outcome:
     :param most_active: that stood at once, in any sample
     :param ends: what became of the servers that were asked for
     :param room_left: servers refused while a slot was free in every sample of their time
+    :param lost: what is stuck where Nova itself loses requests, see
+        :meth:`.plan.Fault.loses_in_stock`; no finding
     :param answer_p99_seconds: from a request for a server until it was seen ACTIVE or in ERROR
     :param call_p99_seconds: of calls of the API
     :param quiet_seconds: from the end of the faults until nothing was under way or lay about; None:
@@ -82,6 +87,7 @@ class Outcome:
     active_at_end: int
     room_left: int
     findings: tuple[Mapping[str, Any], ...]
+    lost: tuple[str, ...]
     answer_p50_seconds: float
     answer_p99_seconds: float
     answer_longest_seconds: float
@@ -130,7 +136,7 @@ class Rounds:
         if not self._deployed.shape.with_plugin:
             faults = plan.without_backend(faults)
         reader = snapshot_module.Reader(self._stack.settings)
-        round_ = _Round(self._stack, self._watch, seed, self._say)
+        round_ = _Round(self._stack, self._watch, seed, faults, self._say)
         if self._watch is not None:
             round_.wait_memory()
             self._watch.begin()
@@ -165,6 +171,7 @@ class Rounds:
         with injector:
             with work:
                 injector.begin(faults)
+                round_.begin(injector.began)
                 time.sleep(max(0.0, began + seconds - time.monotonic()))
             round_.say("clients stopped")
             injector.wait()
@@ -197,6 +204,7 @@ class Rounds:
             most_active=watched.most_active,
             active_at_end=active_at_end,
             room_left=round_.room_left(work, watched, ends),
+            lost=tuple(sorted(round_.lost)),
             findings=tuple(attrs.asdict(record) for record in watched.records()),
             answer_p50_seconds=_quantile(answers, 0.5),
             answer_p99_seconds=_quantile(answers, 0.99),
@@ -222,11 +230,14 @@ class _Round:
         stack: stack_module.Stack,
         watch: watch_module.Watch | None,
         seed: int,
+        faults: Sequence[plan.Fault],
         say: Say,
     ) -> None:
         self.seed = seed
+        self._faults = faults
         self.prefix = f"chaos{seed}-{int(time.time()) % 100000}-"
         self.notes: list[str] = []
+        self.lost: set[str] = set()
         self._stack = stack
         self._watch = watch
         self._say = say
@@ -234,6 +245,10 @@ class _Round:
 
     def say(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")
+
+    def begin(self, at: float) -> None:
+        """The faults' times count from now on (monotonic)."""
+        self._began = at
 
     # -- waits ----------------------------------------------------------------------------
 
@@ -249,8 +264,10 @@ class _Round:
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
             if now is None:
                 continue
-            found = audit.after_quiet(now)
+            left = audit.after_quiet(now)
+            found = [finding for finding in left if not self._is_lost(finding, watched)]
             if not found:
+                self._keep(left, watched)
                 seconds = time.monotonic() - since
                 self.say(f"nothing is under way any more after {seconds:.1f} s")
                 return round(seconds, 1)
@@ -265,9 +282,28 @@ class _Round:
                 self.say(f"{len(found)} are under way or lie about, such as: {found[0].detail}")
         if found is None:
             found = [audit.Finding(BROKEN_RUN, "blind", "the databases could not be read")]
-        watched.note(found, time.monotonic())
         self.say(f"{len(found)} do not end: {found[0].kind}: {found[0].detail}")
+        self._keep(found, watched)
         return None
+
+    def _is_lost(self, finding: audit.Finding, watched: ledger.Ledger) -> bool:
+        """Whether Nova itself lost it, as far as one can tell, and will not find it again."""
+        since = watched.in_state_since(finding.subject)
+        return (
+            finding.kind == audit.STUCK
+            and time.monotonic() > since + _LOST_SECONDS
+            and any(fault.loses_in_stock(since - self._began) for fault in self._faults)
+        )
+
+    def _keep(self, found: Iterable[audit.Finding], watched: ledger.Ledger) -> None:
+        """Keep what is left after quiet; what Nova itself may have lost apart."""
+        findings = []
+        for finding in found:
+            if self._is_lost(finding, watched):
+                self.lost.add(finding.detail)
+            else:
+                findings.append(finding)
+        watched.note(findings, time.monotonic())
 
     def wait_memory(
         self, watched: ledger.Ledger | None = None, since: float | None = None
@@ -346,19 +382,26 @@ class _Round:
 
     def empty(self, watched: ledger.Ledger, work: clients.Workload) -> None:
         """Delete everything; allocations that stay are orphans, and are taken away by hand."""
-        begun = asked_again = time.monotonic() - _ASK_AGAIN_SECONDS
-        now: snapshot_module.Snapshot | None = None
-        while time.monotonic() < begun + QUIET_SECONDS:
+        asked_again = 0.0
+        left: set[str] = set()
+        progress_at = begun = time.monotonic()
+        while time.monotonic() < min(begun + QUIET_SECONDS, progress_at + _NO_PROGRESS_SECONDS):
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
-            if now is not None and not now.servers and not now.allocated:
+            if now is None:
+                continue
+            before, left = left, {*now.servers, *now.allocated}
+            if not left:
                 self.say("the cloud is empty")
                 break
-            if now is not None and time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
+            if left != before:
+                progress_at = time.monotonic()
+            if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
                 self._delete(now.servers, watched)
         else:
+            now = watched.latest
             if now is not None:
-                watched.note(audit.after_quiet(now), time.monotonic())
+                self._keep(audit.after_quiet(now), watched)
                 self._force(now)
         work.delete_groups()
 

@@ -8,7 +8,7 @@ import collections
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import pymysql
@@ -18,6 +18,8 @@ from tools.stack import settings as stack_settings
 Rows = Iterable[Sequence[Any]]
 Execute = Callable[[str], Rows]
 """Carries one statement out within the transaction."""
+
+_Found = TypeVar("_Found")
 
 _READ_SECONDS = 10
 _CELL0 = "nova_cell0"
@@ -252,7 +254,7 @@ class Reader:
         """Return what became of servers, as :func:`states`."""
         return self._within(lambda execute: states(execute, self._cells, prefix))
 
-    def _within(self, work: Callable[[Execute], Any]) -> Any:
+    def _within(self, work: Callable[[Execute], _Found]) -> _Found:
         try:
             if self._connection is None:
                 self._connection = pymysql.connect(

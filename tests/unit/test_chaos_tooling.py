@@ -341,6 +341,19 @@ class PlanTest(unittest.TestCase):
         kinds = {f.kind for seed in range(20) for f in self._draw(seed, backend="sqlite")}
         self.assertFalse([kind for kind in kinds if plan.BACKEND in kind])
 
+    def test_a_killed_scheduler_excuses_nothing_and_a_killed_conductor_what_it_had(self) -> None:
+        scheduler = plan.Fault(100.0, "scheduler-kill", "nova-scheduler-1", 5.0, 0.5)
+        conductor = plan.Fault(100.0, "conductor-kill", "nova-super-conductor", 5.0, 0.5)
+        database = plan.Fault(100.0, "backend-stop", "mariadb", 5.0, 0.5)
+        cut = plan.Fault(100.0, "cut-mariadb", "nova-scheduler-1", 5.0, 0.1)
+        self.assertEqual(
+            [False, True, True, False],
+            [fault.loses_in_stock(90.0) for fault in (scheduler, conductor, database, cut)],
+        )
+        self.assertEqual(
+            [False, False], [conductor.loses_in_stock(since) for since in (20.0, 140.0)]
+        )
+
     def test_stock_suffers_the_same_plan_but_for_what_it_does_not_have(self) -> None:
         drawn = self._draw(3)
         stock = plan.without_backend(drawn)
@@ -380,7 +393,7 @@ def _outcome(seed: int, **values: object) -> rounds.Outcome:
         "run_on": "2026-11-22",
         "seed": seed,
     }
-    given |= dict.fromkeys(("plan", "findings", "revived", "notes"), ())
+    given |= dict.fromkeys(("plan", "findings", "lost", "revived", "notes"), ())
     given |= {name: {} for name in ("ends", "done", "calls", "fallbacks")}
     return rounds.Outcome(**(given | values))
 
