@@ -410,6 +410,8 @@ class ReportTest(unittest.TestCase):
             table = report.to_rst(path)
         self.assertIn("the plugin, redis", table)
         self.assertIn("3: 1 to 3 (found by 2)", table)
+        heads, cells = (row.count("\n     - ") for row in table.split("   * - ")[1:])
+        self.assertEqual(heads, cells)
 
     def test_a_host_that_is_found_twice_over_is_one_host(self) -> None:
         crowded = {"kind": audit.CROWDED, "subject": "host1", "detail": ""}
