@@ -202,7 +202,9 @@ def _tell(terminal: rich_console.Console, outcome: rounds.Outcome) -> None:
     terminal.print(
         f"{outcome.asked} servers asked for on {outcome.slots} slots, {dict(outcome.ends)}; "
         f"{outcome.samples} samples, blind for {outcome.blind_seconds} s at the longest; "
-        f"left memory: {dict(outcome.fallbacks) or 'none'}",
+        f"left memory: {dict(outcome.fallbacks) or 'none'}; "
+        f"stuck as in stock: {len(outcome.lost)}; "
+        f"started again: {', '.join(outcome.revived) or 'none'}",
         markup=False,
     )
     for finding in outcome.findings:

@@ -17,7 +17,7 @@ _ALLOCATIONS = (audit.UNALLOCATED, audit.MISPLACED)
 _ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
 _OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.ROOM_LOST, rounds.BROKEN_RUN)
 
-_NO_FAILURES = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building")
+_NO_FAILURES = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building to the end")
 
 _HEADINGS = (
     "control plane",

@@ -478,7 +478,7 @@ def _reason(message: str, vm_state: str | None) -> str:
             return reason
     if message:
         return message[:80]
-    return "deleted before it was ACTIVE" if vm_state == "deleted" else f"{vm_state}"
+    return "deleted before it was ACTIVE" if vm_state == "deleted" else f"{vm_state} to the end"
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -58,7 +58,8 @@ _FAULTS = (
     " ORDER BY f.id"
 )
 _STATES = (
-    "SELECT display_name, launched_at IS NOT NULL, vm_state FROM {cell}.instances"
+    "SELECT display_name, launched_at IS NOT NULL,"
+    " CASE WHEN deleted = 0 THEN vm_state ELSE 'deleted' END FROM {cell}.instances"
     " WHERE display_name LIKE '{prefix}%' AND hidden = 0"
 )
 _FINAL = frozenset(

@@ -285,6 +285,8 @@ class EndsTest(unittest.TestCase):
         cloud = Cloud()
         cloud.server("chaos-a", "host1")
         cloud.server("chaos-b", None, cell="nova_cell0", vm_state="error")
+        cloud.server("chaos-c", None, vm_state="building")
+        cloud.sql("UPDATE nova_cell1.instances SET deleted = 7 WHERE uuid = 'chaos-c'")
         for message in ("first", "No valid host was found. "):
             cloud.sql(
                 "INSERT INTO nova_cell0.instance_faults (instance_uuid, message) VALUES (?, ?)",
@@ -295,7 +297,10 @@ class EndsTest(unittest.TestCase):
             snapshot_module.faults(cloud.sql, _CELLS, "chaos-"),
         )
         states = snapshot_module.states(cloud.sql, _CELLS, "chaos-")
-        self.assertEqual({"chaos-a": (True, "active"), "chaos-b": (False, "error")}, states)
+        self.assertEqual({"chaos-a", "chaos-b", "chaos-c"}, set(states))
+        self.assertEqual((True, "active"), states["chaos-a"])
+        self.assertEqual((False, "error"), states["chaos-b"])
+        self.assertEqual((False, "deleted"), states["chaos-c"])
 
 
 def _settings(**values: object) -> stack_settings.Settings:
