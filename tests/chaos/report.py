@@ -39,24 +39,14 @@ _HEADINGS = (
 
 def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
     """A row for each round, for a terminal."""
-    columns = ("seed", "", "asked", "ACTIVE", "slots", "over", "group", "alloc", "orphan")
     made = rich_table.Table(
-        *(
-            *columns,
-            "stuck",
-            "lost",
-            "other",
-            "failed",
-            "quiet s",
-            "memory s",
-            "answer s",
-            "call s",
-            "",
-        ),
+        *("seed", "", "asked", "ACTIVE", "slots"),
+        *("over", "group", "alloc", "orphan", "stuck", "other"),
+        *("lost", "failed", "quiet", "memory", "answer", "call", ""),
         title="Chaos on a real control plane",
         caption="ACTIVE: at the end; over: hosts over-committed in any sample; group: broken; "
-        "alloc: servers allocated elsewhere or not at all; failed: otherwise than for want of "
-        "room; answer, call: p99 and longest",
+        "alloc: servers allocated elsewhere or not at all; lost: stuck as in stock; failed: "
+        "otherwise than for want of room; quiet, memory: seconds; answer, call: p99 and longest, s",
     )
     for each in outcomes:
         found = (
@@ -71,11 +61,12 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
             *(str(each.seed), each.control_plane, str(each.asked), str(each.active_at_end)),
             str(each.slots),
             *(f"[red]{count}[/red]" if count else "0" for count in found),
+            str(len(each.lost)),
             str(sum(_failures([each]).values())),
             *(_seconds(each.quiet_seconds), _seconds(each.memory_seconds)),
-            f"{each.answer_p99_seconds:.1f} {each.answer_longest_seconds:.1f}",
-            f"{each.call_p99_seconds:.1f} {each.call_longest_seconds:.1f}",
-            "[red]found[/red]" if each.findings else "[green]nothing[/green]",
+            f"{each.answer_p99_seconds:.0f} {each.answer_longest_seconds:.0f}",
+            f"{each.call_p99_seconds:.0f} {each.call_longest_seconds:.0f}",
+            "[red]found[/red]" if each.findings else "[green]clean[/green]",
         )
     return made
 

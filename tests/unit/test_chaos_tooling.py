@@ -418,6 +418,14 @@ class ReportTest(unittest.TestCase):
         heads, cells = (row.count("\n     - ") for row in table.split("   * - ")[1:])
         self.assertEqual(heads, cells)
 
+    def test_the_rows_of_the_terminals_table_stand_below_their_heads(self) -> None:
+        table = report.table([_outcome(1, findings=(self.found,), lost=("a", "b"))])
+        cells = {column.header: next(iter(column.cells)) for column in table.columns}
+        self.assertEqual(
+            ("[red]1[/red]", "0", "2"), tuple(cells[n] for n in ("over", "other", "lost"))
+        )
+        self.assertEqual("[red]found[/red]", cells[""])
+
     def test_a_host_that_is_found_twice_over_is_one_host(self) -> None:
         crowded = {"kind": audit.CROWDED, "subject": "host1", "detail": ""}
         memory = {"kind": audit.OVER_COMMIT, "subject": "host1 MEMORY_MB", "detail": ""}
