@@ -38,6 +38,7 @@ _SAMPLE_SECONDS = 30.0
 _LOST_SECONDS = 100.0
 """In one state: beyond a call that is answered by nobody, and what its caller does then."""
 _NO_PROGRESS_SECONDS = 90.0
+_FREE_LEASES = 1.5
 _BEYOND = 2
 """Servers asked for beyond the last slot, when all is quiet."""
 _REASONS = {
@@ -182,6 +183,9 @@ class Rounds:
             active_at_end = watched.latest.active() if watched.latest else 0
             if self._watch:
                 round_.compare(watched)
+            # What a scheduler that died had claimed is held for a lease.
+            wait = healed + _FREE_LEASES * shape.lease_seconds - time.monotonic()
+            time.sleep(max(0.0, wait if shape.with_plugin else 0.0))
             round_.fill(watched)
             fallbacks = self._watch.fallbacks() if self._watch else {}
             ends = round_.ends(work)
