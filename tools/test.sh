@@ -3,9 +3,10 @@
 #
 # Run the project's checks and tests, on a machine that has nothing yet.
 #
-#   tools/test.sh                 everything a change must pass (about 25 minutes, 2 cores)
+#   tools/test.sh                 everything a change must pass (about 30 minutes, 2 cores)
 #   tools/test.sh --fast          lint and unit tests
-#   tools/test.sh --all           also all of Nova's selection, Nova 31-33, faults, races, Tempest
+#   tools/test.sh --all           also all of Nova's selection, Nova 31-33, faults, races, chaos,
+#                                 Tempest
 #   tools/test.sh --faults        every fault on every engine, into the documents' table
 #   tools/test.sh --only STAGE    one stage; may be repeated, or STAGE,STAGE
 #   tools/test.sh --list          the stages
@@ -55,6 +56,7 @@ ci|simulator|900|tests/functional/simulator: whole simulations, in processes of 
 ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
 ci|engine_faults|900|tests/engine_faults: a short selection of faults of engines and schedulers
+ci|chaos|900|a round of random faults on a real control plane: the last seed that found something
 ci|docs|600|documents and release notes with -W, the sample of the options
 ci|packaging|600|build the wheel, install it alone, load its entry points
 all|galera|3600|the rest of the conformance suite and the faults on a Galera cluster of two nodes
@@ -67,11 +69,12 @@ all|nova33|3600|smoke selection of Nova 33
 all|faults|5400|faults on a real control plane
 all|engine_faults_all|10800|every fault on every engine, a kill and a freeze at each step
 all|capacity|3600|schedulers race for little room on a real control plane
+all|chaos_all|21600|random faults on each back end: every seed that found something, and three more
 all|tempest|7200|tempest.api.compute against a real control plane
 "
 
 usage() {
-    sed -n '5,30s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '5,31s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
 stage_field() {
@@ -489,6 +492,14 @@ stage_nova33() { run_nova 33 smoke; }
 stage_faults() { run_script faults.sh; }
 stage_engine_faults() { run_engine_faults --short; }
 stage_engine_faults_all() { run_engine_faults --file; }
+stage_chaos() { run_script chaos.sh --short; }
+stage_chaos_all() {
+    local backend
+    for backend in sqlalchemy sqlite memcached redis etcd; do
+        check "$backend" limited env NODB_RESULTS_DIR="$RESULTS/$STAGE" \
+            tools/chaos.sh --backend "$backend" --replay --rounds 3
+    done
+}
 stage_capacity() { run_script capacity.sh --runs 3 --schedulers 4; }
 stage_tempest() { run_tempest; }
 

@@ -20,6 +20,7 @@ NEEDS_NOVA = ("nova_nodb_scheduler.nova_adapter.", "nova_nodb_scheduler.cmd.")
 # Directories of tests that have a stage of their own in tools/test.sh, or are part of one.
 TEST_DIRECTORIES = {
     "capacity",
+    "chaos",
     "differential",
     "engine_faults",
     "faults",

@@ -9,6 +9,7 @@ every database, which process sent it.
 
 import shutil
 from collections.abc import Mapping, Sequence
+from urllib import parse
 
 from tools.stack import settings as stack_settings
 
@@ -66,6 +67,18 @@ def database_url(settings: stack_settings.Settings, user: str, database: str) ->
 def transport_url(settings: stack_settings.Settings, user: str, vhost: str) -> str:
     location = f"127.0.0.1:{settings.port('rabbitmq')}/{vhost}"
     return f"rabbit://{user}:{stack_settings.PASSWORD}@{location}"
+
+
+def transport_port(settings: stack_settings.Settings, process: str) -> int:
+    """The port that a Nova process finds RabbitMQ at: of a proxy, where it was given one."""
+    url = settings.overrides.get(process, {}).get("DEFAULT", {}).get("transport_url", "")
+    return parse.urlsplit(url).port or settings.port("rabbitmq")
+
+
+def synchronizer(settings: stack_settings.Settings) -> str:
+    """The driver that the services are told to use."""
+    own = settings.overrides.get("nova-manage", {}).get("nodb_scheduler", {})
+    return own.get("synchronizer", "sqlalchemy")
 
 
 def control_plane(

@@ -78,7 +78,9 @@ def make_venv(venv: pathlib.Path, profile: str = _STACK) -> None:
         *sorted(_PORT_BINDER.glob("*.*")),
         *(_CHECKOUT / name for name in ("setup.cfg", "requirements.txt", "pyproject.toml")),
     ]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
+    # The project is installed from where it stands: another checkout's is another environment.
+    contents = [str(_CHECKOUT).encode(), *(path.read_bytes() for path in inputs)]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()
     mark = venv / "complete"
     if mark.exists() and mark.read_text() == digest:
         return

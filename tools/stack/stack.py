@@ -245,6 +245,8 @@ class Stack:
         self.cloud.seed_identity()
 
     def _make_store(self) -> None:
+        if configuration.synchronizer(self.settings) != "sqlalchemy":
+            return  # no other has a schema
         if not database.create_store_schema(self.settings):
             raise RuntimeError(
                 f"{self.settings.program('nova-nodb-manage')} is missing; install the project"
@@ -292,7 +294,7 @@ class Stack:
         self._write_configuration()
 
     def _wait_connected(self, name: str, timeout_seconds: float) -> None:
-        port = self.settings.port("rabbitmq")
+        port = configuration.transport_port(self.settings, name)
 
         def connected() -> bool:
             if self.processes.pid(name) is None:

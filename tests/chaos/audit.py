@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong in a snapshot: at any moment, and once nothing is under way any more."""
+
+import collections
+from collections.abc import Container, Iterator
+
+import attrs
+
+from tests.chaos import snapshot as snapshot_module
+
+OVER_COMMIT = "over-commit"
+CROWDED = "crowded host"
+GROUP = "broken group"
+GROUP_LATE = "broken group while building"
+UNALLOCATED = "no allocation"
+MISPLACED = "allocation elsewhere"
+STUCK = "stuck"
+ORPHAN = "orphan"
+ORPHAN_MIGRATION = "orphan of a move"
+
+AT_ANY_MOMENT = (OVER_COMMIT, CROWDED, GROUP, GROUP_LATE, UNALLOCATED, MISPLACED)
+AFTER_QUIET = (STUCK, ORPHAN, ORPHAN_MIGRATION)
+
+
+@attrs.frozen
+class Finding:
+    """One thing that is wrong.
+
+    :param subject: uuid or name of what it is wrong with: the same in every sample
+    :param excess: by how much, where that can be counted
+    """
+
+    kind: str
+    subject: str
+    detail: str
+    excess: int = 0
+
+
+def at_any_moment(now: snapshot_module.Snapshot, leaving: Container[str] = ()) -> list[Finding]:
+    """Return what may never be, not for a moment.
+
+    :param leaving: uuids of servers whose deletion was asked for: Nova's API and a nova-compute
+        that is building one see to it both, and one of them may be done with the allocation before
+    """
+    misplaced = (finding for finding in _misplaced(now) if finding.subject not in leaving)
+    return [*_over_committed(now), *_crowded(now), *_broken_groups(now), *misplaced]
+
+
+def after_quiet(now: snapshot_module.Snapshot) -> list[Finding]:
+    """Return what may not last while nobody asks for anything."""
+    return [*_stuck(now), *_orphans(now)]
+
+
+def _over_committed(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    for (provider, kind), used in sorted(now.used.items()):
+        capacity = now.capacity.get((provider, kind), 0.0)
+        if used > capacity:
+            detail = f"{used} of {capacity:.0f} {kind} are allocated on {provider}"
+            yield Finding(OVER_COMMIT, f"{provider} {kind}", detail, int(used - capacity))
+
+
+def _crowded(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    """Hosts by the servers that say they stand there, whatever Placement says."""
+    standing: collections.Counter[str] = collections.Counter()
+    for server in now.servers.values():
+        if server.node and server.vm_state in ("active", "resized"):
+            standing[server.node] += server.vcpus
+    for node, vcpus in sorted(standing.items()):
+        capacity = now.capacity.get((node, "VCPU"), 0.0)
+        if vcpus > capacity:
+            detail = f"servers with {vcpus} VCPU stand on {node}, which has {capacity:.0f}"
+            yield Finding(CROWDED, node, detail, int(vcpus - capacity))
+
+
+def _broken_groups(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    for group in now.groups:
+        if group.policy not in ("affinity", "anti-affinity"):
+            continue
+        members = [now.servers[uuid] for uuid in sorted(group.members) if uuid in now.servers]
+        placed = [s for s in members if s.host and s.vm_state != "error" and not s.is_leaving]
+        standing = [server for server in placed if server.vm_state != "building"]
+        for kind, counted in ((GROUP, standing), (GROUP_LATE, placed)):
+            told = _broken(group, counted)
+            if told:
+                yield Finding(kind, group.name, told)
+                break
+
+
+def _broken(group: snapshot_module.Group, members: list[snapshot_module.Server]) -> str:
+    """How members break their group's policy; empty if they keep it."""
+    hosts = collections.defaultdict(list)
+    for member in members:
+        hosts[member.host].append(f"{member.name} ({member.vm_state}, {member.task_state})")
+    if group.policy == "affinity":
+        wrong = dict(hosts) if len(hosts) > 1 else {}
+    else:
+        wrong = {host: there for host, there in hosts.items() if len(there) > group.most_per_host}
+    told = "; ".join(f"{', '.join(there)} on {host}" for host, there in sorted(wrong.items()))
+    return f"{group.policy} {group.name}: {told}" if told else ""
+
+
+def _misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    moving = {each.server for each in now.migrations.values() if each.is_under_way}
+    for server in now.servers.values():
+        if server.vm_state not in ("active", "resized") or server.task_state is not None:
+            continue
+        if server.uuid in moving:
+            continue
+        providers = set(now.allocated.get(server.uuid, {}))
+        if not providers:
+            detail = f"{server.name} is {server.vm_state} on {server.node}, without an allocation"
+            yield Finding(UNALLOCATED, server.uuid, detail)
+        elif providers != {server.node}:
+            where = ", ".join(sorted(providers))
+            detail = f"{server.name} is {server.vm_state} on {server.node}, allocated on {where}"
+            yield Finding(MISPLACED, server.uuid, detail)
+
+
+def _stuck(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    for server in now.servers.values():
+        if not server.is_settled:
+            detail = f"{server.name} is {server.vm_state}, {server.task_state} on {server.host}"
+            yield Finding(STUCK, server.uuid, detail)
+    for uuid in sorted(now.build_requests - set(now.servers)):
+        yield Finding(STUCK, uuid, "a build request without a server")
+
+
+def _orphans(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    for consumer, providers in sorted(now.allocated.items()):
+        where = ", ".join(sorted(providers))
+        migration = now.migrations.get(consumer)
+        server = now.servers.get(consumer)
+        if migration is not None:
+            if migration.is_over or migration.server not in now.servers:
+                detail = f"a move of {migration.server} that is {migration.status} holds {where}"
+                yield Finding(ORPHAN_MIGRATION, consumer, detail)
+        elif server is not None:
+            if server.vm_state == "error" and server.host is None:
+                detail = f"{server.name}, which failed before it had a host, holds {where}"
+                yield Finding(ORPHAN, consumer, detail)
+        elif consumer not in now.build_requests:
+            yield Finding(ORPHAN, consumer, f"a consumer that is nothing holds {where}")

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack as a series of rounds wants it: little room, a back end, connections to be cut."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from tests.chaos import backends, links, plan
+from tools.stack import settings as stack_settings
+from tools.stack import stack as stack_module
+
+DEADLINE_SHARE = 2 / 3
+"""Of a claim's lease is the time that a request tries to allocate for."""
+
+Options = dict[str, dict[str, str]]
+
+
+@attrs.frozen
+class Shape:
+    """What does not change between the rounds of a series.
+
+    :param backend: name of the synchronizer's, also where the plugin is off: plans stay the same
+    :param kinds: of faults
+    :param vcpus: of each host; every server has one
+    :param lease_seconds: of claims, shorter than by default: who is stopped sleeps for longer
+    :param rpc_seconds: after which a conductor asks another scheduler; None: Nova's own minute
+    """
+
+    backend: str = backends.SQLALCHEMY
+    with_plugin: bool = True
+    kinds: tuple[str, ...] = ("scheduler-kill",)
+    computes: int = 6
+    schedulers: int = 2
+    vcpus: int = 4
+    lease_seconds: float = 12.0
+    rpc_seconds: int | None = None
+
+
+@attrs.frozen
+class Deployment:
+    """A running stack, and what of it can be hurt besides its processes.
+
+    :param backend: None where the plugin is off
+    """
+
+    shape: Shape
+    stack: stack_module.Stack
+    backend: backends.BackEnd | None
+    links: links.Links
+
+
+@contextlib.contextmanager
+def running(
+    shape: Shape, settings: stack_settings.Settings, progress: stack_module.Progress
+) -> Iterator[Deployment]:
+    """Bring a fresh stack up, and end it afterwards; its logs stay.
+
+    :param settings: directories, ports and numbers of processes
+    """
+    stack_module.Stack(settings, progress).down(wipe=True)
+    with contextlib.ExitStack() as held:
+        backend = None
+        if shape.with_plugin:
+            backend = held.enter_context(backends.running(shape.backend, settings))
+        cuts = held.enter_context(links.Links(settings, _cut_peers(shape, backend), backend))
+        settings = attrs.evolve(settings, overrides=_overrides(shape, settings, backend, cuts))
+        stack = stack_module.Stack(settings, progress)
+        held.callback(stack.down)
+        stack.up()
+        stack.wait_heartbeats("nova-scheduler")
+        yield Deployment(shape, stack, backend, cuts)
+
+
+def _cut_peers(shape: Shape, backend: backends.BackEnd | None) -> list[str]:
+    peers = [peer for peer in plan.PEERS if f"cut-{peer}" in shape.kinds]
+    if backend is None or backend.port is None:
+        return [peer for peer in peers if peer != plan.BACKEND]
+    return peers
+
+
+def _overrides(
+    shape: Shape,
+    settings: stack_settings.Settings,
+    backend: backends.BackEnd | None,
+    cuts: links.Links,
+) -> Mapping[str, Options]:
+    found: dict[str, Options] = {}
+    names = [*settings.control_plane_names, "nova-manage"]
+    for name in [*names, *settings.compute_names]:
+        found[name] = {}
+        if shape.rpc_seconds is not None:
+            _merge(found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}})
+    if backend is not None:
+        claims = {
+            "claim_lease_seconds": str(shape.lease_seconds),
+            "claim_deadline_seconds": str(shape.lease_seconds * DEADLINE_SHARE),
+        }
+        for name in names:
+            _merge(found[name], backend.options(name))
+            _merge(found[name], {"nodb_scheduler": claims})
+    for name, options in cuts.options().items():
+        _merge(found[name], options)
+    return found
+
+
+def _merge(options: Options, more: Mapping[str, Mapping[str, str]]) -> None:
+    for section, values in more.items():
+        options.setdefault(section, {}).update(values)
+
+
+def targets(shape: Shape, settings: stack_settings.Settings) -> Mapping[str, Sequence[str]]:
+    """Return whom faults may hit, as if the plugin were on."""
+    return plan.targets(settings, backends.target(shape.backend))

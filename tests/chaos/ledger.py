@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples the databases all through a round, and keeps whatever was wrong in any sample."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import attrs
+import pymysql
+
+from tests.chaos import audit
+from tests.chaos import snapshot as snapshot_module
+
+_SAMPLE_SECONDS = 0.3
+
+
+@attrs.define
+class Record:
+    """A finding through time.
+
+    :ivar first_seconds, last_seconds: since the round began
+    :ivar excess: the greatest of all samples
+    """
+
+    kind: str
+    subject: str
+    detail: str
+    first_seconds: float
+    last_seconds: float
+    samples: int = 1
+    excess: int = 0
+
+    def seen_again(self, finding: audit.Finding, at_seconds: float) -> None:
+        self.samples += 1
+        self.last_seconds = at_seconds
+        if finding.excess > self.excess:
+            self.excess, self.detail = finding.excess, finding.detail
+
+
+class Ledger:
+    """Watches one round. A context manager: samples in a thread of its own.
+
+    :param take: reads a snapshot, see :class:`.snapshot.Reader`
+    :ivar leaving: uuids of servers whose deletion was asked for, before it was sent
+    :ivar samples: how often it looked
+    :ivar blind_seconds: the longest time in which it could not look
+    :ivar most_active: most servers that stood at once
+    """
+
+    def __init__(self, take: Callable[[], snapshot_module.Snapshot]) -> None:
+        self._take = take
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
+        self._records: dict[tuple[str, str], Record] = {}
+        self._settled: dict[str, tuple[float, str]] = {}
+        self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
+        self._free: list[tuple[float, int]] = []
+        self._latest: snapshot_module.Snapshot | None = None
+        self.began = time.monotonic()
+        self.leaving: set[str] = set()
+        self.samples = 0
+        self.blind_seconds = 0.0
+        self.most_active = 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> "Ledger":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def latest(self) -> snapshot_module.Snapshot | None:
+        """The last sample."""
+        with self._lock:
+            return self._latest
+
+    def wait_newer(self, than: float, timeout_seconds: float) -> snapshot_module.Snapshot | None:
+        """Wait for a sample that was taken after a moment; None if none came."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            latest = self.latest
+            if latest is not None and latest.at > than:
+                return latest
+            time.sleep(_SAMPLE_SECONDS / 3)
+        return None
+
+    def records(self) -> list[Record]:
+        """Everything that was wrong, in the order in which it was seen first."""
+        with self._lock:
+            return sorted(self._records.values(), key=lambda record: record.first_seconds)
+
+    def settled(self) -> dict[str, tuple[float, str]]:
+        """When each server was first seen ACTIVE or in ERROR (monotonic), and which, by name."""
+        with self._lock:
+            return dict(self._settled)
+
+    def in_state_since(self, uuid: str) -> float:
+        """Return when a server was first seen as it is now (monotonic); the begin if never."""
+        with self._lock:
+            known = self._states.get(uuid)
+        return self.began if known is None else known[1]
+
+    def least_free(self, since: float, until: float) -> int | None:
+        """Return the fewest slots that were free in any sample of a time; None: no sample."""
+        with self._lock:
+            return min((free for at, free in self._free if since <= at <= until), default=None)
+
+    def note(self, findings: Iterable[audit.Finding], at: float) -> None:
+        """Keep findings of a moment; those that were kept before are seen again."""
+        with self._lock:
+            for finding in findings:
+                at_seconds = round(at - self.began, 2)
+                known = self._records.get((finding.kind, finding.subject))
+                if known is not None:
+                    known.seen_again(finding, at_seconds)
+                    continue
+                self._records[finding.kind, finding.subject] = Record(
+                    finding.kind,
+                    finding.subject,
+                    finding.detail,
+                    at_seconds,
+                    at_seconds,
+                    excess=finding.excess,
+                )
+
+    def look(self, now: snapshot_module.Snapshot) -> None:
+        """Take one sample into account."""
+        self.note(audit.at_any_moment(now, self.leaving), now.at)
+        with self._lock:
+            if self._latest is not None:
+                self.blind_seconds = max(self.blind_seconds, now.at - self._latest.at)
+            self._latest = now
+            self.samples += 1
+            self._free.append((now.at, now.free()))
+            self.most_active = max(self.most_active, now.active())
+            for server in now.servers.values():
+                self._enter(server.uuid, (server.vm_state, server.task_state), now.at)
+                if server.vm_state in ("active", "error"):
+                    self._settled.setdefault(server.name, (now.at, server.vm_state))
+            for uuid in now.build_requests - set(now.servers):
+                self._enter(uuid, ("requested", None), now.at)
+
+    def _enter(self, uuid: str, state: tuple[str | None, str | None], at: float) -> None:
+        if self._states.get(uuid, (None, 0.0))[0] != state:
+            self._states[uuid] = (state, at)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_SECONDS):
+            try:
+                self.look(self._take())
+            except (pymysql.MySQLError, OSError):
+                continue  # the server is away; told as blind_seconds
+            except Exception as error:  # told with the round's findings, which then fail it
+                self.failures.append(f"{type(error).__name__}: {error}")
+                return

@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again."""
+
+import collections
+import datetime
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pymysql
+from keystoneauth1 import exceptions as keystone_exceptions
+
+from tests.chaos import audit, clients, deployment, injection, ledger, plan
+from tests.chaos import snapshot as snapshot_module
+from tests.faults import trial as faults_trial
+from tests.faults import watch as watch_module
+from tools.stack import stack as stack_module
+
+QUIET_SECONDS = 300.0
+"""How long what is under way may take to settle: a conductor asks a second and a third scheduler
+when one did not answer for a minute."""
+ORPHAN_SECONDS = 120.0
+"""How long what lies about may take to be taken away then: twice the interval of nova-compute's."""
+MEMORY_SECONDS = 180.0
+COMPARE_SECONDS = 120.0
+FILL_SECONDS = 180.0
+
+NO_MEMORY = "not from memory again"
+COMPARE = "compare differs"
+ROOM_LOST = "room that nobody gets"
+BROKEN_RUN = "the round itself"
+
+_ASK_AGAIN_SECONDS = 20.0
+_SAMPLE_SECONDS = 30.0
+_LOST_SECONDS = 100.0
+"""In one state: beyond a call that is answered by nobody, and what its caller does then."""
+_NO_PROGRESS_SECONDS = 90.0
+_FREE_LEASES = 1.5
+_BEYOND = 2
+"""Servers asked for beyond the last slot, when all is quiet."""
+_REASONS = {
+    "No valid host was found": "no valid host",
+    "Timed out waiting for a reply": "timed out",
+    "MessagingTimeout": "timed out",
+    "Exceeded maximum number of retries": "builds failed",
+    "Build of instance": "builds failed",
+}
+
+Say = Callable[[str], None]
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one round.
+
+    :param control_plane: ``stock``, or the name of the back end
+    :param kinds: of faults that were drawn from
+    :param plan: the faults, in their order
+    :param slots: servers that there is room for
+    :param most_active: that stood at once, in any sample
+    :param ends: what became of the servers that were asked for
+    :param room_left: servers refused while a slot was free in every sample of their time
+    :param lost: what is stuck where Nova itself loses requests, see
+        :meth:`.plan.Fault.loses_in_stock`; no finding
+    :param answer_p99_seconds: from a request for a server until it was seen ACTIVE or in ERROR
+    :param call_p99_seconds: of calls of the API
+    :param quiet_seconds: from the end of the faults until nothing was under way or lay about; None:
+        not within the bound
+    :param memory_seconds: from the end of the faults until every cell was served from memory
+    :param fallbacks: requests that left memory, by reason
+    :param blind_seconds: the longest time without a sample
+    """
+
+    seed: int
+    control_plane: str
+    kinds: tuple[str, ...]
+    plan: tuple[str, ...]
+    seconds: float
+    slots: int
+    asked: int
+    ends: Mapping[str, int]
+    done: Mapping[str, int]
+    calls: Mapping[str, int]
+    most_active: int
+    active_at_end: int
+    room_left: int
+    findings: tuple[Mapping[str, Any], ...]
+    lost: tuple[str, ...]
+    answer_p50_seconds: float
+    answer_p99_seconds: float
+    answer_longest_seconds: float
+    call_p99_seconds: float
+    call_longest_seconds: float
+    quiet_seconds: float | None
+    memory_seconds: float | None
+    fallbacks: Mapping[str, int]
+    samples: int
+    blind_seconds: float
+    revived: tuple[str, ...]
+    notes: tuple[str, ...]
+    run_on: str
+
+    def subjects(self, *kinds: str) -> int:
+        """Return how many hosts, groups or servers findings of some kinds are about."""
+        # Of a host each resource class is found.
+        found = {str(f["subject"]).split(" ", 1)[0] for f in self.findings if f["kind"] in kinds}
+        return len(found)
+
+
+class Rounds:
+    """Rounds on one deployment, one after the other.
+
+    :param watch: of the schedulers; None where the plugin is off
+    :param say: told what happens
+    """
+
+    def __init__(
+        self,
+        deployed: deployment.Deployment,
+        watch: watch_module.Watch | None,
+        clients_count: int,
+        servers_per_client: int,
+        say: Say,
+    ) -> None:
+        self._deployed = deployed
+        self._stack = deployed.stack
+        self._watch = watch
+        self._clients_count = clients_count
+        self._servers_per_client = servers_per_client
+        self._say = say
+
+    def run(self, seed: int, faults: Sequence[plan.Fault], seconds: float) -> Outcome:
+        """Run one round; what goes wrong with the cloud is in its outcome, and never raised."""
+        if not self._deployed.shape.with_plugin:
+            faults = plan.without_backend(faults)
+        reader = snapshot_module.Reader(self._stack.settings)
+        round_ = _Round(self._stack, self._watch, seed, faults, self._say)
+        if self._watch is not None:
+            round_.wait_memory()
+            self._watch.begin()
+        try:
+            with ledger.Ledger(reader.snapshot) as watched:
+                outcome = self._go(round_, watched, faults, seconds)
+        finally:
+            reader.close()
+        return outcome
+
+    def _go(
+        self,
+        round_: "_Round",
+        watched: ledger.Ledger,
+        faults: Sequence[plan.Fault],
+        seconds: float,
+    ) -> Outcome:
+        shape = self._deployed.shape
+        began = time.monotonic()
+        work = clients.Workload(
+            self._stack.cloud,
+            round_.prefix,
+            round_.seed,
+            self._clients_count,
+            self._servers_per_client,
+            lambda: watched.latest,
+            watched.leaving,
+        )
+        injector = injection.Injection(
+            self._stack, self._deployed.backend, self._deployed.links, self._say
+        )
+        with injector:
+            with work:
+                injector.begin(faults)
+                round_.begin(injector.began)
+                time.sleep(max(0.0, began + seconds - time.monotonic()))
+            round_.say("clients stopped")
+            injector.wait()
+            healed = time.monotonic()
+            round_.say("faults over, everything runs")
+            memory_seconds = round_.wait_memory(watched, healed) if self._watch else None
+            quiet_seconds = round_.wait_quiet(watched, healed)
+            active_at_end = watched.latest.active() if watched.latest else 0
+            if self._watch:
+                round_.compare(watched)
+            # What a scheduler that died had claimed is held for a lease.
+            wait = healed + _FREE_LEASES * shape.lease_seconds - time.monotonic()
+            time.sleep(max(0.0, wait if shape.with_plugin else 0.0))
+            round_.fill(watched)
+            fallbacks = self._watch.fallbacks() if self._watch else {}
+            ends = round_.ends(work)
+            round_.empty(watched, work)
+        failures = [*injector.failures, *work.errors, *watched.failures]
+        watched.note([audit.Finding(BROKEN_RUN, told, told) for told in failures], time.monotonic())
+        answers = round_.answers(work, watched)
+        calls = work.calls.seconds()
+        return Outcome(
+            seed=round_.seed,
+            control_plane=shape.backend if shape.with_plugin else "stock",
+            kinds=shape.kinds,
+            plan=tuple(map(str, faults)),
+            seconds=round(time.monotonic() - began, 1),
+            slots=watched.latest.slots() if watched.latest else 0,
+            asked=len(work.asked),
+            ends=dict(collections.Counter(ends.values())),
+            done=dict(work.done),
+            calls=work.calls.answers(),
+            most_active=watched.most_active,
+            active_at_end=active_at_end,
+            room_left=round_.room_left(work, watched, ends),
+            lost=tuple(sorted(round_.lost)),
+            findings=tuple(attrs.asdict(record) for record in watched.records()),
+            answer_p50_seconds=_quantile(answers, 0.5),
+            answer_p99_seconds=_quantile(answers, 0.99),
+            answer_longest_seconds=_quantile(answers, 1.0),
+            call_p99_seconds=_quantile(calls, 0.99),
+            call_longest_seconds=_quantile(calls, 1.0),
+            quiet_seconds=quiet_seconds,
+            memory_seconds=memory_seconds,
+            fallbacks=fallbacks,
+            samples=watched.samples,
+            blind_seconds=round(watched.blind_seconds, 1),
+            revived=tuple(injector.revived),
+            notes=tuple(round_.notes),
+            run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+
+
+class _Round:
+    """The steps of a round that come behind its faults."""
+
+    def __init__(
+        self,
+        stack: stack_module.Stack,
+        watch: watch_module.Watch | None,
+        seed: int,
+        faults: Sequence[plan.Fault],
+        say: Say,
+    ) -> None:
+        self.seed = seed
+        self._faults = faults
+        self.prefix = f"chaos{seed}-{int(time.time()) % 100000}-"
+        self.notes: list[str] = []
+        self.lost: set[str] = set()
+        self._stack = stack
+        self._watch = watch
+        self._say = say
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")
+
+    def begin(self, at: float) -> None:
+        """The faults' times count from now on (monotonic)."""
+        self._began = at
+
+    # -- waits ----------------------------------------------------------------------------
+
+    def wait_quiet(self, watched: ledger.Ledger, since: float) -> float | None:
+        """Wait until nothing is under way and nothing lies about; what does not end is kept.
+
+        Returns the seconds since a moment; None if it does not come.
+        """
+        begun = asked_again = time.monotonic()
+        deadline = begun + QUIET_SECONDS
+        found: list[audit.Finding] | None = None
+        while time.monotonic() < deadline:
+            now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
+            if now is None:
+                continue
+            left = audit.after_quiet(now)
+            found = [finding for finding in left if not self._is_lost(finding, watched)]
+            if not found:
+                self._keep(left, watched)
+                seconds = time.monotonic() - since
+                self.say(f"nothing is under way any more after {seconds:.1f} s")
+                return round(seconds, 1)
+            if any(finding.kind == audit.STUCK for finding in found):
+                deadline = begun + QUIET_SECONDS
+            else:
+                deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
+            if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
+                # Clients ask again; Nova forgets a deletion whose API worker ended.
+                asked_again = time.monotonic()
+                self._delete([s.uuid for s in now.servers.values() if s.is_leaving], watched)
+                self.say(f"{len(found)} are under way or lie about, such as: {found[0].detail}")
+        if found is None:
+            found = [audit.Finding(BROKEN_RUN, "blind", "the databases could not be read")]
+        self.say(f"{len(found)} do not end: {found[0].kind}: {found[0].detail}")
+        self._keep(found, watched)
+        return None
+
+    def _is_lost(self, finding: audit.Finding, watched: ledger.Ledger) -> bool:
+        """Whether Nova itself lost it, as far as one can tell, and will not find it again."""
+        since = watched.in_state_since(finding.subject)
+        return (
+            finding.kind == audit.STUCK
+            and time.monotonic() > since + _LOST_SECONDS
+            and any(fault.loses_in_stock(since - self._began) for fault in self._faults)
+        )
+
+    def _keep(self, found: Iterable[audit.Finding], watched: ledger.Ledger) -> None:
+        """Keep what is left after quiet; what Nova itself may have lost apart."""
+        findings = []
+        for finding in found:
+            if self._is_lost(finding, watched):
+                self.lost.add(finding.detail)
+            else:
+                findings.append(finding)
+        watched.note(findings, time.monotonic())
+
+    def wait_memory(
+        self, watched: ledger.Ledger | None = None, since: float | None = None
+    ) -> float | None:
+        """Wait until every scheduler serves every cell from memory.
+
+        :param watched: keeps it if that does not come
+        :param since: count from then
+        """
+        assert self._watch is not None
+        begun = time.monotonic()
+        missing: Mapping[str, str] | None = None
+        while time.monotonic() < begun + MEMORY_SECONDS:
+            missing = self._watch.missing(begun)
+            if missing == {}:
+                seconds = time.monotonic() - (since or begun)
+                self.say(f"all is served from memory after {seconds:.1f} s")
+                return round(seconds, 1)
+            time.sleep(0.2)
+        told = "a scheduler does not answer" if missing is None else str(dict(missing))
+        self.say(f"not served from memory: {told}")
+        if watched is not None:
+            watched.note([audit.Finding(NO_MEMORY, "memory", told)], time.monotonic())
+        return None
+
+    def compare(self, watched: ledger.Ledger) -> None:
+        """Compare records with Nova's databases until they are equal, or for too long."""
+        settings = self._stack.settings
+        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
+        command = [settings.program("nova-nodb-manage"), "--config-file", str(file)]
+        begun = time.monotonic()
+        told = ""
+        while time.monotonic() < begun + COMPARE_SECONDS:
+            try:
+                answer = subprocess.run(
+                    [*command, "compare", "--json"],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=COMPARE_SECONDS,
+                )
+            except subprocess.TimeoutExpired as error:
+                told = str(error)
+                continue
+            if answer.returncode == 0:
+                self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
+                return
+            told = faults_trial.differences(answer.stdout) or answer.stderr[-500:]
+            self.say(f"compare: {told}")
+            time.sleep(2.0)
+        watched.note([audit.Finding(COMPARE, "compare", told)], time.monotonic())
+
+    def fill(self, watched: ledger.Ledger) -> None:
+        """Ask for more than is left: as many find room as there is, or something holds it."""
+        now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
+        if now is None:
+            return
+        free = now.free()
+        cloud = self._stack.cloud
+        image = cloud.image_id()
+        names = [f"{self.prefix}fill-{number}" for number in range(free + _BEYOND)]
+        try:
+            ids = [cloud.boot(name, image) for name in names]
+            servers = cloud.wait_settled(ids, FILL_SECONDS)
+        except keystone_exceptions.ClientException as error:
+            told = f"the API does not serve behind the faults: {error}"
+            watched.note([audit.Finding(BROKEN_RUN, "fill", told)], time.monotonic())
+            return
+        active = sum(1 for server in servers if server["status"] == "ACTIVE")
+        self.say(f"{active} of {len(ids)} found the last {free} slots")
+        if active < free:
+            told = f"{active} of {len(ids)} servers found room, where {free} slots were left"
+            watched.note([audit.Finding(ROOM_LOST, "fill", told)], time.monotonic())
+
+    # -- the end --------------------------------------------------------------------------
+
+    def empty(self, watched: ledger.Ledger, work: clients.Workload) -> None:
+        """Delete everything; allocations that stay are orphans, and are taken away by hand."""
+        asked_again = 0.0
+        left: set[str] = set()
+        progress_at = begun = time.monotonic()
+        while time.monotonic() < min(begun + QUIET_SECONDS, progress_at + _NO_PROGRESS_SECONDS):
+            now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
+            if now is None:
+                continue
+            before, left = left, {*now.servers, *now.allocated}
+            if not left:
+                self.say("the cloud is empty")
+                break
+            if left != before:
+                progress_at = time.monotonic()
+            if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
+                asked_again = time.monotonic()
+                self._delete(now.servers, watched)
+        else:
+            now = watched.latest
+            if now is not None:
+                self._keep(audit.after_quiet(now), watched)
+                self._force(now)
+        work.delete_groups()
+
+    def _delete(self, servers: Collection[str], watched: ledger.Ledger) -> None:
+        cloud = self._stack.cloud
+        watched.leaving.update(servers)
+        for server in servers:
+            try:
+                cloud.compute.delete(f"/servers/{server}")
+            except keystone_exceptions.ClientException:
+                continue
+
+    def _force(self, now: snapshot_module.Snapshot) -> None:
+        """Past every service, so that the next round begins with nothing."""
+        self.notes.append(
+            f"taken away by hand: {len(now.servers)} servers, {len(now.allocated)} allocations"
+        )
+        self.say(self.notes[-1])
+        for server in now.servers.values():
+            self._stack.sql(
+                f"UPDATE {server.cell}.instances SET deleted = id, vm_state = 'deleted',"
+                " task_state = NULL, deleted_at = UTC_TIMESTAMP() WHERE uuid = %s",
+                server.uuid,
+            )
+        self._stack.sql("DELETE FROM nova_api.build_requests")
+        placement = self._stack.cloud.placement
+        for consumer in now.allocated:
+            try:
+                placement.delete(f"/allocations/{consumer}")
+            except keystone_exceptions.ClientException as error:
+                self.say(f"{consumer} keeps its allocation: {error}")
+
+    # -- what became of the requests --------------------------------------------------------
+
+    def ends(self, work: clients.Workload) -> dict[str, str]:
+        """Return how each server ended that the API took: ACTIVE, or why not, by name."""
+        reader = snapshot_module.Reader(self._stack.settings)
+        try:
+            messages = reader.faults(self.prefix)
+            states = reader.states(self.prefix)
+        except (pymysql.MySQLError, OSError) as error:
+            self.notes.append(f"ends are not known: {error}")
+            return {}
+        finally:
+            reader.close()
+        return {
+            name: "ACTIVE" if was_active else _reason(messages.get(name, ""), vm_state)
+            for name, (was_active, vm_state) in states.items()
+            if name in work.asked
+        }
+
+    def answers(self, work: clients.Workload, watched: ledger.Ledger) -> list[float]:
+        """Return the seconds until each server was ACTIVE or in ERROR."""
+        settled = watched.settled()
+        return [settled[name][0] - asked for name, asked in work.asked.items() if name in settled]
+
+    def room_left(
+        self, work: clients.Workload, watched: ledger.Ledger, ends: Mapping[str, str]
+    ) -> int:
+        """Return how many were refused although a slot was free all the time."""
+        settled = watched.settled()
+        count = 0
+        for name, asked in work.asked.items():
+            if name in work.grouped or ends.get(name) != "no valid host" or name not in settled:
+                continue
+            least = watched.least_free(asked, settled[name][0] + 2.0)
+            count += least is not None and least > 0
+        return count
+
+
+def _reason(message: str, vm_state: str | None) -> str:
+    for told, reason in _REASONS.items():
+        if told in message:
+            return reason
+    if message:
+        return message[:80]
+    return "deleted before it was ACTIVE" if vm_state == "deleted" else f"{vm_state} to the end"
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return round(float(np.quantile(values, share)), 2) if values else 0.0

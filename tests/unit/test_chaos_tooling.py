@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instruments of tools/chaos.sh: what they see in databases, and how plans are drawn."""
+
+import pathlib
+import sqlite3
+import tempfile
+import unittest
+
+import attrs
+
+from tests.chaos import audit, backends, deployment, ledger, plan, regressions, report, rounds
+from tests.chaos import snapshot as snapshot_module
+from tools.stack import configuration
+from tools.stack import settings as stack_settings
+
+_CELLS = ("nova_cell0", "nova_cell1", "nova_cell2")
+_SCHEMA = """
+CREATE TABLE placement.resource_providers (id INTEGER PRIMARY KEY, uuid, name);
+CREATE TABLE placement.resource_classes (id INTEGER PRIMARY KEY, name);
+CREATE TABLE placement.inventories
+    (resource_provider_id, resource_class_id, total, reserved, allocation_ratio);
+CREATE TABLE placement.allocations
+    (consumer_id, resource_provider_id, resource_class_id, used);
+CREATE TABLE nova_api.build_requests (instance_uuid);
+CREATE TABLE nova_api.instance_groups (id INTEGER PRIMARY KEY, uuid, name);
+CREATE TABLE nova_api.instance_group_policy (group_id, policy, rules);
+CREATE TABLE nova_api.instance_group_member (instance_uuid, group_id);
+INSERT INTO placement.resource_classes VALUES (0, 'VCPU'), (1, 'MEMORY_MB');
+"""
+_CELL_SCHEMA = """
+CREATE TABLE {cell}.instances (uuid, display_name, host, node, vm_state, task_state, vcpus,
+    deleted DEFAULT 0, hidden DEFAULT 0, launched_at);
+CREATE TABLE {cell}.migrations
+    (uuid, instance_uuid, status, source_node, dest_node, deleted DEFAULT 0);
+CREATE TABLE {cell}.instance_faults (id INTEGER PRIMARY KEY, instance_uuid, message);
+"""
+
+
+class Cloud:
+    """Placement's and Nova's databases in SQLite: two hosts of two VCPU each."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect(":memory:")
+        for name in ("placement", "nova_api", *_CELLS):
+            self._connection.execute(f"ATTACH ':memory:' AS {name}")
+        self._connection.executescript(_SCHEMA)
+        for cell in _CELLS:
+            self._connection.executescript(_CELL_SCHEMA.format(cell=cell))
+        for number, name in enumerate(("host1", "host2"), 1):
+            self.sql("INSERT INTO placement.resource_providers VALUES (?, ?, ?)", number, "u", name)
+            # Of 4 are 3 reserved, and each of the others counts twice.
+            self.sql("INSERT INTO placement.inventories VALUES (?, 0, 4, 3, 2.0)", number)
+
+    def sql(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
+    def server(self, name: str, host: str | None, **values: object) -> str:
+        """A server, ACTIVE and allocated on its host unless told otherwise."""
+        given = {"vm_state": "active", "task_state": None, "cell": "nova_cell1", "on": host}
+        given |= values
+        self.sql(
+            f"INSERT INTO {given['cell']}.instances"
+            " (uuid, display_name, host, node, vm_state, task_state, vcpus, launched_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, 1, ?)",
+            *(name, name, host, host, given["vm_state"], given["task_state"]),
+            "then" if given["vm_state"] == "active" else None,
+        )
+        if given["on"] is not None:
+            self.allocate(name, str(given["on"]))
+        return name
+
+    def allocate(self, consumer: str, host: str) -> None:
+        self.sql("INSERT INTO placement.allocations VALUES (?, ?, 0, 1)", consumer, int(host[-1]))
+
+    def group(self, policy: str, *members: str, rules: str | None = None) -> None:
+        ((number,),) = self.sql("SELECT COUNT(*) FROM nova_api.instance_groups")
+        self.sql("INSERT INTO nova_api.instance_groups VALUES (?, ?, 'group')", number, str(number))
+        self.sql(
+            "INSERT INTO nova_api.instance_group_policy VALUES (?, ?, ?)", number, policy, rules
+        )
+        for member in members:
+            self.sql("INSERT INTO nova_api.instance_group_member VALUES (?, ?)", member, number)
+
+    def migration(self, uuid: str, server: str, status: str) -> None:
+        self.sql(
+            "INSERT INTO nova_cell1.migrations VALUES (?, ?, ?, 'host1', 'host2', 0)",
+            *(uuid, server, status),
+        )
+
+    def snapshot(self, at: float = 0.0) -> snapshot_module.Snapshot:
+        return snapshot_module.read(self.sql, _CELLS, at)
+
+
+class AuditTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+
+    def _found(self) -> list[tuple[str, str]]:
+        return [(f.kind, f.subject) for f in audit.at_any_moment(self.cloud.snapshot())]
+
+    def _left(self) -> list[tuple[str, str]]:
+        return [(f.kind, f.subject) for f in audit.after_quiet(self.cloud.snapshot())]
+
+    def test_in_a_full_cloud_without_faults_nothing_is_found(self) -> None:
+        for name, host in (("a", "host1"), ("b", "host1"), ("c", "host2")):
+            self.cloud.server(name, host)
+        self.cloud.server("d", "host2", cell="nova_cell2")
+        self.cloud.server("e", None, cell="nova_cell0", vm_state="error")
+        self.cloud.group("anti-affinity", "a", "c")
+        self.cloud.group("affinity", "a", "b")
+        self.cloud.group("soft-affinity", "a", "c")
+        self.assertEqual(([], []), (self._found(), self._left()))
+
+    def test_a_host_that_gave_away_more_than_it_has_is_found_with_its_servers(self) -> None:
+        for name in ("a", "b", "c"):
+            self.cloud.server(name, "host1")
+        self.assertEqual(
+            [(audit.OVER_COMMIT, "host1 VCPU"), (audit.CROWDED, "host1")], self._found()
+        )
+        over, crowded = audit.at_any_moment(self.cloud.snapshot())
+        self.assertEqual((1, 1), (over.excess, crowded.excess))
+
+    def test_a_host_is_found_full_by_its_servers_when_they_have_no_allocations(self) -> None:
+        for name in ("a", "b", "c"):
+            self.cloud.server(name, "host1", on=None)
+        kinds = [kind for kind, _ in self._found()]
+        self.assertEqual([audit.CROWDED, *[audit.UNALLOCATED] * 3], kinds)
+
+    def test_an_amount_without_an_inventory_is_over_committed(self) -> None:
+        self.cloud.sql("DELETE FROM placement.inventories WHERE resource_provider_id = 1")
+        self.cloud.server("a", "host1")
+        self.assertIn((audit.OVER_COMMIT, "host1 VCPU"), self._found())
+
+    def test_two_members_of_an_anti_affinity_group_on_one_host_are_found(self) -> None:
+        self.cloud.group("anti-affinity", self.cloud.server("a", "host1"), "b")
+        self.cloud.server("b", "host1")
+        self.assertEqual([(audit.GROUP, "group")], self._found())
+
+    def test_as_many_members_on_a_host_as_the_rules_allow_are_not_found(self) -> None:
+        members = [self.cloud.server(name, "host1") for name in ("a", "b")]
+        self.cloud.group("anti-affinity", *members, rules='{"max_server_per_host": 2}')
+        self.assertEqual([], self._found())
+
+    def test_members_of_an_affinity_group_on_two_hosts_are_found(self) -> None:
+        members = [self.cloud.server("a", "host1"), self.cloud.server("b", "host2")]
+        self.cloud.group("affinity", *members)
+        self.assertEqual([(audit.GROUP, "group")], self._found())
+
+    def test_a_group_that_a_member_breaks_while_it_is_built_is_found_by_another_name(self) -> None:
+        self.cloud.group("anti-affinity", self.cloud.server("a", "host1"), "b")
+        self.cloud.server("b", "host1", vm_state="building", task_state="spawning")
+        self.assertEqual([(audit.GROUP_LATE, "group")], self._found())
+
+    def test_members_that_failed_or_leave_break_no_group(self) -> None:
+        self.cloud.group("anti-affinity", self.cloud.server("a", "host1"), "b", "c")
+        self.cloud.server("b", "host1", vm_state="error")
+        self.cloud.server("c", "host1", task_state="deleting")
+        kinds = [kind for kind, _ in self._found()]
+        self.assertNotIn(audit.GROUP, kinds)
+        self.assertNotIn(audit.GROUP_LATE, kinds)
+
+    def test_soft_policies_are_never_broken(self) -> None:
+        members = [self.cloud.server("a", "host1"), self.cloud.server("b", "host1")]
+        self.cloud.group("soft-anti-affinity", *members)
+        self.assertEqual([], self._found())
+
+    def test_an_active_server_without_an_allocation_is_found(self) -> None:
+        self.cloud.server("a", "host1", on=None)
+        self.assertEqual([(audit.UNALLOCATED, "a")], self._found())
+
+    def test_a_server_whose_deletion_was_asked_for_may_have_lost_its_allocation(self) -> None:
+        self.cloud.server("a", "host1", on=None)
+        self.assertEqual([], audit.at_any_moment(self.cloud.snapshot(), {"a"}))
+
+    def test_an_active_server_with_its_allocation_on_another_host_is_found(self) -> None:
+        self.cloud.server("a", "host1", on="host2")
+        self.assertEqual([(audit.MISPLACED, "a")], self._found())
+
+    def test_an_active_server_that_holds_a_second_host_is_found(self) -> None:
+        self.cloud.server("a", "host1")
+        self.cloud.allocate("a", "host2")
+        self.assertEqual([(audit.MISPLACED, "a")], self._found())
+
+    def test_a_move_that_is_under_way_holds_both_hosts(self) -> None:
+        self.cloud.server("a", "host1", on="host2", task_state="resize_migrating")
+        self.cloud.migration("m", "a", "migrating")
+        self.cloud.allocate("m", "host1")
+        self.assertEqual([], self._found())
+        self.assertEqual([(audit.STUCK, "a")], self._left())
+
+    def test_a_resize_that_waits_for_its_confirmation_holds_both_hosts_and_is_not_stuck(
+        self,
+    ) -> None:
+        self.cloud.server("a", "host2", vm_state="resized")
+        self.cloud.migration("m", "a", "finished")
+        self.cloud.allocate("m", "host1")
+        self.assertEqual(([], []), (self._found(), self._left()))
+
+    def test_a_build_that_does_not_end_is_stuck(self) -> None:
+        self.cloud.server("a", None, vm_state="building", task_state="scheduling")
+        self.assertEqual([(audit.STUCK, "a")], self._left())
+
+    def test_a_deletion_that_does_not_end_is_stuck(self) -> None:
+        self.cloud.server("a", "host1", task_state="deleting")
+        self.assertEqual([(audit.STUCK, "a")], self._left())
+
+    def test_a_build_request_that_became_no_server_is_stuck(self) -> None:
+        self.cloud.sql("INSERT INTO nova_api.build_requests VALUES ('a')")
+        self.assertEqual([(audit.STUCK, "a")], self._left())
+
+    def test_an_allocation_of_nothing_is_an_orphan(self) -> None:
+        self.cloud.allocate("a", "host1")
+        self.assertEqual([(audit.ORPHAN, "a")], self._left())
+
+    def test_an_allocation_of_a_deleted_server_is_an_orphan(self) -> None:
+        self.cloud.server("a", "host1")
+        self.cloud.sql("UPDATE nova_cell1.instances SET deleted = 1")
+        self.assertEqual([(audit.ORPHAN, "a")], self._left())
+
+    def test_an_allocation_of_a_server_that_failed_without_a_host_is_an_orphan(self) -> None:
+        self.cloud.server("a", None, cell="nova_cell0", vm_state="error", on="host1")
+        self.assertEqual([(audit.ORPHAN, "a")], self._left())
+
+    def test_an_allocation_of_a_request_that_is_being_built_is_none(self) -> None:
+        self.cloud.sql("INSERT INTO nova_api.build_requests VALUES ('a')")
+        self.cloud.allocate("a", "host1")
+        self.assertEqual([(audit.STUCK, "a")], self._left())
+
+    def test_an_allocation_of_a_move_that_is_over_is_an_orphan(self) -> None:
+        self.cloud.server("a", "host2")
+        self.cloud.migration("m", "a", "confirmed")
+        self.cloud.allocate("m", "host1")
+        self.assertEqual([(audit.ORPHAN_MIGRATION, "m")], self._left())
+
+
+class LedgerTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+        self.ledger = ledger.Ledger(self.cloud.snapshot)
+
+    def _look(self, at: float) -> None:
+        self.ledger.look(self.cloud.snapshot(self.ledger.began + at))
+
+    def test_what_was_wrong_in_one_sample_stays_found_when_it_has_healed(self) -> None:
+        for name in ("a", "b", "c"):
+            self.cloud.server(name, "host1")
+        self._look(1.0)
+        self.cloud.server("d", "host1")
+        self._look(2.0)
+        self.cloud.sql("DELETE FROM placement.allocations")
+        self.cloud.sql("DELETE FROM nova_cell1.instances")
+        self._look(3.0)
+        over, crowded = self.ledger.records()
+        self.assertEqual((audit.OVER_COMMIT, audit.CROWDED), (over.kind, crowded.kind))
+        self.assertEqual((1.0, 2.0, 2, 2), attrs.astuple(over)[3:])
+        self.assertEqual(4, self.ledger.most_active)
+
+    def test_the_longest_time_without_a_sample_is_told(self) -> None:
+        for at in (1.0, 2.0, 9.0, 9.5):
+            self._look(at)
+        self.assertAlmostEqual(7.0, self.ledger.blind_seconds)
+
+    def test_a_server_is_settled_when_it_is_first_seen_active_or_failed(self) -> None:
+        self.cloud.server("a", "host1", vm_state="building", task_state="spawning")
+        self._look(1.0)
+        self.cloud.sql("UPDATE nova_cell1.instances SET vm_state = 'active', task_state = NULL")
+        self._look(2.0)
+        self.cloud.sql("UPDATE nova_cell1.instances SET vm_state = 'error'")
+        self._look(3.0)
+        at, state = self.ledger.settled()["a"]
+        self.assertEqual((2.0, "active"), (round(at - self.ledger.began, 3), state))
+
+    def test_the_fewest_free_slots_of_a_time_are_those_of_its_samples(self) -> None:
+        self._look(1.0)
+        self.cloud.server("a", "host1")
+        self._look(2.0)
+        began = self.ledger.began
+        self.assertEqual(4, self.ledger.least_free(began, began + 1.5))
+        self.assertEqual(3, self.ledger.least_free(began, began + 2.5))
+        self.assertIsNone(self.ledger.least_free(began + 5.0, began + 6.0))
+
+
+class EndsTest(unittest.TestCase):
+    def test_why_a_server_failed_is_its_last_fault_and_what_stood_once_was_active(self) -> None:
+        cloud = Cloud()
+        cloud.server("chaos-a", "host1")
+        cloud.server("chaos-b", None, cell="nova_cell0", vm_state="error")
+        cloud.server("chaos-c", None, vm_state="building")
+        cloud.sql("UPDATE nova_cell1.instances SET deleted = 7 WHERE uuid = 'chaos-c'")
+        for message in ("first", "No valid host was found. "):
+            cloud.sql(
+                "INSERT INTO nova_cell0.instance_faults (instance_uuid, message) VALUES (?, ?)",
+                *("chaos-b", message),
+            )
+        self.assertEqual(
+            {"chaos-b": "No valid host was found. "},
+            snapshot_module.faults(cloud.sql, _CELLS, "chaos-"),
+        )
+        states = snapshot_module.states(cloud.sql, _CELLS, "chaos-")
+        self.assertEqual({"chaos-a", "chaos-b", "chaos-c"}, set(states))
+        self.assertEqual((True, "active"), states["chaos-a"])
+        self.assertEqual((False, "error"), states["chaos-b"])
+        self.assertEqual((False, "deleted"), states["chaos-c"])
+
+
+def _settings(**values: object) -> stack_settings.Settings:
+    directory = pathlib.Path("/nonexistent")
+    return stack_settings.Settings(state=directory, venv=directory, first_port=23000, **values)
+
+
+class PlanTest(unittest.TestCase):
+    def _draw(self, seed: int, faults: str = "all", backend: str = "redis") -> list[plan.Fault]:
+        targets = plan.targets(_settings(), backends.target(backend))
+        kinds = plan.possible(plan.kinds(faults), targets)
+        return list(plan.draw(seed, 600.0, kinds, targets, 5.0, 12.0))
+
+    def test_a_seed_draws_the_same_plan_each_time_and_another_seed_another(self) -> None:
+        self.assertEqual(self._draw(1), self._draw(1))
+        self.assertNotEqual(self._draw(1), self._draw(2))
+
+    def test_all_kinds_come_and_nothing_else(self) -> None:
+        drawn = {fault.kind for seed in range(40) for fault in self._draw(seed)}
+        self.assertEqual(set(plan.KINDS), drawn)
+
+    def test_a_target_is_let_alone_until_the_fault_before_is_over(self) -> None:
+        for seed in range(20):
+            busy: dict[str, float] = {}
+            for fault in self._draw(seed):
+                self.assertLessEqual(busy.get(fault.target, 0.0), fault.at_seconds)
+                busy[fault.target] = fault.ends_seconds
+
+    def test_who_is_stopped_sleeps_for_longer_than_a_lease(self) -> None:
+        stops = [f.seconds for seed in range(9) for f in self._draw(seed) if "-stop" in f.kind]
+        self.assertGreater(min(stops), 12.0)
+
+    def test_a_word_names_one_kind_or_all_that_begin_with_it(self) -> None:
+        self.assertEqual(("scheduler-kill",), plan.kinds("scheduler-kill"))
+        self.assertEqual(
+            ("scheduler-kill", "scheduler-stop", "scheduler-restart", "mariadb-stop"),
+            plan.kinds("mariadb-stop,scheduler"),
+        )
+        with self.assertRaisesRegex(ValueError, "no fault 'earthquake'"):
+            plan.kinds("earthquake")
+
+    def test_a_file_is_neither_killed_nor_cut_off(self) -> None:
+        kinds = {f.kind for seed in range(20) for f in self._draw(seed, backend="sqlite")}
+        self.assertFalse([kind for kind in kinds if plan.BACKEND in kind])
+
+    def test_a_killed_scheduler_excuses_nothing_and_a_killed_conductor_what_it_had(self) -> None:
+        scheduler = plan.Fault(100.0, "scheduler-kill", "nova-scheduler-1", 5.0, 0.5)
+        conductor = plan.Fault(100.0, "conductor-kill", "nova-super-conductor", 5.0, 0.5)
+        database = plan.Fault(100.0, "backend-stop", "mariadb", 5.0, 0.5)
+        cut = plan.Fault(100.0, "cut-mariadb", "nova-scheduler-1", 5.0, 0.1)
+        self.assertEqual(
+            [False, True, True, False],
+            [fault.loses_in_stock(90.0) for fault in (scheduler, conductor, database, cut)],
+        )
+        self.assertEqual(
+            [False, False], [conductor.loses_in_stock(since) for since in (20.0, 140.0)]
+        )
+
+    def test_stock_suffers_the_same_plan_but_for_what_it_does_not_have(self) -> None:
+        drawn = self._draw(3)
+        stock = plan.without_backend(drawn)
+        self.assertEqual([f for f in drawn if "backend" not in f.kind], list(stock))
+
+
+class DeploymentTest(unittest.TestCase):
+    def test_services_and_commands_are_told_of_the_back_end_and_of_short_leases(self) -> None:
+        shape = deployment.Shape(backend="sqlite", rpc_seconds=30)
+        settings = _settings()
+        with tempfile.TemporaryDirectory() as directory:
+            settings = attrs.evolve(settings, state=pathlib.Path(directory))
+            backend = backends.BackEnd("sqlite", settings)
+            with deployment.links.Links(settings, ["placement", "rabbitmq"], backend) as cuts:
+                overrides = deployment._overrides(shape, settings, backend, cuts)
+                settings = attrs.evolve(settings, overrides=overrides)
+                scheduler = configuration.control_plane(settings, "nova-scheduler-1")
+                api = configuration.control_plane(settings, "nova-api")
+                port = configuration.transport_port(settings, "nova-scheduler-1")
+        self.assertEqual("12.0", api["nodb_scheduler"]["claim_lease_seconds"])
+        self.assertEqual("sqlalchemy", api["nodb_scheduler"]["synchronizer"])
+        self.assertIn("sqlite", str(api["nodb_sqlalchemy"]["connection"]))
+        self.assertEqual("30", api["DEFAULT"]["rpc_response_timeout"])
+        self.assertNotIn("endpoint_override", api["placement"])
+        self.assertIn("endpoint_override", scheduler["placement"])
+        self.assertNotEqual(settings.port("rabbitmq"), port)
+        self.assertEqual(
+            settings.port("rabbitmq"), configuration.transport_port(settings, "nova-api")
+        )
+
+
+def _outcome(seed: int, **values: object) -> rounds.Outcome:
+    given = dict.fromkeys((field.name for field in attrs.fields(rounds.Outcome)), 0) | {
+        "control_plane": "redis",
+        "kinds": ("scheduler-kill",),
+        "slots": 24,
+        "run_on": "2026-11-22",
+        "seed": seed,
+    }
+    given |= dict.fromkeys(("plan", "findings", "lost", "revived", "notes"), ())
+    given |= {name: {} for name in ("ends", "done", "calls", "fallbacks")}
+    return rounds.Outcome(**(given | values))
+
+
+class ReportTest(unittest.TestCase):
+    found = {"kind": audit.OVER_COMMIT, "subject": "host1 VCPU", "detail": "6 of 4"}
+
+    def test_a_series_becomes_a_row_with_its_seeds_and_those_that_found_something(self) -> None:
+        outcomes = [_outcome(seed) for seed in (1, 2, 3)]
+        outcomes[1] = attrs.evolve(outcomes[1], findings=(self.found,))
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory)
+            (path / report.file_name(outcomes[0])).write_text(report.to_json(outcomes))
+            table = report.to_rst(path)
+        self.assertIn("the plugin, redis", table)
+        self.assertIn("3: 1 to 3 (found by 2)", table)
+        heads, cells = (row.count("\n     - ") for row in table.split("   * - ")[1:])
+        self.assertEqual(heads, cells)
+
+    def test_the_rows_of_the_terminals_table_stand_below_their_heads(self) -> None:
+        table = report.table([_outcome(1, findings=(self.found,), lost=("a", "b"))])
+        cells = {column.header: next(iter(column.cells)) for column in table.columns}
+        self.assertEqual(
+            ("[red]1[/red]", "0", "2"), tuple(cells[n] for n in ("over", "other", "lost"))
+        )
+        self.assertEqual("[red]found[/red]", cells[""])
+
+    def test_a_host_that_is_found_twice_over_is_one_host(self) -> None:
+        crowded = {"kind": audit.CROWDED, "subject": "host1", "detail": ""}
+        memory = {"kind": audit.OVER_COMMIT, "subject": "host1 MEMORY_MB", "detail": ""}
+        outcome = _outcome(1, findings=(self.found, crowded, memory))
+        self.assertEqual(1, outcome.subjects(audit.OVER_COMMIT, audit.CROWDED))
+
+    def test_results_are_read_back_as_they_were_filed(self) -> None:
+        outcome = _outcome(1, findings=(self.found,))
+        (back,) = report.from_json(report.to_json([outcome]))
+        self.assertEqual(report.to_json([outcome]), report.to_json([back]))
+
+    def test_a_seed_that_found_something_is_kept_once(self) -> None:
+        found = regressions.of(_outcome(7, findings=(self.found,)), 45.0, 10.0)
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "regressions.json"
+            self.assertEqual(
+                (1, 0), (regressions.keep([found], path), regressions.keep([found], path))
+            )
+            self.assertEqual([found], regressions.load(path))
+
+
+if __name__ == "__main__":
+    unittest.main()

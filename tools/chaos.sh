@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Random faults on a real control plane whose room is short: clients create, delete, resize and
+# migrate servers, alone and in groups, while services are killed, stopped, restarted and cut off,
+# as a plan drawn from a seed says. What stands in the databases is looked at all the time.
+#
+# usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
+#                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
+#                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
+#   --stock   the same without the plugin
+#   --short   one round of 40 s: the last seed that found something with this back end
+#   --replay  first every seed that found something there before (tests/chaos/regressions.json)
+#   --add     add to the rounds of such a series that are filed
+#   --plan    print the plans, and do nothing
+#   --file    also write the table that doc/source/reference/reliability.rst includes
+# The exit status is 0 only if nothing was found. Results go to results/chaos-*.json, or below
+# NODB_RESULTS_DIR.
+set -euo pipefail
+for argument in "$@"; do
+    case $argument in
+        -h|--help) sed -n '3,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    esac
+done
+# Libraries under nova's tell of their own deprecations.
+export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
+NOVA_NODB_MODULE=tests.chaos exec "$(dirname "$0")/stack.sh" "$@"
