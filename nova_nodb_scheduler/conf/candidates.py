@@ -42,6 +42,20 @@ candidates are asked of Placement. At least twice
 """,
     ),
     cfg.FloatOpt(
+        "mirror_tree_bound_seconds",
+        default=10.0,
+        min=0,
+        help="""
+How old the comparison of a chosen host's provider tree with Placement may be
+when a server is put there. One that is older is compared before the allocation
+is written: one ``GET /resource_providers?in_tree=...``, whatever the number of
+hosts. So a trait, an aggregate or an inventory that an operator or another
+service writes is missed for this long at most. Raise it to spare Placement
+these requests (one a decision where servers are spread over many hosts); 0
+compares at each decision.
+""",
+    ),
+    cfg.FloatOpt(
         "mirror_reread_seconds",
         default=86_400.0,
         min=60,

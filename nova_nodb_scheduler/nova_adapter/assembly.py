@@ -324,6 +324,7 @@ class Plugin:
             decision_parts.DecisionOptions(
                 mirror=wiring.MirrorOptions(
                     bound_seconds=options.mirror_bound_seconds,
+                    tree_bound_seconds=options.mirror_tree_bound_seconds,
                     sweep_interval_seconds=options.mirror_sweep_interval_seconds,
                     reread_seconds=options.mirror_reread_seconds,
                     readers=options.mirror_readers,

@@ -109,6 +109,7 @@ class DecisionParts:
             self._epoch,
             around.now_seconds,
             options.mirror,
+            wait_for=self._wait_for,
         )
         self._writer = allocations.AllocationWriter(
             _Late(around.placement_client),
@@ -131,7 +132,10 @@ class DecisionParts:
                     self._spread,
                 ),
                 placement=request_allocations.Placement(
-                    around.placement_client, self._writer, self._mirror.hints.hint
+                    around.placement_client,
+                    self._writer,
+                    self._mirror.hints.hint,
+                    self._mirror.chosen,
                 ),
                 places=self._present.locate,
                 generation=lambda: around.replicator.generation,

@@ -12,8 +12,9 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates, outside_claims
-from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+from nova_nodb_scheduler.nova_adapter.placement import allocations, chosen_trees, outcomes
 from nova_nodb_scheduler.scheduling import claimer, placing
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 LOG = logging.getLogger(__name__)
 
@@ -24,11 +25,13 @@ class Placement:
 
     :param client: names Nova's SchedulerReportClient
     :param look_at: told of hosts whose record turned out to be behind
+    :param chosen: compares hosts' records with Placement before they are written to
     """
 
     client: Callable[[], Any]
     writer: allocations.AllocationWriter
     look_at: Callable[[Sequence[str]], None]
+    chosen: chosen_trees.ChosenTrees
 
 
 class RequestAllocations:
@@ -38,10 +41,18 @@ class RequestAllocations:
     blocks for HTTP.
 
     :param context: of the request, as it came
+    :param planned_on: names the snapshot that the latest plan is no older than
     """
 
-    def __init__(self, placement: Placement, context: Any, spec: Any) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        context: Any,
+        spec: Any,
+        planned_on: Callable[[], snapshot_module.Snapshot],
+    ) -> None:
         self._placement = placement
+        self._planned_on = planned_on
         self._context = context
         self._elevated = context.elevated()
         self._spec = spec
@@ -56,21 +67,31 @@ class RequestAllocations:
         :param deadline: on the writer's clock
         :raises AllocationUpdateFailed: Nova's own, of a server that moves; what was
             written for the others is removed again
+        :raises PlacementUnanswered: a host could not be compared; nothing is written
+        :raises BackendUnavailable: the same
+        :raises KeptChanging: the same
         """
-        found: dict[str, placing.Outcome] = {}
+        roots = {each.chosen.uuid for each in wanted}
+        behind = self._placement.chosen.behind(roots, self._planned_on())
+        found = {
+            each.consumer: placing.Outcome(placing.Result.PLAN_AGAIN, "changed in Placement")
+            for each in wanted
+            if each.chosen.uuid in behind
+        }
+        wanted = [each for each in wanted if each.consumer not in found]
         try:
             self._write(wanted, deadline, found)
         except Exception:
             standing = [each for each in wanted if _stands(found.get(each.consumer))]
             self.remove(standing, deadline)
             raise
-        behind = [
+        refused = [
             each.chosen.uuid
             for each in wanted
             if found[each.consumer].result is placing.Result.NEXT_HOST
         ]
-        if behind:
-            self._placement.look_at(behind)
+        if refused:
+            self._placement.look_at(refused)
         return found
 
     def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:

@@ -38,6 +38,8 @@ class Result(enum.Enum):
     JOINED = "joined"
     #: Not on this host; another may do.
     NEXT_HOST = "next host"
+    #: The host is not what the plan took it for; what it is, is known now.
+    PLAN_AGAIN = "plan again"
     #: On no host, for the authority cannot be asked or does not answer in time.
     GIVEN_UP = "given up"
 
@@ -253,9 +255,13 @@ class Placing:
             if outcome.result.stands:
                 self._written[each.wanted.consumer] = each.wanted
                 written.append(each)
-            else:
-                self.given_up |= outcome.result is Result.GIVEN_UP
-                self._pass_over(each.wanted, outcome.why)
+                continue
+            behind = outcome.result is Result.PLAN_AGAIN
+            once_more = behind and self._plans < _MOST_PLANS
+            again |= once_more
+            # One that goes on changing is nobody's to refuse for good.
+            self.given_up |= outcome.result is Result.GIVEN_UP or (behind and not once_more)
+            self._pass_over(each.wanted, outcome.why, forever=not once_more)
         lost = [each for each in taken if each.wanted.consumer not in self._written]
         if lost:
             self._release(lost)
