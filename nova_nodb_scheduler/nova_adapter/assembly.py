@@ -22,6 +22,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import (
     decision_parts,
+    delta_sweeper,
     option_checks,
     publishing,
     releases,
@@ -247,10 +248,15 @@ class Plugin:
             cell0 = objects.CellMapping.CELL0_UUID
             return sorted({own, cell0, scopes_module.API})
 
+        sweeper = self.sweeper(synchronizer)
+        publisher = self.publisher(synchronizer, namespaces.NODB)
         return sweep_duty_module.SweepDuty(
             synchronizer,
-            self.sweeper(synchronizer),
-            self.publisher(synchronizer, namespaces.NODB),
+            sweeper,
+            delta_sweeper.DeltaSweeper(
+                synchronizer, sweeper, publisher, self.scopes, options.sweep_page_rows
+            ),
+            publisher,
             scopes,
             f"{self.conf.host}:{os.getpid()}:{uuid.uuid4()}",
             sweep_duty_module.SweepOptions(
@@ -258,6 +264,7 @@ class Plugin:
                 least_pause_seconds=min(10.0, options.sweep_interval_seconds),
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 check_seconds=options.beat_interval_seconds,
+                margin_seconds=options.delta_sweep_margin_seconds,
             ),
         )
 

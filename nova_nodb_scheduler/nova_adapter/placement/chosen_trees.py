@@ -117,7 +117,9 @@ class ChosenTrees:
         asked_at = self._now_seconds()
         for attempt in range(_TRIES):
             snapshot = self._snapshot()
-            due = [root for root in sorted(wanted) if not self._is_compared(root, snapshot, asked_at)]
+            due = [
+                root for root in sorted(wanted) if not self._is_compared(root, snapshot, asked_at)
+            ]
             if not due:
                 return frozenset(r for r in wanted if _differs(r, planned_on, snapshot))
             if attempt:
@@ -125,9 +127,7 @@ class ChosenTrees:
             self._compare(due, snapshot)
         raise KeptChanging(due[0])
 
-    def _is_compared(
-        self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float
-    ) -> bool:
+    def _is_compared(self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float) -> bool:
         state = _state(snapshot, root)
         at = max(_compared_at(state, snapshot, self._own_seconds), self._noted.get(root, 0.0))
         return at >= asked_at or self._now_seconds() - at <= self._bound_seconds
