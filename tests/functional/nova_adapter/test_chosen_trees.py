@@ -143,6 +143,24 @@ class ChosenTreesTest(test_memory_decisions.MemoryDecisionsCase):
             self.assertNotEqual(planned or [None], [self.host_of()])
         self.assertEqual(0, self.used(planned[0])["VCPU"])
 
+    def test_a_host_that_changes_whenever_it_is_planned_for_is_placements_to_judge(self) -> None:
+        engine = self.runtime.decisions.engine
+        own, planned = engine.plan, []
+
+        def plan(*args: Any, **kwargs: Any) -> Any:
+            made = own(*args, **kwargs)
+            planned.append(made)
+            self.set_traits("h1", *["HW_CPU_X86_AVX"][: len(planned) % 2])
+            return made
+
+        self.bound(0.0)
+        with mock.patch.object(engine, "plan", plan):
+            self.assertEqual("h1", self.host_of(ignore_hosts=["h2"]))
+        self.assertEqual({"placement: claims not answered in time": 1}, self.reasons())
+        self.assertLessEqual(len(planned), 10)
+        self.assertEqual(1, self.used("h1")["VCPU"])
+        self.assertEqual({}, self.held())
+
     def test_a_comparison_that_fails_leaves_the_request_to_placement(self) -> None:
         self.bound()
         reader = self.chosen._reader
