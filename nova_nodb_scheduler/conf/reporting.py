@@ -89,6 +89,18 @@ reporter died, or heartbeats arrived that nobody reported.
         max=10,
         help="Pause of a sweep between two pages, to spare the cell's database.",
     ),
+    cfg.FloatOpt(
+        "delta_sweep_margin_seconds",
+        default=120.0,
+        min=1,
+        help="""
+How much further than its last beat the search goes back for what an API worker
+wrote before it fell silent. Rows carry the time of their writer's clock: raise
+it where clocks of API nodes and of the back end may differ by more than a
+minute (Nova itself takes services for dead then), or where the databases'
+transactions last longer.
+""",
+    ),
 ]
 
 FRESHNESS_OPTS: list[cfg.Opt] = [

@@ -23,6 +23,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import (
     decision_parts,
+    delta_sweeper,
     option_checks,
     publishing,
     releases,
@@ -294,10 +295,15 @@ class Plugin:
             cell0 = objects.CellMapping.CELL0_UUID
             return sorted({own, cell0, scopes_module.API})
 
+        sweeper = self.sweeper(synchronizer)
+        publisher = self.publisher(synchronizer, namespaces.NODB)
         return sweep_duty_module.SweepDuty(
             synchronizer,
-            self.sweeper(synchronizer),
-            self.publisher(synchronizer, namespaces.NODB),
+            sweeper,
+            delta_sweeper.DeltaSweeper(
+                synchronizer, sweeper, publisher, self.scopes, options.sweep_page_rows
+            ),
+            publisher,
             scopes,
             f"{self.conf.host}:{os.getpid()}:{uuid.uuid4()}",
             sweep_duty_module.SweepOptions(
@@ -305,6 +311,7 @@ class Plugin:
                 least_pause_seconds=min(10.0, options.sweep_interval_seconds),
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 check_seconds=options.beat_interval_seconds,
+                margin_seconds=options.delta_sweep_margin_seconds,
             ),
         )
 
@@ -371,6 +378,7 @@ class Plugin:
             decision_parts.DecisionOptions(
                 mirror=wiring.MirrorOptions(
                     bound_seconds=options.mirror_bound_seconds,
+                    tree_bound_seconds=options.mirror_tree_bound_seconds,
                     sweep_interval_seconds=options.mirror_sweep_interval_seconds,
                     reread_seconds=options.mirror_reread_seconds,
                     readers=options.mirror_readers,

@@ -16,6 +16,7 @@ from typing import Any
 from nova import exception as nova_exception
 from nova.i18n import _
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import (
     decision_log,
     request_allocations,
@@ -23,6 +24,7 @@ from nova_nodb_scheduler.nova_adapter import (
     selections,
 )
 from nova_nodb_scheduler.nova_adapter import views as views_module
+from nova_nodb_scheduler.nova_adapter.placement import chosen_trees, reading
 from nova_nodb_scheduler.scheduling import (
     choice,
     pipeline,
@@ -144,7 +146,9 @@ class _Decision:
             self._planner.request,
             asked.instance_uuids,
             self._planner,
-            request_allocations.RequestAllocations(parts.placement, asked.context, asked.spec),
+            request_allocations.RequestAllocations(
+                parts.placement, asked.context, asked.spec, lambda: self._planner.planned_on
+            ),
             view.trace,
             parts.places,
             deadline,
@@ -180,6 +184,15 @@ class _Decision:
                 "No host can be claimed; Placement is asked instead: %(error)s", {"error": error}
             )
             raise request_planner.NeedsPlacement("claims unavailable") from error
+        except (
+            reading.PlacementUnanswered,
+            errors.BackendUnavailable,
+            chosen_trees.KeptChanging,
+        ) as error:
+            LOG.warning(
+                "A chosen host cannot be compared with Placement: %(error)s", {"error": error}
+            )
+            raise request_planner.NeedsPlacement("mirror not proved") from error
         except Exception as error:
             if error is self._planner.objects.raised:
                 raise

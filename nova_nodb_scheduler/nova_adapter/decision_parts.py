@@ -117,6 +117,7 @@ class DecisionParts:
             self._epoch,
             around.now_seconds,
             options.mirror,
+            wait_for=self._wait_for,
         )
         self._writer = allocations.AllocationWriter(
             _Late(around.placement_client),
@@ -145,6 +146,7 @@ class DecisionParts:
                     self._mirror.hints.hint,
                     verification.Verifier(around.placement_client, meter=around.claim_meter),
                     self._is_verified,
+                    self._mirror.chosen,
                 ),
                 places=self._present.locate,
                 generation=lambda: around.replicator.generation,

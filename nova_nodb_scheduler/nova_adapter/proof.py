@@ -153,13 +153,13 @@ class Judge:
             return Reason.COLD
         if swept.state.get("unpublishable"):
             return Reason.QUARANTINE
-        reason = self._path(scope, beats, float(swept.state["swept_from"]))
+        reason = self._path(scope, beats, swept.state)
         if reason is not None or scope == scopes_module.API:
             return reason
         return Reason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
 
     def _path(
-        self, scope: str, beats: reporter_beats.ReporterBeats, swept_from: float
+        self, scope: str, beats: reporter_beats.ReporterBeats, swept: Mapping[str, Any]
     ) -> Reason | None:
         """Judge the reporters that write a scope.
 
@@ -169,6 +169,7 @@ class Judge:
         """
         now = self._backend_now_seconds()
         bound = self._options.reporter_bound_seconds
+        swept_from, proved_at = float(swept["swept_from"]), proved_from(swept)
         if beats.all_in_time(now, bound):
             since = beats.guarded_since(scope)
             if scope in self._unguarded or (since is not None and since <= swept_from):
@@ -177,7 +178,7 @@ class Judge:
         alive = covering = 0
         for beat in beats.states:
             silence = now - float(beat["beat_at"])
-            if silence > bound and covers(swept_from, beat, bound):
+            if silence > bound and covers(proved_at, beat, bound):
                 continue
             behind = float(beat["behind_seconds"].get(scope, 0.0))
             if behind > 0 and behind + silence > bound:
@@ -230,7 +231,15 @@ class Judge:
         return seen[1]
 
 
-def covers(swept_from: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:
+def proved_from(swept: Mapping[str, Any]) -> float:
+    """Return when the last sweep of a scope began that found what any API left unreported.
+
+    :param swept: the scope's record of namespace ``cells``
+    """
+    return max(float(swept["swept_from"]), float(swept.get("delta_from", 0.0)))
+
+
+def covers(proved_at: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:
     """Tell whether a sweep made good what a silent process may have left unreported.
 
     Only for processes that may write any cell: of a cell's own conductor that
@@ -239,7 +248,7 @@ def covers(swept_from: float, beat: Mapping[str, Any], bound_seconds: float) -> 
     """
     if beat.get("cell") != reporter_module.EVERY_CELL:
         return False
-    return swept_from > float(beat["beat_at"]) + bound_seconds
+    return proved_at > float(beat["beat_at"]) + bound_seconds
 
 
 def unreported_by_cell(snapshot: snapshot_module.Snapshot) -> dict[str, int]:

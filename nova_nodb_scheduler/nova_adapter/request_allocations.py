@@ -12,8 +12,14 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates, outside_claims
-from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes, verification
+from nova_nodb_scheduler.nova_adapter.placement import (
+    allocations,
+    chosen_trees,
+    outcomes,
+    verification,
+)
 from nova_nodb_scheduler.scheduling import claimer, placing
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +32,7 @@ class Placement:
     :param look_at: told of hosts whose record turned out to be behind
     :param verifier: looks at what was written
     :param is_verified: says of which allocations, for it costs a request each
+    :param chosen: compares hosts' records with Placement before they are written to
     """
 
     client: Callable[[], Any]
@@ -33,6 +40,7 @@ class Placement:
     look_at: Callable[[Sequence[str]], None]
     verifier: verification.Verifier
     is_verified: Callable[[claimer.Wanted], bool]
+    chosen: chosen_trees.ChosenTrees
 
 
 class RequestAllocations:
@@ -42,10 +50,18 @@ class RequestAllocations:
     blocks for HTTP.
 
     :param context: of the request, as it came
+    :param planned_on: names the snapshot that the latest plan is no older than
     """
 
-    def __init__(self, placement: Placement, context: Any, spec: Any) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        context: Any,
+        spec: Any,
+        planned_on: Callable[[], snapshot_module.Snapshot],
+    ) -> None:
         self._placement = placement
+        self._planned_on = planned_on
         self._context = context
         self._elevated = context.elevated()
         self._spec = spec
@@ -60,8 +76,18 @@ class RequestAllocations:
         :param deadline: on the writer's clock
         :raises AllocationUpdateFailed: Nova's own, of a server that moves; what was
             written for the others is removed again
+        :raises PlacementUnanswered: a host could not be compared; nothing is written
+        :raises BackendUnavailable: the same
+        :raises KeptChanging: the same
         """
-        found: dict[str, placing.Outcome] = {}
+        roots = {each.chosen.uuid for each in wanted}
+        behind = self._placement.chosen.behind(roots, self._planned_on())
+        found = {
+            each.consumer: placing.Outcome(placing.Result.PLAN_AGAIN, "changed in Placement")
+            for each in wanted
+            if each.chosen.uuid in behind
+        }
+        wanted = [each for each in wanted if each.consumer not in found]
         try:
             self._write(wanted, deadline, found)
             for each in wanted:
@@ -78,13 +104,13 @@ class RequestAllocations:
                     servers = [self._server(each) for each in unknown]
                     self._placement.writer.undo(servers, deadline, unsure=True)
             raise
-        behind = [
+        refused = [
             each.chosen.uuid
             for each in wanted
             if found[each.consumer].result is placing.Result.NEXT_HOST
         ]
-        if behind:
-            self._hint(behind)
+        if refused:
+            self._hint(refused)
         return found
 
     def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:

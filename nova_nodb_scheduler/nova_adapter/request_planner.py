@@ -92,6 +92,7 @@ class Planner:
     """Plans one request over the present, as :class:`placing.Planner` has it.
 
     :ivar first_counts: of the latest plan, before any server was placed
+    :ivar planned_on: a snapshot that the latest plan is no older than
     :ivar leaves_out: whether it lacks a host that the request might have gone to,
         for a record of it cannot be understood
     """
@@ -114,6 +115,7 @@ class Planner:
         self.objects = self._make_objects()
         self.first_counts: tuple[pipeline.FilterCount, ...] = ()
         self.leaves_out = False
+        self.planned_on = parts.placement.chosen.snapshot()
 
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
         """See :class:`placing.Planner`.
@@ -122,6 +124,7 @@ class Planner:
         """
         # A store that is being built anew lacks hosts, and servers of groups.
         self._check_whole()
+        self.planned_on = self._parts.placement.chosen.snapshot()
         self._parts.keeper.catch_up(self._now())
         self._check_whole()
         engine = self._parts.engine

@@ -5,7 +5,8 @@ Schedulers do not trust a cell that was never swept in this epoch, one of
 whose reporters is silent, whose reporters all began after the last sweep, or
 whose compute services sent heartbeats that no reporter saw. The sweep is what
 restores the trust; this duty runs it when there is reason to, and at long
-intervals without any.
+intervals without any. A process that writes any cell and fell silent wants only
+what was written since (:mod:`.delta_sweeper`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import delta_sweeper, proof
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -41,6 +43,10 @@ class SweepOptions:
     :param resweep_seconds: pause between sweeps after a silent process that
         may write any cell
     :param retire_seconds: silence after which such a process is taken for gone
+    :param forget_seconds: silence after which it is forgotten, even if some
+        scope could not be swept since
+    :param margin_seconds: what a delta sweep goes back further, for clocks
+        that differ and transactions that last
     """
 
     interval_seconds: float
@@ -49,6 +55,8 @@ class SweepOptions:
     check_seconds: float
     resweep_seconds: float = 60.0
     retire_seconds: float = 600.0
+    forget_seconds: float = 86_400.0
+    margin_seconds: float = 120.0
 
     @property
     def lease_seconds(self) -> float:
@@ -83,6 +91,7 @@ class SweepDuty:
         self,
         synchronizer: contract.Synchronizer,
         sweeper: sweeper_module.Sweeper,
+        deltas: delta_sweeper.DeltaSweeper,
         node_publisher: publisher_module.Publisher,
         scopes: Callable[[], Collection[str]],
         holder: str,
@@ -91,6 +100,7 @@ class SweepDuty:
     ) -> None:
         self._synchronizer = synchronizer
         self._sweeper = sweeper
+        self._deltas = deltas
         self._publisher = node_publisher
         self._scopes = scopes
         self._holder = holder
@@ -159,6 +169,9 @@ class SweepDuty:
                 if reason is not None:
                     self._sweep(scope, reason)
                     known = self._look()
+                elif (since_seconds := self._delta_since(scope, known)) is not None:
+                    self._sweep_delta(scope, since_seconds, known.now_seconds)
+                    known = self._look()
             except (errors.BackendUnavailable, sweeper_module.SweepStopped):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a database driver raises
@@ -204,6 +217,20 @@ class SweepDuty:
             },
         )
 
+    def _sweep_delta(self, scope: str, since_seconds: float, now_seconds: float) -> None:
+        swept = self._deltas.sweep(scope, since_seconds, self._stop, by=self._holder)
+        LOG.info(
+            "A process that writes %(scope)s is silent. Compared in %(seconds).1f s what was "
+            "written in the last %(window).0f s: %(rows)d rows, repaired %(repaired)s.",
+            {
+                "scope": scope,
+                "seconds": swept.seconds,
+                "window": now_seconds - since_seconds,
+                "rows": swept.rows,
+                "repaired": {name: n for name, n in swept.repaired.items() if n} or "nothing",
+            },
+        )
+
     def _look(self) -> _Known:
         snapshot = self._synchronizer.snapshot([namespaces.CELLS.name, namespaces.REPORTERS.name])
         swept: dict[str, Mapping[str, Any] | None] = {}
@@ -239,7 +266,7 @@ class SweepDuty:
             return None
         if scope in self._asked:
             return "names of changed rows were lost"
-        if any(_lost(beat, scope) for beat in known.beats.values()):
+        if any(_lost(beat, scope, swept_from) for beat in known.beats.values()):
             return "a reporter forgot names of changed rows"
         if self._dead(known, swept_from, scope):
             return "a reporter is silent"
@@ -258,19 +285,47 @@ class SweepDuty:
         return self._sweeper.unreported(scope) > 0
 
     def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
-        """Name the silent reporters of a scope whose silence no sweep has covered."""
+        """Name the silent conductors of a cell whose silence no whole sweep has covered."""
         bound = self._options.reporter_bound_seconds
-        silent = []
+        return [
+            name
+            for name, beat in known.beats.items()
+            if beat.get("cell") == scope
+            and known.silence_seconds(name) > bound
+            and swept_from < float(beat["beat_at"]) + bound
+        ]
+
+    def _delta_since(self, scope: str, known: _Known) -> float | None:
+        """Say from when on a scope must be compared for a silent process; None for not now.
+
+        Each process that writes any cell reported all until its last beat, less
+        what it was behind then; a sweep that covered its silence found the rest
+        until it began. The earliest of them counts, of those that are not (yet)
+        silent too: what this sweep proves is read as proved of all.
+        """
+        state = known.swept[scope]
+        assert state is not None  # else there is a reason for a whole sweep
+        proved_at = proof.proved_from(state)
+        bound = self._options.reporter_bound_seconds
+        is_due = False
+        since_seconds = known.now_seconds
         for name, beat in known.beats.items():
-            covered_from = float(beat["beat_at"]) + bound
-            if beat.get("cell") == reporter_module.EVERY_CELL:
+            if beat.get("cell") != reporter_module.EVERY_CELL:
+                continue
+            silence_seconds = known.silence_seconds(name)
+            if proof.covers(proved_at, beat, bound):
+                since_seconds = min(since_seconds, proved_at)
                 # It may be alive, cut off, and writing: no heartbeat would
-                # show that. Look again, until it is forgotten.
-                covered_from = max(covered_from, known.now_seconds - self._options.resweep_seconds)
-            if _writes(beat, scope) and known.silence_seconds(name) > bound:
-                if swept_from < covered_from:
-                    silent.append(name)
-        return silent
+                # show that. Look again, until it is taken for gone.
+                is_due |= (
+                    silence_seconds <= self._options.retire_seconds
+                    and known.now_seconds - proved_at > self._options.resweep_seconds
+                )
+            else:
+                behind_seconds = float(beat["behind_seconds"].get(scope, 0.0))
+                since_seconds = min(since_seconds, float(beat["beat_at"]) - behind_seconds)
+                is_due |= silence_seconds > bound
+        return max(0.0, since_seconds - self._options.margin_seconds) if is_due else None
 
     def _forget_dead(self, scope: str, known: _Known) -> None:
         """Drop reporters that are silent and whose scopes were swept for it.
@@ -286,7 +341,11 @@ class SweepDuty:
             if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
                 continue
             if beat.get("cell") == reporter_module.EVERY_CELL:
-                over = known.silence_seconds(name) > self._options.retire_seconds
+                silence_seconds = known.silence_seconds(name)
+                over = silence_seconds > self._options.forget_seconds or (
+                    silence_seconds > self._options.retire_seconds
+                    and self._covered_everywhere(known, beat)
+                )
             else:
                 over = swept_from > float(beat["beat_at"]) + bound
             if over:
@@ -297,6 +356,17 @@ class SweepDuty:
                     {"name": name},
                 )
 
+    def _covered_everywhere(self, known: _Known, beat: Mapping[str, Any]) -> bool:
+        """Tell whether each scope was swept since a process that writes any cell fell silent.
+
+        A cell whose database was down all the while must not be taken for proved.
+        """
+        bound = self._options.reporter_bound_seconds
+        return all(
+            state is not None and proof.covers(proof.proved_from(state), beat, bound)
+            for state in known.swept.values()
+        )
+
 
 def _began(known: _Known, swept_from: float, scope: str) -> bool:
     """Tell whether a conductor of a cell is younger than the cell's last sweep."""
@@ -306,8 +376,14 @@ def _began(known: _Known, swept_from: float, scope: str) -> bool:
     )
 
 
-def _lost(beat: Mapping[str, Any], scope: str) -> bool:
-    return float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
+def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
+    """Tell whether a reporter forgot names that no sweep has made good.
+
+    One that lives says so until it saw a sweep; the last beat of one that does
+    not stays.
+    """
+    lost = float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
+    return lost and swept_from <= float(beat["beat_at"])
 
 
 def _writes(beat: Mapping[str, Any], scope: str) -> bool:

@@ -13,13 +13,12 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import dirty as dirty_module
 from nova_nodb_scheduler.nova_adapter import publishing, tables
@@ -113,7 +112,7 @@ class Sweeper:
         """
         started = self._clock()
         noted = self._unreported_by_service(scope)
-        self._unpublishable = set()
+        self.begin()
         began_at = self._synchronizer.now_seconds()
         heard_before = _iso(began_at - _QUEUED_SECONDS)
         epoch = self._synchronizer.head().epoch
@@ -141,6 +140,15 @@ class Sweeper:
         self._node_publisher.publish({key: lambda current: state})
         return Swept(scope, rows, repaired, self._clock() - started)
 
+    def begin(self) -> None:
+        """Forget what could not be published before."""
+        self._unpublishable = set()
+
+    @property
+    def unpublishable(self) -> Collection[str]:
+        """Records that could not be written as they are since :meth:`begin`."""
+        return frozenset(self._unpublishable)
+
     def unreported(self, scope: str) -> int:
         """Sum the heartbeats of a cell that no reporter saw."""
         return sum(self._unreported_by_service(scope).values())
@@ -154,7 +162,7 @@ class Sweeper:
             return {}
         return {
             record.key.key: int(state["unreported"])
-            for record, state in self._read(namespaces.SERVICE_LIVENESS)
+            for record, state in self.read(namespaces.SERVICE_LIVENESS.name)
             if state is not None
             and state.get("cell") == scope
             and int(state["unreported"]) > 0
@@ -176,7 +184,7 @@ class Sweeper:
             after, keys = table.page(context, scope, after, self._page_rows)
             if not keys:
                 return seen, changed
-            changed += self._publish(scope, table.namespace, keys, heard_before)
+            changed += self.publish(scope, table.namespace, keys, heard_before)
             seen.update(keys)
             progress(Progress(table.namespace, len(seen), changed))
             if stop.wait(self._pause_seconds):
@@ -188,19 +196,20 @@ class Sweeper:
         """Look again at the records whose rows the walk did not meet: most have none."""
         keys = [
             record.key.key
-            for record, state in self._read(namespaces_by_name()[table.namespace])
-            if record.key.key not in seen and self._is_of(scope, table, record.key.key, state)
+            for record, state in self.read(table.namespace)
+            if record.key.key not in seen and self.is_of(scope, table, record.key.key, state)
         ]
         changed = 0
         for first in range(0, len(keys), self._page_rows):
-            changed += self._publish(scope, table.namespace, keys[first : first + self._page_rows])
+            changed += self.publish(scope, table.namespace, keys[first : first + self._page_rows])
             if stop.wait(self._pause_seconds):
                 raise SweepStopped
         return changed
 
-    def _is_of(
+    def is_of(
         self, scope: str, table: tables.Table, key: str, state: Mapping[str, Any] | None
     ) -> bool:
+        """Tell whether a record is a scope's own to judge."""
         if state is None:
             return self._is_gone(scope, table, key)
         return scope == scopes_module.API or state.get("cell") == scope
@@ -216,9 +225,15 @@ class Sweeper:
             for cell in self._scopes.all_cells()
         )
 
-    def _publish(
+    def publish(
         self, scope: str, namespace: str, keys: list[str], heard_before: str | None = None
     ) -> int:
+        """Bring some rows' records up to date; return how many records that changed.
+
+        :param heard_before: see :func:`.publishing.swept_liveness`
+        :raises SweepIncomplete: some could not be read or published this time
+        :raises BackendUnavailable: nothing of it is known
+        """
         batch = [dirty_module.Dirty(records.RecordKey(namespace, key), scope, 0.0) for key in keys]
         published = self._rows.publish(batch, heard_before)
         # One record that cannot be written must not hide what comes behind it.
@@ -228,11 +243,9 @@ class Sweeper:
             raise SweepIncomplete(scope, namespace, len(unread))
         return published.written
 
-    def _read(
-        self, namespace: namespaces_model.Namespace
-    ) -> Iterator[tuple[records.Record, Mapping[str, Any] | None]]:
+    def read(self, namespace: str) -> Iterator[tuple[records.Record, Mapping[str, Any] | None]]:
         """Read a namespace's records with their states, None where nobody can read it."""
-        for page in self._synchronizer.snapshot([namespace.name]).pages:
+        for page in self._synchronizer.snapshot([namespace]).pages:
             for record in page:
                 try:
                     yield record, codec.decode(record.payload).state
@@ -254,11 +267,6 @@ class SweepIncomplete(Exception):
             f"{self.count} records of {self.namespace} in {self.scope} could not be "
             "published; the cell's database or the back end did not answer"
         )
-
-
-def namespaces_by_name() -> dict[str, namespaces_model.Namespace]:
-    """Return the built-in namespaces by name."""
-    return {namespace.name: namespace for namespace in namespaces.BUILT_IN}
 
 
 def _iso(seconds: float) -> str:

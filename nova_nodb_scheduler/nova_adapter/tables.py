@@ -101,11 +101,15 @@ class Table:
         that is missing shall be deleted
     :param page: (context, cell, after id, limit) -> (last id, keys): the keys
         that exist, in order of the table's integer id
+    :param changed: (context, cell, since) -> keys of the rows that were written
+        at that time (naive, UTC, by their writers' clocks) or later, deleted
+        ones too; None where the table's columns do not tell
     """
 
     namespace: str
     read: Callable[[Any, str, Collection[str]], dict[str, State]]
     page: Callable[[Any, str, int, int], tuple[int, list[str]]]
+    changed: Callable[[Any, str, datetime.datetime], list[str]] | None = None
 
 
 def _state(cell: str, object_name: str, row: State) -> State:
@@ -316,12 +320,41 @@ def page_host_mappings(context: Any, cell: str, after: int, limit: int) -> tuple
     return _page(_select_api, context, query, lambda row: str(row["key"]))
 
 
+def _changed(table: Any, context: Any, since: datetime.datetime) -> list[str]:
+    """Return the uuids of rows written since then; no index serves it: one scan, few rows."""
+    written = (table.c.updated_at, table.c.created_at, table.c.deleted_at)
+    query = sa.select(table.c.uuid).where(
+        sa.or_(*(column >= since for column in written)), table.c.uuid.is_not(None)
+    )
+    return [str(row["uuid"]) for row in _select_main(context, query)]
+
+
+def changed_compute_nodes(context: Any, cell: str, since: datetime.datetime) -> list[str]:
+    """List compute nodes that were written since then."""
+    return _changed(_COMPUTE, context, since)
+
+
+def changed_instances(context: Any, cell: str, since: datetime.datetime) -> list[str]:
+    """List instances that were written since then."""
+    return [cell_key(uuid, cell) for uuid in _changed(_INSTANCE, context, since)]
+
+
+def changed_migrations(context: Any, cell: str, since: datetime.datetime) -> list[str]:
+    """List migrations that were written since then."""
+    return [cell_key(uuid, cell) for uuid in _changed(_MIGRATION, context, since)]
+
+
 CELL_TABLES: tuple[Table, ...] = (
-    Table(namespaces.COMPUTE_NODES.name, read_compute_nodes, page_compute_nodes),
+    Table(
+        namespaces.COMPUTE_NODES.name,
+        read_compute_nodes,
+        page_compute_nodes,
+        changed_compute_nodes,
+    ),
     Table(namespaces.SERVICES.name, read_services, page_services),
     Table(namespaces.SERVICE_LIVENESS.name, read_liveness, page_services),
-    Table(namespaces.INSTANCES.name, read_instances, page_instances),
-    Table(namespaces.MIGRATIONS.name, read_migrations, page_migrations),
+    Table(namespaces.INSTANCES.name, read_instances, page_instances, changed_instances),
+    Table(namespaces.MIGRATIONS.name, read_migrations, page_migrations, changed_migrations),
 )
 
 API_TABLES: tuple[Table, ...] = (

@@ -55,6 +55,16 @@ _MIRROR: dict[str, tuple[scraped.Family, str, str]] = {
         "nodb_mirror_requests",
         "Requests to Placement that keeping the mirror cost this worker",
     ),
+    "chosen_compared": (
+        _COUNTER,
+        "nodb_mirror_chosen_compared",
+        "Chosen hosts whose provider trees this worker compared before it allocated",
+    ),
+    "chosen_changed": (
+        _COUNTER,
+        "nodb_mirror_chosen_changed",
+        "Those of them that had changed in Placement",
+    ),
     "failures": (
         _COUNTER,
         "nodb_mirror_failures",

@@ -38,6 +38,8 @@ class Result(enum.Enum):
     JOINED = "joined"
     #: Not on this host; another may do.
     NEXT_HOST = "next host"
+    #: The host is not what the plan took it for; what it is, is known now.
+    PLAN_AGAIN = "plan again"
     #: On no host, for the authority cannot be asked or does not answer in time.
     GIVEN_UP = "given up"
 
@@ -254,8 +256,12 @@ class Placing:
         lost = [each for each in taken if each.wanted.consumer not in self._written]
         for each in lost:
             outcome = outcomes[each.wanted.consumer]
-            self.given_up |= outcome.result is Result.GIVEN_UP
-            self._pass_over(each.wanted, outcome.why)
+            behind = outcome.result is Result.PLAN_AGAIN
+            once_more = behind and self._plans < _MOST_PLANS
+            again |= once_more
+            # One that goes on changing is nobody's to refuse for good.
+            self.given_up |= outcome.result is Result.GIVEN_UP or (behind and not once_more)
+            self._pass_over(each.wanted, outcome.why, forever=not once_more)
         if lost:
             self._release(lost)
         self._confirm(written, placed)

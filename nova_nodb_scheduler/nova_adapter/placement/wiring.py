@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import attrs
 
 from nova_nodb_scheduler.nova_adapter.placement import (
+    chosen_trees,
     hints,
     keeper,
     mirror,
@@ -45,11 +46,14 @@ class MirrorOptions:
     """The options of the mirror; the meaning is that of the options of the same names.
 
     :param bound_seconds: age beyond which the mirror is not used
+    :param tree_bound_seconds: age of a comparison beyond which the tree of a
+        chosen host is compared again
     :param reread_seconds: within which every provider is read again, for what
         no generation shows
     """
 
     bound_seconds: float = 180.0
+    tree_bound_seconds: float = 10.0
     sweep_interval_seconds: float = 60.0
     reread_seconds: float = 24 * 3600.0
     readers: int = 4
@@ -62,6 +66,7 @@ class SchedulerMirror:
     :param snapshot: of the worker's store
     :param epoch: of that store; None while it is not proved complete
     :param now_seconds: the back end's time, without I/O
+    :param wait_for: blocks until a version is in the worker's store
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class SchedulerMirror:
         now_seconds: Callable[[], float],
         options: MirrorOptions | None = None,
         get: reading.Get = session.get,
+        *,
+        wait_for: Callable[[int], None] = lambda version: None,
     ) -> None:
         options = options or MirrorOptions()
         self._snapshot = snapshot
@@ -87,6 +94,14 @@ class SchedulerMirror:
             proving,
             tree_publishing.TreePublisher(synchronizer, publisher, proving),
             options.bound_seconds,
+        )
+        self.chosen = chosen_trees.ChosenTrees(
+            snapshot,
+            now_seconds,
+            proving,
+            tree_publishing.TreePublisher(synchronizer, publisher, proving),
+            wait_for,
+            options.tree_bound_seconds,
         )
         self.keeper = keeper.MirrorKeeper(
             synchronizer,
@@ -123,6 +138,8 @@ class SchedulerMirror:
             "sweeps": float(status.sweeps),
             "requests": float(status.requests),
             "failures": float(status.failures),
+            "chosen_compared": float(self.chosen.asked),
+            "chosen_changed": float(self.chosen.changed),
         }
         age_seconds = self.mirror.age_seconds(self._snapshot())
         return found if age_seconds is None else {**found, "age_seconds": age_seconds}

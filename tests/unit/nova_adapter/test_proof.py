@@ -129,6 +129,19 @@ class JudgeTest(unittest.TestCase):
         self.beat("api", cell=reporter.EVERY_CELL, beat_at=1000.0, behind_seconds={A: 5.0})
         self.assertNotIn(A, self.found())
 
+    def test_a_delta_sweep_makes_an_apis_silence_good_and_no_conductors(self) -> None:
+        self.backend_now = 2000.0
+        for cell in (A, B):
+            self.beat(f"conductor-{cell}", cell=cell, guards=[cell])
+        for scope in (A, B, scopes.API):
+            self.swept(scope, delta_from=1000.0 + BOUND + 1)
+        self.assertEqual({}, self.found())
+        self.beat(f"conductor-{A}", cell=A, guards=[A], beat_at=1000.0)
+        self.assertEqual({A: proof.Reason.SILENT_REPORTER}, self.found())
+        # Nor does it prove what was written before a conductor began.
+        self.beat(f"conductor-{A}", cell=A, guards=[A], since=950.0)
+        self.assertEqual({A: proof.Reason.UNSWEPT}, self.found())
+
     def test_a_reporter_that_is_behind_counts_against_the_scope_it_is_behind_in(self) -> None:
         self.beat("api", cell=reporter.EVERY_CELL, behind_seconds={A: BOUND + 1, B: 1.0})
         self.assertEqual({A: proof.Reason.BEHIND}, self.found())
