@@ -33,6 +33,28 @@ schedulers must have the same value.
 Claims are made for requests decided from memory (``candidates = memory``).
 """,
     ),
+    cfg.StrOpt(
+        "verify_allocations",
+        default="tight",
+        choices=[
+            ("tight", "without a claim always, with one where little room is left"),
+            ("always", "every allocation"),
+            ("never", "none: Placement's word is trusted, as stock Nova does"),
+        ],
+        help="""
+Which allocations are looked at once they are written, and withdrawn where
+Placement, which over-commits when allocations race, granted more than there is.
+An allocation that no claim could be judged for (on Nova's own path, or by a
+conductor without an answer of the back end) is looked at with ``tight`` and
+``always``, for one or two requests to Placement each. With ``tight`` so is one
+under a claim where room is left on the host for fewer than four more like it:
+another scheduler that cannot reach the back end may race for it. Elsewhere it
+costs nothing. ``always`` finds writers that know of no claims (stock schedulers)
+on every host, for one or two requests to Placement more each server. Set
+``never`` where nothing but these schedulers allocates, and the back end is never
+away from one of them alone.
+""",
+    ),
     cfg.FloatOpt(
         "claim_lease_seconds",
         default=60.0,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import objects
+from nova.scheduler.client import report
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
@@ -25,6 +26,7 @@ from nova_nodb_scheduler.nova_adapter import (
     option_checks,
     publishing,
     releases,
+    unjudged_claims,
 )
 from nova_nodb_scheduler.nova_adapter import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
@@ -33,10 +35,16 @@ from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
-from nova_nodb_scheduler.nova_adapter.placement import wiring
+from nova_nodb_scheduler.nova_adapter.placement import verification, wiring
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
-from nova_nodb_scheduler.synchronizer import contract, loader, moving, replication
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    contract,
+    loader,
+    moving,
+    replication,
+)
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
 LOG = logging.getLogger(__name__)
@@ -221,17 +229,54 @@ class Plugin:
     def _claims_outside(self) -> bool:
         return bool(self.options.claims == "on" and self.options.candidates == "memory")
 
-    def outside_claims(self) -> outside_claims_module.OutsideClaims | None:
-        """Return what claims for a conductor; None where nobody claims."""
+    @property
+    def _verifies(self) -> bool:
+        return bool(self.options.verify_allocations != "never")
+
+    def outside_claims(self) -> outside_claims_module.Stoppable | None:
+        """Return what claims for a conductor, or verifies; None where nobody does either."""
         options = self.options
+        verifier = verification.Verifier(report.report_client_singleton)
         if not self._claims_outside:
-            return None
+            return unjudged_claims.UnjudgedClaims(verifier) if self._verifies else None
+        synchronizer = self.make_synchronizer()
+
+        def unjudged(batches: claim_batches.ClaimBatches) -> unjudged_claims.UnjudgedClaims:
+            notes = unjudged_claims.Notes(synchronizer, batches, options.claim_deadline_seconds)
+            return unjudged_claims.UnjudgedClaims(verifier, notes)
+
         return outside_claims_module.OutsideClaims(
-            self.make_synchronizer(),
+            synchronizer,
             f"conductor:{self.conf.host}:{uuid.uuid4()}",
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
             self.conf.filter_scheduler.enabled_filters,
+            unjudged=unjudged if self._verifies else None,
+        )
+
+    def unjudged(
+        self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]
+    ) -> unjudged_claims.Unjudging | None:
+        """Return what allocates for a scheduler where no claim can be judged; None for nothing.
+
+        :param placement_client: names Nova's own client
+        """
+        options = self.options
+        if not self._verifies:
+            return None
+        batches = claim_batches.ClaimBatches(
+            runtime.synchronizer,
+            runtime.replicator.status().identity,
+            lambda: str(uuid.uuid4()),
+            options.claim_lease_seconds,
+            claimable=lambda host: True,
+            count_lost=runtime.claim_metrics.lost,
+        )
+        silent_seconds = 3 * options.beat_interval_seconds + 1
+        return unjudged_claims.Unjudging(
+            verification.Verifier(placement_client, meter=runtime.claim_metrics),
+            unjudged_claims.Notes(runtime.synchronizer, batches, options.claim_deadline_seconds),
+            lambda: options.claims == "on" and runtime.anybody_claims(silent_seconds),
         )
 
     def sweep_duty(self) -> sweep_duty_module.SweepDuty:
@@ -337,6 +382,7 @@ class Plugin:
                 claim_lease_seconds=options.claim_lease_seconds,
                 claim_spread=options.claim_spread == "auto",
                 silent_scheduler_seconds=3 * options.beat_interval_seconds + 1,
+                verify_allocations=options.verify_allocations,
             ),
         )
 

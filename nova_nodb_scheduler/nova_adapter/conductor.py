@@ -35,7 +35,7 @@ class ConductorManager(
         super().__init__(*args, **kwargs)
         self._nodb_reporter: reporter_module.Reporter | None = None
         self._nodb_duty: sweep_duty_module.SweepDuty | None = None
-        self._nodb_claims: outside_claims.OutsideClaims | None = None
+        self._nodb_claims: outside_claims.Stoppable | None = None
 
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.

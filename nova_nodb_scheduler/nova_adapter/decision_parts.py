@@ -18,11 +18,12 @@ from nova_nodb_scheduler.nova_adapter import (
     claim_parts,
     deciding,
     fallback_claims,
+    outside_claims,
     request_allocations,
     request_planner,
     scheduling_options,
 )
-from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, wiring
+from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, verification, wiring
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import (
     candidates,
@@ -66,6 +67,7 @@ class DecisionOptions:
     claim_lease_seconds: float
     claim_spread: bool
     silent_scheduler_seconds: float
+    verify_allocations: str
 
 
 @attrs.frozen
@@ -120,18 +122,23 @@ class DecisionParts:
         self._latest_claims = latest_records.LatestRecords()
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
+        self._room = room_module.Room(self.engine, self.reservations)
         self.decider = deciding.Decider(
             request_planner.Parts(
                 host_manager=around.host_manager,
                 engine=self.engine,
                 keeper=self.frame_keeper,
                 ways=placing.Parts(
-                    room_module.Room(self.engine, self.reservations),
+                    self._room,
                     self._make_claimer(),
                     self._spread,
                 ),
                 placement=request_allocations.Placement(
-                    around.placement_client, self._writer, self._mirror.hints.hint
+                    around.placement_client,
+                    self._writer,
+                    self._mirror.hints.hint,
+                    verification.Verifier(around.placement_client, meter=around.claim_meter),
+                    self._is_verified,
                 ),
                 places=self._present.locate,
                 generation=lambda: around.replicator.generation,
@@ -205,12 +212,20 @@ class DecisionParts:
             ),
         )
 
-    def fallback_claims(self) -> fallback_claims.FallbackClaims | None:
+    def _is_verified(self, wanted: claimer.Wanted) -> bool:
+        """See :class:`request_allocations.Placement`."""
+        if self._options.verify_allocations != "tight":
+            return self._options.verify_allocations == "always"
+        return verification.is_tight(wanted.resources, self._room.left(wanted.chosen))
+
+    def fallback_claims(
+        self, unjudged: outside_claims.Unjudged | None
+    ) -> fallback_claims.FallbackClaims | None:
         """Return what claims for one request that Nova's own code decides; None for nothing."""
         if not self._options.claims:
             return None
         return fallback_claims.FallbackClaims(
-            self.decider.parts, self._proves, self._options.deadline_seconds
+            self.decider.parts, self._proves, self._options.deadline_seconds, unjudged
         )
 
     # -- life -------------------------------------------------------------------

@@ -4,7 +4,7 @@
 Requests for several groups of resources, for nested or shared providers: Nova
 asks Placement for candidates and allocates host by host. Each of these goes
 through a claim as well, on the node itself; what other providers give is
-Placement's alone to guard.
+verified once it is written, and all of it where there is no claim to judge.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class FallbackClaims:
     :param parts: what decides in this worker otherwise
     :param proves: asked once, before a host is taken for full: False if records
         of hosts were behind Placement, and are known better now
+    :param unjudged: what allocates where no claim can be judged; None for Nova's
+        own claim alone
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class FallbackClaims:
         parts: request_planner.Parts,
         proves: Callable[[Mapping[str, int], float], bool],
         deadline_seconds: float,
+        unjudged: outside_claims.Unjudged | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
         self._deadline_seconds = deadline_seconds
+        self._unjudged = unjudged
         self._clock = clock
         self._proves = proves
         self._began = clock()
@@ -54,12 +58,14 @@ class FallbackClaims:
             LOG.warning("Claims are not judged by now: %(error)s", {"error": error})
             answer = None
         except Exception:
-            LOG.exception("A host cannot be claimed; it is allocated by Nova's own claim alone.")
+            LOG.exception("A host cannot be claimed; Nova's own claim goes ahead.")
             answer = None
         if answer is None:
-            return allocate()
+            if self._unjudged is None:
+                return allocate()
+            return self._unjudged.claimed(move, allocate, take_back)
         own = self._parts.ways.claimer
-        return outside_claims.carried_out(own, answer, move, allocate, take_back)
+        return outside_claims.carried_out(own, answer, move, allocate, take_back, self._unjudged)
 
     def _taken(self, move: outside_claims.Move) -> claimer.Taken | claimer.NotTaken | None:
         """Claim; None where there is nothing yet to judge a claim by.

@@ -95,6 +95,9 @@ class SchedulerManager(
         runtime.decisions = plugin.decisions(
             runtime, self.host_manager, lambda: super(SchedulerManager, self).placement_client
         )
+        runtime.unjudged = plugin.unjudged(
+            runtime, lambda: super(SchedulerManager, self).placement_client
+        )
         return runtime
 
     # -- life: threads start in the worker, after the fork ---------------------
@@ -269,10 +272,11 @@ class SchedulerManager(
                 alloc_reqs_by_rp_uuid = deferred_candidates.by_provider(answer[0])
                 provider_summaries = answer[1] or {}
                 allocation_request_version = answer[2]
-        claims = None
+        unjudged = self._unjudged(provider_summaries)
+        claims: outside_claims.Claims | None = unjudged
         doubted = view is None or view.asked_placement in _IN_DOUBT
         if decides and decisions is not None and not doubted:
-            claims = decisions.fallback_claims()
+            claims = decisions.fallback_claims(unjudged) or unjudged
         with outside_claims.using(claims):
             return super()._schedule(
                 context,
@@ -283,6 +287,16 @@ class SchedulerManager(
                 allocation_request_version,
                 return_alternates,
             )
+
+    def _unjudged(self, summaries: Any) -> outside_claims.Unjudged | None:
+        """Return what allocates for a request without a claim that is judged."""
+        if self.nodb.unjudged is None:
+            return None
+        try:
+            return self.nodb.unjudged.claims(summaries)
+        except Exception:
+            LOG.exception("Allocations of a request cannot be verified.")
+            return None
 
     @property
     def _alternates(self) -> int:

@@ -5,7 +5,7 @@ A conductor claims in Placement by itself when a build or a move goes on to an
 alternate, and when an evacuation or a live migration is forced to a host. Both
 of Nova's functions for that are wrapped here: a claim among the schedulers
 comes first, is confirmed after Nova's own, and given back if that failed.
-Without an answer of the back end Nova's own goes ahead as in stock.
+Without an answer of the back end Nova's own goes ahead, and is verified afterwards.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Move:
     :param resources: by class, of the node's provider
     :param is_forced: no filter chose the host, and none limits how far its
         NUMA cells are shared
+    :param amounts: all of its allocation, by provider
+    :param repeats: it may be allocated again after it was taken back
     """
 
     consumer: str
@@ -57,6 +59,8 @@ class Move:
     resources: Mapping[str, int]
     request: requests.Request
     is_forced: bool = False
+    amounts: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    repeats: bool = True
 
 
 class OutsideClaims:
@@ -67,6 +71,8 @@ class OutsideClaims:
     :param lease_seconds: how long a claim that is not confirmed stands
     :param deadline_seconds: how long a claim is tried
     :param filters: names of the enabled filters, as far as this process knows them
+    :param unjudged: what allocates where no claim can be judged; None for Nova's
+        own claim alone
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class OutsideClaims:
         filters: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        unjudged: Callable[[claim_batches.ClaimBatches], Unjudged] | None = None,
     ) -> None:
         self._synchronizer = synchronizer
         self._deadline_seconds = deadline_seconds
@@ -92,6 +99,7 @@ class OutsideClaims:
             # Looked at with the view, which is read for each claim.
             claimable=lambda host: True,
         )
+        self._unjudged = unjudged(self._batches) if unjudged is not None else None
 
     def stop(self) -> None:
         """Release the connection; idempotent."""
@@ -118,7 +126,7 @@ class OutsideClaims:
             # Whatever is wrong here, a server goes where Nova alone would send it.
             LOG.exception("Server %(server)s cannot be claimed for.", {"server": move.consumer})
             answer = _unanswered(move, type(error).__name__)
-        return carried_out(own, answer, move, allocate, take_back)
+        return carried_out(own, answer, move, allocate, take_back, self._unjudged)
 
     def _taken(
         self,
@@ -162,23 +170,36 @@ def carried_out(
     move: Move,
     allocate: Callable[[], bool],
     take_back: Callable[[], None],
+    unjudged: Unjudged | None,
 ) -> bool:
     """Allocate under a claim and confirm it; False if the server cannot go there.
 
     Without an answer of the back end it is allocated all the same.
+
+    :param unjudged: what does that then, and looks after what no claim covers
     """
     if isinstance(answer, claimer.NotTaken):
-        return _without(answer, move, allocate)
+        return _without(answer, move, allocate, take_back, unjudged)
+    if unjudged is not None:
+        allocate = unjudged.others_verified(move, allocate)
     try:
         allocated = allocate()
-    except BaseException:
+    except nova_exception.NovaException:
         own.release([answer])
         raise
+    # Of any other error nobody knows what was written, or is written yet: the
+    # claim stands until its lease ends, and tells whose allocation that is.
     if not allocated:
         own.release([answer])
         return False
-    if own.confirm([answer])[0]:
-        return True
+    try:
+        if own.confirm([answer])[0]:
+            return True
+    except BaseException:
+        # Nobody answers with it, so it is to be nobody's.
+        take_back()
+        own.release([answer])
+        raise
     LOG.warning(
         "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
         "its allocation there is taken back.",
@@ -188,14 +209,21 @@ def carried_out(
     return False
 
 
-def _without(answer: claimer.NotTaken, move: Move, allocate: Callable[[], bool]) -> bool:
+def _without(
+    answer: claimer.NotTaken,
+    move: Move,
+    allocate: Callable[[], bool],
+    take_back: Callable[[], None],
+    unjudged: Unjudged | None,
+) -> bool:
     about = {"server": move.consumer, "node": move.host, "why": answer.detail}
     if answer.failure is claimer.Failure.UNAVAILABLE:
         LOG.warning(
-            "Server %(server)s goes to node %(node)s by Nova's own claim alone: %(why)s",
+            "No claim for server %(server)s on node %(node)s can be judged, Nova's own goes "
+            "ahead: %(why)s",
             about,
         )
-        return allocate()
+        return allocate() if unjudged is None else unjudged.claimed(move, allocate, take_back)
     LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
     return False
 
@@ -221,6 +249,20 @@ class Claims(Protocol):
         self, move: Move, allocate: Callable[[], bool], take_back: Callable[[], None]
     ) -> bool:
         """See :meth:`OutsideClaims.claimed`."""
+
+
+class Stoppable(Claims, Protocol):
+    """Claims that hold a connection."""
+
+    def stop(self) -> None:
+        """Release it; idempotent."""
+
+
+class Unjudged(Claims, Protocol):
+    """What allocates where no claim can be judged, see :mod:`.unjudged_claims`."""
+
+    def others_verified(self, move: Move, allocate: Callable[[], bool]) -> Callable[[], bool]:
+        """Return what allocates, and verifies what a claim on the node does not cover."""
 
 
 _claims: Claims | None = None
@@ -292,7 +334,8 @@ def _claiming(function: Any) -> Any:
             return allocate()
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
-        move = Move(consumer, host, resources, asked)
+        amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}
+        move = Move(consumer, host, resources, asked, amounts=amounts)
         return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
@@ -317,6 +360,8 @@ def _claiming_on_destination(function: Any) -> Any:
             dict(shown.get(source.uuid, {}).get("resources", {})),
             forced_moves.request(context, instance, destination.host),
             is_forced=True,
+            # Nova's caller has read the generation that the first write is for.
+            repeats=kwargs.get("consumer_generation") is None,
         )
 
         def allocate() -> bool:

@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter import deferred_candidates, outside_claims
-from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes
+from nova_nodb_scheduler.nova_adapter.placement import allocations, outcomes, verification
 from nova_nodb_scheduler.scheduling import claimer, placing
 
 LOG = logging.getLogger(__name__)
@@ -24,11 +24,15 @@ class Placement:
 
     :param client: names Nova's SchedulerReportClient
     :param look_at: told of hosts whose record turned out to be behind
+    :param verifier: looks at what was written
+    :param is_verified: says of which allocations, for it costs a request each
     """
 
     client: Callable[[], Any]
     writer: allocations.AllocationWriter
     look_at: Callable[[Sequence[str]], None]
+    verifier: verification.Verifier
+    is_verified: Callable[[claimer.Wanted], bool]
 
 
 class RequestAllocations:
@@ -60,9 +64,19 @@ class RequestAllocations:
         found: dict[str, placing.Outcome] = {}
         try:
             self._write(wanted, deadline, found)
-        except Exception:
+            for each in wanted:
+                if _stands(found[each.consumer]) and self._placement.is_verified(each):
+                    found[each.consumer] = self._verified(each, found[each.consumer])
+        except BaseException:
+            # A green thread that is killed, too. Of what has no outcome nobody knows.
             standing = [each for each in wanted if _stands(found.get(each.consumer))]
-            self.remove(standing, deadline)
+            try:
+                self.remove(standing, deadline)
+            finally:
+                unknown = [e for e in wanted if e.consumer not in found and not e.moves]
+                if unknown:
+                    servers = [self._server(each) for each in unknown]
+                    self._placement.writer.undo(servers, deadline, unsure=True)
             raise
         behind = [
             each.chosen.uuid
@@ -70,7 +84,7 @@ class RequestAllocations:
             if found[each.consumer].result is placing.Result.NEXT_HOST
         ]
         if behind:
-            self._placement.look_at(behind)
+            self._hint(behind)
         return found
 
     def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:
@@ -119,6 +133,24 @@ class RequestAllocations:
                 result = self._as_nova_does(each)
                 found[each.consumer] = placing.Outcome(result, "refused by Placement")
 
+    def _verified(self, wanted: claimer.Wanted, outcome: placing.Outcome) -> placing.Outcome:
+        """Look whether others, who know of no claims, raced for the room; then it goes back."""
+        verifier = self._placement.verifier
+        written = verification.Wanted(
+            wanted.consumer,
+            self._server(wanted).amounts,
+            request_id=getattr(self._elevated, "global_id", None),
+        )
+        if verifier.stands(written):
+            return outcome
+        withdrawn = verifier.withdraw(written)
+        if withdrawn is verification.Withdrawn.NOT_OURS:
+            return outcome
+        if withdrawn is verification.Withdrawn.UNKNOWN:
+            return placing.Outcome(placing.Result.GIVEN_UP, "not known whether it fits")
+        self._joined.discard(wanted.consumer)
+        return placing.Outcome(placing.Result.NEXT_HOST, "full: others allocated beside a claim")
+
     def _removed(self, wanted: claimer.Wanted) -> bool:
         """Take a server's allocations on the chosen host away; False if that failed."""
         try:
@@ -160,11 +192,17 @@ class RequestAllocations:
             dict(wanted.chosen.allocation_requests[0]),
             allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
         )
-        self._placement.look_at([wanted.chosen.uuid])
-        if not claimed:
-            return placing.Result.NEXT_HOST
-        self._joined.add(wanted.consumer)
-        return placing.Result.JOINED
+        if claimed:
+            self._joined.add(wanted.consumer)
+        self._hint([wanted.chosen.uuid])
+        return placing.Result.JOINED if claimed else placing.Result.NEXT_HOST
+
+    def _hint(self, hosts: Sequence[str]) -> None:
+        """Have hosts read again; what was written stands whatever happens here."""
+        try:
+            self._placement.look_at(hosts)
+        except Exception:
+            LOG.exception("Hosts whose record is behind could not be told of.")
 
     def _server(self, wanted: claimer.Wanted) -> outcomes.Server:
         return outcomes.Server(

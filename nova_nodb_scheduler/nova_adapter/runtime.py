@@ -17,7 +17,7 @@ import prometheus_client
 from nova import objects
 
 from nova_nodb_scheduler.model import namespaces as namespaces_model
-from nova_nodb_scheduler.nova_adapter import decision_log, decision_parts
+from nova_nodb_scheduler.nova_adapter import decision_log, decision_parts, unjudged_claims
 from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -102,6 +102,8 @@ class SchedulerRuntime:
         self.log = decision_log.DecisionLog()
         #: What decides from memory; None where only host states come from there.
         self.decisions: decision_parts.DecisionParts | None = None
+        #: What allocates where no claim can be judged; None for Nova's own claim alone.
+        self.unjudged: unjudged_claims.Unjudging | None = None
         self.metrics = metrics_module.Metrics(prometheus_client.CollectorRegistry())
         self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
         self.synchronizer = make_synchronizer()
@@ -284,6 +286,19 @@ class SchedulerRuntime:
         if not kept:
             return None, None
         return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
+
+    def anybody_claims(self, silent_seconds: float) -> bool:
+        """Tell whether this scheduler, or another whose beat is younger than that, claims."""
+        if self.decisions is not None:
+            return self.decisions.claiming
+        least = self.clock.now_seconds() - silent_seconds
+        view = self.store.snapshot().namespace(namespaces.SCHEDULERS.name)
+        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+        return any(
+            record.state.get("claiming") and float(record.state["beat_at"]) > least
+            for record in found
+            if record is not None
+        )
 
     def _settling(self) -> dict[str, float]:
         """Return claims by state and how they ended here; empty where nobody settles."""

@@ -14,7 +14,8 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class ClaimMetrics:
     """Counts of one process; any method from any thread, none blocks.
 
-    Fulfils :class:`nova_nodb_scheduler.synchronizer.claimer.Meter`.
+    Fulfils :class:`nova_nodb_scheduler.synchronizer.claimer.Meter` and
+    :class:`nova_nodb_scheduler.nova_adapter.placement.verification.Meter`.
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
@@ -36,6 +37,12 @@ class ClaimMetrics:
         self._conflicts = prometheus_client.Counter(
             "nodb_claim_conflicts",
             "Compare-and-sets of claims that another scheduler won, tries again included",
+            registry=registry,
+        )
+        self._verified = prometheus_client.Counter(
+            "nodb_allocations_verified",
+            "Allocations that were looked at once written, by what became of them",
+            ["result"],
             registry=registry,
         )
         self._seconds = prometheus_client.Histogram(
@@ -63,6 +70,14 @@ class ClaimMetrics:
         self._counts["gone"] += gone
         self._gone.inc(gone)
         self._seconds.labels("confirm").observe(seconds)
+
+    def allocation_verified(self, result: str) -> None:
+        """Record one allocation that was looked at once it was written.
+
+        :param result: ``stands``, ``withdrawn``, ``not ours`` or ``unknown``
+        """
+        self._counts[f"allocations: {result}"] += 1
+        self._verified.labels(result).inc()
 
     def lost(self, count: int) -> None:
         """Record compare-and-sets that were lost."""

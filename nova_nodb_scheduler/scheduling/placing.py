@@ -247,16 +247,14 @@ class Placing:
         if not taken:
             return again
         outcomes = self._authority.write([each.wanted for each in taken], self._deadline)
-        written = []
-        for each in taken:
-            outcome = outcomes[each.wanted.consumer]
-            if outcome.result.stands:
-                self._written[each.wanted.consumer] = each.wanted
-                written.append(each)
-            else:
-                self.given_up |= outcome.result is Result.GIVEN_UP
-                self._pass_over(each.wanted, outcome.why)
+        written = [each for each in taken if outcomes[each.wanted.consumer].result.stands]
+        # First of all, for the undoing: what follows may raise.
+        self._written.update((each.wanted.consumer, each.wanted) for each in written)
         lost = [each for each in taken if each.wanted.consumer not in self._written]
+        for each in lost:
+            outcome = outcomes[each.wanted.consumer]
+            self.given_up |= outcome.result is Result.GIVEN_UP
+            self._pass_over(each.wanted, outcome.why)
         if lost:
             self._release(lost)
         self._confirm(written, placed)

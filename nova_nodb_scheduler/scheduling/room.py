@@ -46,6 +46,20 @@ class Room:
                     chosen.uuid, {name: -amount for name, amount in resources_of(chosen).items()}
                 )
 
+    def left(self, chosen: choice.Choice) -> Mapping[str, int]:
+        """Return what is left of each class that a choice takes, by all that is known here."""
+        with self._engine.lock:
+            frame = self._engine.frame
+            row = frame.row_of(chosen.uuid)
+            if row is None:
+                return {}
+            found = {name: frame.resource(name) for name in resources_of(chosen)}
+            return {
+                name: int(has.capacity[row]) - int(has.used[row])
+                for name, has in found.items()
+                if has is not None
+            }
+
 
 def resources_of(chosen: choice.Choice) -> Mapping[str, int]:
     """Return what a choice takes of its host's root provider."""

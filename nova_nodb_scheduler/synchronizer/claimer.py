@@ -7,6 +7,7 @@ the request's deadline; what is refused is said in the words of whoever decides.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,6 +22,8 @@ from nova_nodb_scheduler.synchronizer import (
     group_rules,
     record_editor,
 )
+
+LOG = logging.getLogger(__name__)
 
 #: Policies that rule hosts out.
 Policy = group_model.Policy
@@ -84,6 +87,32 @@ class NoMeter:
         """Forget it."""
 
 
+class _Unfailing:
+    """Counts by another meter: what was claimed stands, whatever becomes of its counting."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def claimed(self, count: int, seconds: float) -> None:
+        """See :class:`Meter`."""
+        self._count(lambda: self._meter.claimed(count, seconds))
+
+    def claim_refused(self, reason: str) -> None:
+        """See :class:`Meter`."""
+        self._count(lambda: self._meter.claim_refused(reason))
+
+    def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
+        """See :class:`Meter`."""
+        self._count(lambda: self._meter.claims_confirmed(count, gone, seconds))
+
+    @staticmethod
+    def _count(count: Callable[[], None]) -> None:
+        try:
+            count()
+        except Exception:
+            LOG.exception("Claims could not be counted.")
+
+
 class LedgerClaimer:
     """Claims for one scheduler process; any thread. Blocks for the back end.
 
@@ -108,7 +137,7 @@ class LedgerClaimer:
         self._views = views
         self._strict = strict
         self._confirm_seconds = confirm_seconds
-        self._meter: Meter = meter or NoMeter()
+        self._meter: Meter = _Unfailing(meter) if meter is not None else NoMeter()
         self._clock = clock
         self._sleep = sleep
 

@@ -27,7 +27,7 @@ _TAKERS = ("nova-api", _SUPER)
 task state and the message, the conductor between the message and its thread."""
 _QUIET_SECONDS = 240.0
 _REFUSAL = "No valid host was found"
-_UNCLAIMED = ("by Nova's own claim alone", "Claims are not judged by now")
+_UNCLAIMED = ("Nova's own goes ahead", "Claims are not judged by now")
 
 
 @attrs.frozen

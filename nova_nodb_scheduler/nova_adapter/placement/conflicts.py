@@ -90,10 +90,12 @@ class Lost:
 
     :param ended: Placement says itself that it broke off: if it is not written
         by now, it will not be
+    :param strange: the call itself failed, as no call should: it may do so again
     """
 
     text: str
     ended: bool = False
+    strange: bool = False
 
 
 Reply = Done | Refused | NoProvider | ConsumerConflict | Contended | Bad | Lost

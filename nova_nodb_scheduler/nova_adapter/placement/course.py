@@ -30,7 +30,8 @@ from nova_nodb_scheduler.nova_adapter.placement import (
     undoing,
 )
 
-#: Answers that a consumer is not new though it has nothing, before that is believed.
+#: Answers that a consumer is not new though it has nothing, before that is believed;
+#: and calls that failed as no call should, before no more are made.
 _PATIENCE = 3
 #: For other threads' calls, of a write that begins when its deadline has come.
 _LEAST_PATIENCE_SECONDS = 1.0
@@ -125,6 +126,7 @@ class Course:
             case conflicts.Lost():
                 piece.unsure = piece.unsure or not reply.ended
                 piece.ended = piece.ended or reply.ended
+                piece.strange += reply.strange
                 unknown = outcomes.Unknown(f"no answer until the deadline: {reply.text}")
                 self._look(piece, reply.text, unknown, all_or_none=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,18 @@ from keystoneauth1 import exceptions as keystone
 
 from nova_nodb_scheduler.nova_adapter.placement import conflicts, outcomes, sending
 
+LOG = logging.getLogger(__name__)
+
 _URL = "/allocations"
 #: The first one with generations of consumers. Placement checks the schema of each call
 #: anew, which is more than half of a POST's CPU time; with 1.36, which Nova uses and which
 #: adds only mappings that Placement does not keep, a tenth of the POST more.
 _MICROVERSION = "1.28"
+
+
+#: Of an error that no call should raise. It may come from before the request, or from
+#: after the answer: whoever wrote reads what became of it.
+_STRANGE = "A call to Placement failed, and may have been carried out."
 
 
 @attrs.frozen
@@ -36,8 +44,8 @@ class Held:
 class Posting:
     """Speaks to Placement through Nova's report client; any thread may call.
 
-    Blocks as long as the client's timeouts allow, and raises nothing that the
-    client raises for a broken connection or a failed authentication.
+    Blocks as long as the client's timeouts allow, and raises nothing, whatever
+    the client or an answer does: each call comes to a reply.
 
     :param client: Nova's ``SchedulerReportClient``
     """
@@ -85,12 +93,15 @@ class Posting:
             response = self._client.get(
                 f"{_URL}/{consumer}", version=_MICROVERSION, global_request_id=request_id
             )
+            if response.status_code != 200:
+                return conflicts.read(response)
+            body = response.json()
+            amounts = {name: dict(part["resources"]) for name, part in body["allocations"].items()}
         except keystone.ClientException as error:
             return conflicts.failure(error)
-        if response.status_code != 200:
-            return conflicts.read(response)
-        body = response.json()
-        amounts = {name: dict(part["resources"]) for name, part in body["allocations"].items()}
+        except Exception as error:
+            LOG.exception(_STRANGE)
+            return _unknown(error)
         return Held(amounts, body)
 
     def left_behind(self, consumers: Iterable[str]) -> None:
@@ -122,7 +133,14 @@ class Posting:
             if isinstance(error, keystone.EndpointNotFound):
                 self._read_catalogue_again()
             return conflicts.failure(error)
-        return conflicts.read(response)
+        except Exception as error:
+            LOG.exception(_STRANGE)
+            return _unknown(error)
+        try:
+            return conflicts.read(response)
+        except Exception as error:
+            LOG.exception(_STRANGE)
+            return _unknown(error)
 
     def _read_catalogue_again(self) -> None:
         """Give the report client a new session, as Nova does."""
@@ -135,3 +153,7 @@ class Posting:
     def _count(self, kind: str) -> None:
         with self._lock:
             self.calls[kind] += 1
+
+
+def _unknown(error: Exception) -> conflicts.Reply:
+    return conflicts.Lost(f"{type(error).__name__}: {error}", strange=True)

@@ -9,6 +9,10 @@ and makes the request; the next ones repeat that request on the same session's
 pool of connections, with another body and request id. Whatever is out of the
 ordinary goes keystoneauth's way again: a new token, an answer other than a
 write's own, logging or tracing of requests, retries by configuration, an age.
+
+Much of that is read from attributes that keystoneauth keeps to itself. What fails
+on the way there, before anything is sent, is sent keystoneauth's way; what fails
+after an answer came costs the pattern, never the answer.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from nova.scheduler.client import report
 
 from nova_nodb_scheduler.nova_adapter.placement import observed_writes
 
+LOG = logging.getLogger(__name__)
+
 #: After that keystoneauth looks for the endpoint and the options again.
 _MOST_AGE_SECONDS = 60.0
 _REQUEST_ID = "X-Openstack-Request-Id"
@@ -40,6 +46,9 @@ _LOGGERS = tuple(
     logging.getLogger("keystoneauth.session" + part)
     for part in ("", ".request", ".response", ".body", ".request-id")
 )
+
+#: What of keystoneauth is not as this module knows it.
+_UNREPEATED = "A request to Placement cannot be repeated: keystoneauth sends each of them."
 
 
 @attrs.frozen(eq=False)
@@ -70,10 +79,11 @@ class _Pattern:
         tracing = keystone_session.osprofiler_web
         return not (tracing and tracing.get_trace_id_headers())
 
-    def send(self, body: bytes, request_id: str | None) -> requests.Response:
-        """Send it with another body.
+    def prepared(self, body: bytes, request_id: str | None) -> Callable[[], requests.Response]:
+        """Return what sends it with another body; nothing is sent yet.
 
-        :raises ClientException: of keystoneauth1, as its own call would
+        It raises as keystoneauth's own call would, and nothing else: whether
+        something was sent is not known then.
         """
         request = self.request.copy()
         request.body = body
@@ -81,11 +91,15 @@ class _Pattern:
         if request_id is not None:
             request.headers[_REQUEST_ID] = request_id
         bound = self.adapter._rate_semaphore or self.adapter.session._rate_semaphore
-        with _as_keystoneauth_says(request.url), bound:
-            response = self.http.send(request, **self.how)
-            # Read, the connection is free for the next one.
-            response.content  # noqa: B018
-        return response
+
+        def send() -> requests.Response:
+            with _as_keystoneauth_says(request.url), bound:
+                response = self.http.send(request, **self.how)
+                # Read, the connection is free for the next one.
+                response.content  # noqa: B018
+            return response
+
+        return send
 
 
 class Sender:
@@ -100,6 +114,7 @@ class Sender:
         self._client = client
         self._clock = clock
         self._pattern: _Pattern | None = None
+        self._complained = False
         self.repeated = 0
 
     def post(
@@ -109,10 +124,9 @@ class Sender:
 
         :raises ClientException: of keystoneauth1
         """
-        pattern = self._pattern
-        if pattern is not None and self._is_usable(pattern, (path, version)) and pattern.holds():
-            body = orjson.dumps(data)
-            response = observed_writes.observe(path, data, lambda: pattern.send(body, request_id))
+        send = self._repeating(path, data, version, request_id)
+        if send is not None:
+            response = observed_writes.observe(path, data, send)
             self.repeated += 1
             if response.status_code in _ORDINARY:
                 return response
@@ -120,6 +134,27 @@ class Sender:
             if response.status_code != 401 and not 300 <= response.status_code < 400:
                 return response
         return self._post_by_keystoneauth(path, data, version, request_id)
+
+    def _repeating(
+        self, path: str, data: Mapping[str, Any], version: str, request_id: str | None
+    ) -> Callable[[], requests.Response] | None:
+        """Return what repeats the last request; None where keystoneauth is to send it.
+
+        :raises ClientException: of keystoneauth1, as its own call would
+        """
+        pattern = self._pattern
+        try:
+            if pattern is None or not self._is_usable(pattern, (path, version)):
+                return None
+            if not pattern.holds():
+                return None
+            return pattern.prepared(orjson.dumps(data), request_id)
+        except keystone.ClientException:
+            raise
+        except Exception:
+            LOG.exception(_UNREPEATED)
+            self._pattern = None
+            return None
 
     def _is_usable(self, pattern: _Pattern, key: tuple[str, str]) -> bool:
         own = _own_client(self._client)
@@ -136,8 +171,14 @@ class Sender:
     ) -> Any:
         self._pattern = None
         response = self._client.post(path, data, version=version, global_request_id=request_id)
-        if response.status_code in _ORDINARY:
-            self._pattern = self._pattern_of(response, (path, version), request_id)
+        try:
+            if response.status_code in _ORDINARY:
+                self._pattern = self._pattern_of(response, (path, version), request_id)
+        except Exception as error:
+            # What was written is written, whatever becomes of the pattern.
+            if not self._complained:
+                self._complained = True
+                LOG.warning(_UNREPEATED, exc_info=error)
         return response
 
     def _pattern_of(
@@ -216,5 +257,6 @@ def _as_keystoneauth_says(url: str | None) -> Iterator[None]:
         raise keystone.ConnectTimeout(f"Request to {url} timed out") from error
     except requests.exceptions.ConnectionError as error:
         raise keystone.ConnectFailure(f"No connection to {url}: {error}") from error
-    except requests.exceptions.RequestException as error:
+    except Exception as error:
+        # Of whatever is below, too: nobody can tell how far the request got.
         raise keystone.UnknownConnectionError(f"{url}: {error}", error) from error

@@ -134,6 +134,44 @@ class OneRequestTest(WriterCase):
         self.assertLess(self.now, 1.0)
         self.assertEqual({}, self.usages(host))
 
+    def test_a_mistake_in_the_call_loses_no_outcome(self) -> None:
+        host = self.provider(VCPU=4)
+        for fault in (cloud.lost_before, cloud.lost_after):
+            one = cloud.server(host)
+            self.client.faults["post"] = [fault(ZeroDivisionError)]
+            self.assertEqual({one.consumer: outcomes.Written()}, self.write(one))
+        self.assertEqual({"VCPU": 2}, self.usages(host))
+
+    def test_a_call_that_fails_each_time_is_not_made_until_the_deadline(self) -> None:
+        host = self.provider(VCPU=4)
+        one = cloud.server(host)
+        self.client.faults["post"] = [cloud.lost_before(ZeroDivisionError)] * 9
+        self.assertIsInstance(self.write(one)[one.consumer], outcomes.Unknown)
+        self.assertEqual(3, self.client.calls["post"])
+        self.assertLess(self.now, 1.0)
+
+    def test_an_answer_that_cannot_be_read_loses_no_outcome(self) -> None:
+        host = self.provider(VCPU=4)
+        one, two = cloud.server(host), cloud.server(host)
+
+        class Unreadable:
+            """An answer whose parts raise."""
+
+            @property
+            def status_code(self) -> int:
+                raise AttributeError("no such attribute")
+
+        def unreadable(call: Any) -> Any:
+            call()
+            return Unreadable()
+
+        self.client.faults["post"] = [unreadable]
+        self.assertEqual({one.consumer: outcomes.Written()}, self.write(one))
+        self.client.faults["post"] = [cloud.lost_after(ZeroDivisionError)]
+        self.client.faults["get"] = [unreadable]
+        self.assertEqual({two.consumer: outcomes.Written()}, self.write(two))
+        self.assertEqual({"VCPU": 2}, self.usages(host))
+
     def test_a_failed_authentication_is_an_outcome(self) -> None:
         host = self.provider(VCPU=4)
         one = cloud.server(host)
@@ -551,16 +589,14 @@ class SharedCallsTest(WriterCase):
                 self.assertEqual([outcomes.Written], cloud.kinds(servers, of_request))
             self.assertEqual({"VCPU": 8}, self.usages(host))
 
-    def test_a_mistake_in_the_call_reaches_every_caller_and_blocks_none(self) -> None:
+    def test_a_mistake_that_ends_a_shared_call_blocks_none(self) -> None:
         host = self.provider(VCPU=8)
-        one = cloud.server(host)
-
-        def broken(call: Any) -> Any:
-            raise ZeroDivisionError
-
-        self.client.faults["post"] = [broken]
-        self.assertRaises(ZeroDivisionError, self.write, one)
-        self.assertEqual({one.consumer: outcomes.Written()}, self.write(one))
+        requests = [[cloud.server(host)] for _ in range(4)]
+        self.client.faults["post"] = [cloud.lost_after(ZeroDivisionError)]
+        found = self.write_together(requests)
+        for servers, of_request in zip(requests, found, strict=True):
+            self.assertEqual([outcomes.Written], cloud.kinds(servers, of_request))
+        self.assertEqual({"VCPU": 4}, self.usages(host))
 
 
 class AnyHistoryTest(WriterCase):

@@ -135,6 +135,18 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         )
         self.assertEqual({}, self._held(self.one))
 
+    def test_a_claim_stands_while_its_write_may_still_be_on_its_way(self) -> None:
+        def lose() -> bool:
+            raise keystone.ConnectTimeout
+
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.Move("c", self.one, {"VCPU": 1}, request)
+        self.assertRaises(keystone.ConnectTimeout, self.outside.claimed, move, lose, self.fail)
+        held = self._held(self.one)["c"]
+        self.assertEqual(("conductor", model.ClaimState.PENDING), (held.writer, held.state))
+        # Nobody is promised the room before that claim's lease has ended.
+        self.assertFalse(self._go(str(uuid.uuid4()), self.one))
+
     def test_a_claim_that_ended_before_its_confirm_takes_the_allocation_back(self) -> None:
         consumer = str(uuid.uuid4())
 

@@ -225,6 +225,36 @@ class SendingTest(SendingCase):
         assert isinstance(held, posting.Held)
         self.assertEqual(two.amounts, held.amounts)
 
+    def test_what_cannot_be_read_of_keystoneauth_after_an_answer_costs_no_answer(self):
+        for name in ("_pattern_of", "_is_usable"):
+            with self.subTest(name):
+                own = sending.Sender(self.client, lambda: self.now)
+                asked = posting.Posting(self.client)
+                asked._sender = own
+                servers = [cloud.server(self.host) for _ in range(3)]
+
+                def fail(*_: Any, **__: Any) -> Any:
+                    raise AttributeError("keystoneauth has no such attribute any more")
+
+                with fixtures.MonkeyPatch(f"{sending.__name__}.Sender.{name}", fail):
+                    replies = [type(asked.post([each])).__name__ for each in servers]
+                self.assertEqual(["Done"] * 3, replies)
+                self.assertEqual(0, own.repeated)
+                for each in servers:
+                    self.assertEqual({self.host: {"VCPU": 1}}, self.held(each.consumer))
+
+    def test_an_error_below_keystoneauth_is_no_answer_and_no_mistake(self):
+        self.post()
+        own = requests.adapters.HTTPAdapter.send
+
+        def lost(*args: Any, **kwargs: Any) -> Any:
+            own(*args, **kwargs)
+            raise ValueError("of urllib3, say")
+
+        with fixtures.MonkeyPatch("requests.adapters.HTTPAdapter.send", lost):
+            self.assertRaises(keystone.UnknownConnectionError, self.post)
+        self.assertEqual({"VCPU": 2}, self.usages(self.host))
+
     def test_whoever_stands_in_for_the_client_gets_every_call(self):
         calls: collections.Counter[str] = collections.Counter()
         own = self.client.post
