@@ -265,9 +265,7 @@ class ClaimRecord:
 
         :param ids: of the claims, by consumer: of a later one it is kept
         """
-        left = {
-            name: held for name, held in self.lapsed.items() if ids.get(name) != held.claim_id
-        }
+        left = {name: held for name, held in self.lapsed.items() if ids.get(name) != held.claim_id}
         return self if len(left) == len(self.lapsed) else attrs.evolve(self, lapsed=left)
 
     def settled_up_to(self, cursor: records.Cursor) -> ClaimRecord:

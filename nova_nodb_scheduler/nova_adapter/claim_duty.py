@@ -73,6 +73,11 @@ class ClaimDuty:
         """End the thread; before the synchronizer is closed. Idempotent."""
         self._duty.stop()
 
+    @property
+    def settles(self) -> bool:
+        """Whether this process settles for all; any thread."""
+        return self._duty.settles
+
     def figures(self) -> dict[str, float]:
         """Return what is claimed now and what was ended here, by what is counted."""
         status = self._duty.status

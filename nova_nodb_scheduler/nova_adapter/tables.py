@@ -251,8 +251,7 @@ def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str,
     """Read aggregates by uuid, with their hosts and metadata."""
     query = sa.select(_AGGREGATE).where(_AGGREGATE.c.uuid.in_(list(keys)))
     rows = {
-        row["id"]: {**plain(row), "hosts": [], "metadata": {}}
-        for row in select_api(context, query)
+        row["id"]: {**plain(row), "hosts": [], "metadata": {}} for row in select_api(context, query)
     }
     if rows:
         hosts = (

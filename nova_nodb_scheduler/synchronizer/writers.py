@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import namespaces
@@ -15,12 +15,30 @@ from nova_nodb_scheduler.synchronizer import beats
 CONDUCTOR = "conductor"
 
 
-class Writers:
-    """Tells who is gone; one thread, no I/O.
+def is_gone(
+    held: model.HeldClaim,
+    schedulers: Collection[str],
+    conductors_since: Mapping[str, Collection[float]],
+) -> bool:
+    """Say whether a claim's writer is none of those that live.
 
     A scheduler takes claims by the name under which it beats. A conductor's name has
     its host alone in common with its beats: it counts as gone only where no conductor
     of that host beats, or none that had begun when the claim's lease ended.
+
+    :param schedulers: names of those that live
+    :param conductors_since: when those that live began, by host, in back-end seconds
+    """
+    role, _, rest = held.writer.partition(":")
+    if role != CONDUCTOR:
+        return held.writer not in schedulers
+    ended = held.deadline_seconds
+    since = conductors_since.get(rest.rpartition(":")[0], ())
+    return not any(ended is None or each <= ended for each in since)
+
+
+class Writers:
+    """Tells who is gone; one thread, no I/O.
 
     :param own: this worker's name; it always lives
     :param silent_seconds: a beat that did not change for that long, by this process's
@@ -59,9 +77,7 @@ class Writers:
             self._begun_at = now
         living = [
             frozenset(
-                name
-                for name, (_, at) in each.seen(now).items()
-                if now - at < self._silent_seconds
+                name for name, (_, at) in each.seen(now).items() if now - at < self._silent_seconds
             )
             for each in (self._schedulers, self._reporters)
         ]
@@ -79,9 +95,4 @@ class Writers:
         """Say whether a claim's writer does not live any more."""
         if self._begun_at is None or self._clock() - self._begun_at < self._silent_seconds:
             return False
-        role, _, rest = held.writer.partition(":")
-        if role == CONDUCTOR:
-            ended = held.deadline_seconds
-            since = self._conductors_since.get(rest.rpartition(":")[0], ())
-            return not any(ended is None or each <= ended for each in since)
-        return held.writer not in self._living_schedulers
+        return is_gone(held, self._living_schedulers, self._conductors_since)

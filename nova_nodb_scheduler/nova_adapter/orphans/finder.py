@@ -222,4 +222,6 @@ class Finder:
         if judged.kind not in (judging.Kind.NOTHING, judging.Kind.SERVED):
             return []
         before = self._now_seconds() - self._options.forget_seconds
-        return [each for each in found if each.lapsed and (each.held.deadline_seconds or 0) < before]
+        return [
+            each for each in found if each.lapsed and (each.held.deadline_seconds or 0) < before
+        ]

@@ -142,7 +142,9 @@ def _kind(
     if where in (presence.Where.BUILD_REQUEST, presence.Where.MIGRATION) or found.builds:
         return Kind.UNDER_WAY
     if where is presence.Where.INSTANCE:
-        if found.host and any(_place(snapshot, each) == (found.cell, found.host) for each in amounts):
+        if found.host and any(
+            _place(snapshot, each) == (found.cell, found.host) for each in amounts
+        ):
             return Kind.SERVED
         return Kind.BURIED if found.cell == presence.CELL0 else Kind.ELSEWHERE
     return {

@@ -122,9 +122,7 @@ def _build_requests(context: Any, consumers: list[str]) -> list[str]:
 def _instances(context: Any, consumers: list[str]) -> list[tables.Row]:
     columns = (_INSTANCE.c[name] for name in ("uuid", "host", "vm_state", "deleted"))
     # The deleted ones too: they tell that their cell is not behind.
-    return tables.select_main(
-        context, sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers))
-    )
+    return tables.select_main(context, sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers)))
 
 
 def _of_instance(cell: str, row: tables.Row, before: Presence | None) -> Presence:
@@ -173,9 +171,7 @@ def _doubts(
     columns = _INSTANCE_MAPPING.c
     statement = (
         sa.select(columns.instance_uuid, _CELL_MAPPING.c.uuid.label("cell"))
-        .select_from(
-            _INSTANCE_MAPPING.join(_CELL_MAPPING, columns.cell_id == _CELL_MAPPING.c.id)
-        )
+        .select_from(_INSTANCE_MAPPING.join(_CELL_MAPPING, columns.cell_id == _CELL_MAPPING.c.id))
         .where(columns.instance_uuid.in_(consumers), columns.queued_for_delete == sa.false())
     )
     return {

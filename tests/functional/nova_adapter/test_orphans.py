@@ -40,8 +40,6 @@ def timed_out_after(call: Callable[[], Any]) -> Any:
     raise keystone.ConnectTimeout
 
 
-
-
 class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
     """One living scheduler, which settles; another that died."""
 
@@ -109,7 +107,7 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
                 state,
                 str(uuid.uuid4()),
                 writer,
-                synchronizer.now_seconds() - 1.0 if pending else None,
+                synchronizer.now_seconds() if pending else None,
                 node=model.NodeShare(vcpus, 512, 1, 1, 1),
             )
             payload = codec.encode(
@@ -129,7 +127,9 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
         self.allocate(consumer, host, vcpus)
         name = self.nodes[host].uuid
         self.wait(
-            lambda: consumer in (self.record(name).claims if confirmed else self.record(name).lapsed)
+            lambda: (
+                consumer in (self.record(name).claims if confirmed else self.record(name).lapsed)
+            )
         )
         return consumer
 
@@ -319,7 +319,9 @@ class NeverDeletedTest(OrphansCase):
         self.assertEqual({"buried in cell0": 1}, self.kinds())
         self.execute(
             cloud.CELL0,
-            presence._INSTANCE.update().where(presence._INSTANCE.c.uuid == consumer).values(deleted=1),
+            presence._INSTANCE.update()
+            .where(presence._INSTANCE.c.uuid == consumer)
+            .values(deleted=1),
         )
         self.now += 600
         self.turns()
@@ -471,7 +473,7 @@ class NeverDeletedTest(OrphansCase):
             return call()
 
         with self.meanwhile(other):
-            self.turns(5)
+            self.turns(3)
             self.assertEqual([1], rewritten)
         self.assertTrue(self.is_allocated(consumer))
         self.assertEqual((0, 1), (self.finder.status.deleted, self.finder.status.lost))
