@@ -67,7 +67,8 @@ class Ledger(abc.ABC):
         :param expired: those of the entries whose lease ended
         """
         left = self._without(self._record(key, state, version), entries, expired)
-        return (left.settled_up_to(settled) if settled else left).to_state()
+        written: Mapping[str, Any] = (left.settled_up_to(settled) if settled else left).to_state()
+        return written
 
     @abc.abstractmethod
     def _record(

@@ -79,8 +79,7 @@ def find(consumers: Collection[str], known_cells: Collection[str]) -> dict[str, 
     """
     try:
         return _find(sorted(consumers), frozenset(known_cells))
-    except Exception as error:
-        # Of the driver of a database, of a mapping that cannot be decoded.
+    except Exception as error:  # noqa: BLE001 - whatever a database driver raises
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         LOG.info("Whether servers exist cannot be proved: %(why)s", {"why": detail})
         return {each: Presence(Where.UNPROVED, detail=detail) for each in consumers}
@@ -122,7 +121,9 @@ def _build_requests(context: Any, consumers: list[str]) -> list[str]:
 def _instances(context: Any, consumers: list[str]) -> list[tables.Row]:
     columns = (_INSTANCE.c[name] for name in ("uuid", "host", "vm_state", "deleted"))
     # The deleted ones too: they tell that their cell is not behind.
-    return tables.select_main(context, sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers)))
+    statement = sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers))
+    found: list[tables.Row] = tables.select_main(context, statement)
+    return found
 
 
 def _of_instance(cell: str, row: tables.Row, before: Presence | None) -> Presence:
@@ -131,8 +132,9 @@ def _of_instance(cell: str, row: tables.Row, before: Presence | None) -> Presenc
     host = str(row["host"] or "")
     builds = not host and cell != CELL0 and row["vm_state"] == "building"
     # A cross-cell resize has it in two cells: the one with a host counts.
-    kept = before is not None and before.where is Where.INSTANCE and before.host
-    return before if kept and before is not None else Presence(Where.INSTANCE, cell, host, builds)
+    if before is not None and before.where is Where.INSTANCE and before.host:
+        return before
+    return Presence(Where.INSTANCE, cell, host, builds)
 
 
 def _migrations(context: Any, cell: str, consumers: list[str]) -> dict[str, Presence]:

@@ -126,11 +126,15 @@ class AuditCommandTest(test_orphans.OrphansCase):
 
     def test_a_database_or_placement_that_does_not_answer_is_no_clean_bill(self):
         consumer = self.died("h1")
-        with mock.patch.object(presence, "_instances", side_effect=RuntimeError("gone away")):
+
+        def broken(*args: Any) -> Any:
+            raise RuntimeError("gone away")
+
+        with mock.patch.object(presence, "_instances", broken):
             status, found = self.audit("--delete", "--wait", "0")
         self.assertEqual((1, "not proved"), (status, found[consumer]["kind"]))
         self.assertIn("gone away", found[consumer]["detail"])
-        with mock.patch.object(self.client, "get", return_value=mock.Mock(status_code=503)):
+        with mock.patch.object(self.client, "get", test_orphans.unavailable):
             status, found = self.audit("--delete", "--wait", "0")
         self.assertEqual((1, "not proved"), (status, found[consumer]["kind"]))
         self.assertTrue(self.is_allocated(consumer))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import requests
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
@@ -33,6 +34,13 @@ WAIT_SECONDS = 20.0
 QUICK = settling.SettlingOptions(
     look_seconds=0.1, ask_after_seconds=0.2, ask_most_seconds=0.2, rest_seconds=0.0
 )
+
+
+def unavailable(*args: Any, **kwargs: Any) -> Any:
+    """Answer as a proxy without a Placement behind it."""
+    response = requests.Response()
+    response.status_code = 503
+    return response
 
 
 def timed_out_after(call: Callable[[], Any]) -> Any:
@@ -370,8 +378,11 @@ class NeverDeletedTest(OrphansCase):
 
     def test_an_api_database_that_does_not_answer_proves_nothing_absent(self):
         consumer = self.died()
-        fault = sa.exc.OperationalError("select", {}, Exception("gone away"))
-        with mock.patch.object(presence, "_build_requests", side_effect=fault):
+
+        def broken(*args: Any) -> Any:
+            raise sa.exc.OperationalError("select", {}, Exception("gone away"))
+
+        with mock.patch.object(presence, "_build_requests", broken):
             self.stays(consumer)
 
     def test_a_cell_of_hosts_that_the_mappings_lack_proves_nothing_absent(self):
@@ -500,7 +511,7 @@ class NeverDeletedTest(OrphansCase):
 
     def test_a_placement_that_does_not_answer_proves_nothing(self):
         consumer = self.died()
-        with mock.patch.object(self.client, "get", return_value=mock.Mock(status_code=503)):
+        with mock.patch.object(self.client, "get", unavailable):
             self.turns(12)
         self.stays_once(consumer)
 
