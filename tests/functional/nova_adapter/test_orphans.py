@@ -8,11 +8,14 @@ finder only the clock is made.
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 from unittest import mock
 
+import attrs
 import requests
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as keystone
@@ -275,6 +278,58 @@ class DeletedTest(OrphansCase):
             self.turns()
         self.assertFalse(self.is_allocated(consumer))
         self.assertEqual((0, 1), (self.finder.status.deleted, self.finder.status.lost))
+
+    def test_a_frozen_scheduler_that_wakes_after_the_deletion_leaves_one_allocation(self):
+        """It finds its claim gone, and takes back an allocation that is not there."""
+        parts = self.runtime.decisions.decider.parts
+        own, frozen, wakes = parts.ways.claimer.confirm, threading.Event(), threading.Event()
+
+        def sleepy(taken: Any) -> list[bool]:
+            if not frozen.is_set():
+                frozen.set()
+                wakes.wait(WAIT_SECONDS)
+            return own(taken)
+
+        with (
+            mock.patch.object(parts.ways.claimer, "confirm", sleepy),
+            futures.ThreadPoolExecutor(1) as pool,
+        ):
+            selecting = pool.submit(self.select)
+            self.addCleanup(wakes.set)
+            self.assertTrue(frozen.wait(WAIT_SECONDS))
+            host, consumer = self.end_lease()
+            self.wait(lambda: consumer in self.record(self.nodes[host].uuid).lapsed)
+            self.turns()
+            self.assertFalse(self.is_allocated(consumer))
+            wakes.set()
+            [consumer_again], [[selection, *_]] = selecting.result(WAIT_SECONDS)
+        self.assertEqual(consumer, consumer_again)
+        self.assertEqual(
+            {selection.compute_node_uuid},
+            set(self.ask("get", f"/allocations/{consumer}")["allocations"]),
+        )
+
+    def end_lease(self) -> tuple[str, str]:
+        """End the lease of the one pending claim, as time does, and have a dead one own it."""
+        for host, node in self.nodes.items():
+            key = claims.key_of(node.uuid)
+            found = self.synchronizer.read([key]).get(key)
+            if found is None:
+                continue
+            record = model.ClaimRecord.from_state(
+                key.key, codec.decode_state(found.payload), found.version
+            )
+            for consumer, held in record.claims.items():
+                ended = attrs.evolve(
+                    held, writer=DEAD, deadline_seconds=self.synchronizer.now_seconds()
+                )
+                payload = codec.encode(
+                    record.with_claim(consumer, ended).to_state(), namespaces.CLAIM_RECORDS.schema
+                )
+                write = records.Write(key, found.revision, payload)
+                self.assertTrue(self.synchronizer.write([write])[0].won)
+                return host, consumer
+        raise AssertionError("nobody claims")
 
     def test_the_worker_itself_looks_and_deletes(self):
         duty = self.runtime.decisions.orphan_duty
