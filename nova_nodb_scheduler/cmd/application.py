@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from cliff import app, commandmanager
 
 from nova_nodb_scheduler.cmd import (
+    allocations,
     database,
     epoch,
     explain,
@@ -29,6 +30,7 @@ _COMMANDS = {
     "import": transfer.Import,
     "compare": transfer.Compare,
     "mirror import": mirror.MirrorImport,
+    "allocations audit": allocations.Audit,
     "status": health.Status,
     "host list": hosts.HostList,
     "host show": hosts.HostShow,

@@ -115,6 +115,8 @@ def _show_claims(printer: command.Command, found: deployment.Deployment) -> None
             **{name: int(claims.get(name, 0)) for name in counted},
             "oldest pending s": _seconds(claims.get("oldest_pending_seconds")),
             "settled by": claims["settles"] or "nobody",
+            "orphan allocations": int(claims.get("orphans", 0)),
+            "orphans deleted": int(claims.get("orphans_deleted", 0)),
         },
     )
 

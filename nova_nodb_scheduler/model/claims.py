@@ -175,12 +175,16 @@ class ClaimRecord:
     :param claims: by consumer, pending ones included, whatever their lease
     :param settled: place in the feed up to which a view must have come to
         know every consumer whose claim was settled away; None if none was
+    :param lapsed: claims, by consumer, whose lease ended while they were pending.
+        They count for nothing. Whoever took one may have written its allocation all
+        the same, and died before the confirm: this tells whose that one is
     :param extra: fields of newer minor versions, kept verbatim
     """
 
     host: str
     claims: Mapping[str, HeldClaim] = attrs.field(factory=dict)
     settled: records.Cursor | None = None
+    lapsed: Mapping[str, HeldClaim] = attrs.field(factory=dict)
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
@@ -199,15 +203,21 @@ class ClaimRecord:
                 for consumer, held in state.get("claims", {}).items()
             },
             settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,
-            extra={n: value for n, value in state.items() if n not in ("claims", "settled")},
+            lapsed={
+                consumer: HeldClaim.from_state(held)
+                for consumer, held in state.get("lapsed", {}).items()
+            },
+            extra={name: value for name, value in state.items() if name not in _OF_A_RECORD},
         )
 
     def to_state(self) -> dict[str, Any]:
         settled = self.settled
         return {
             **self.extra,
-            "claims": {consumer: held.to_state() for consumer, held in self.claims.items()},
+            "claims": _states(self.claims),
             "settled": {"epoch": settled.epoch, "version": settled.version} if settled else None,
+            # Most records have none, and an older release keeps it as it is.
+            **({"lapsed": lapsed} if (lapsed := _states(self.lapsed)) else {}),
         }
 
     def used(
@@ -241,12 +251,40 @@ class ClaimRecord:
         left = {name: held for name, held in self.claims.items() if name not in consumers}
         return attrs.evolve(self, claims=left)
 
+    def lapse(self, consumers: Collection[str]) -> ClaimRecord:
+        """Return the record without claims whose lease has ended, which it remembers."""
+        if not consumers:
+            return self
+        lapsed = {**self.lapsed, **{name: self.claims[name] for name in consumers}}
+        latest = sorted(lapsed, key=lambda name: lapsed[name].deadline_seconds or 0.0)
+        kept = {name: lapsed[name] for name in latest[-MOST_LAPSED:]}
+        return attrs.evolve(self.without(consumers), lapsed=kept)
+
+    def without_lapsed(self, ids: Mapping[str, str]) -> ClaimRecord:
+        """Return the record without what it remembers of some claims.
+
+        :param ids: of the claims, by consumer: of a later one it is kept
+        """
+        left = {name: held for name, held in self.lapsed.items() if ids.get(name) != held.claim_id}
+        return self if len(left) == len(self.lapsed) else attrs.evolve(self, lapsed=left)
+
     def settled_up_to(self, cursor: records.Cursor) -> ClaimRecord:
         """Return the record with its settlement moved forward to a cursor."""
         before = self.settled
         if before is not None and before.epoch == cursor.epoch and before.version >= cursor.version:
             return self
         return attrs.evolve(self, settled=cursor)
+
+
+#: Lapsed claims that one record remembers; the oldest go. Each is some writer's death.
+MOST_LAPSED = 64
+
+#: Fields of a record that this release knows.
+_OF_A_RECORD = frozenset(("claims", "settled", "lapsed"))
+
+
+def _states(claims: Mapping[str, HeldClaim]) -> dict[str, Any]:
+    return {consumer: held.to_state() for consumer, held in claims.items()}
 
 
 # What a ledger answers. Refusals are values; a back end that is away is not.

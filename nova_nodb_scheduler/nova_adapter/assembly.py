@@ -393,6 +393,7 @@ class Plugin:
                 claim_spread=options.claim_spread,
                 silent_scheduler_seconds=3 * options.beat_interval_seconds + 1,
                 verify_allocations=options.verify_allocations,
+                delete_orphan_allocations=options.delete_orphan_allocations,
             ),
         )
 

@@ -94,6 +94,11 @@ class ClaimDuty:
         """
         return self._proof.prove(before)
 
+    @property
+    def settles(self) -> bool:
+        """Whether this process settles for all; any thread."""
+        return self._duty.settles
+
     def figures(self) -> dict[str, float]:
         """Return what is claimed now and what was ended here, by what is counted."""
         status, proof = self._duty.status, self._proof.status

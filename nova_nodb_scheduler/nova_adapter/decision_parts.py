@@ -24,7 +24,15 @@ from nova_nodb_scheduler.nova_adapter import (
     request_planner,
     scheduling_options,
 )
-from nova_nodb_scheduler.nova_adapter.placement import allocations, keeper, verification, wiring
+from nova_nodb_scheduler.nova_adapter.orphans import duty as orphan_duty
+from nova_nodb_scheduler.nova_adapter.orphans import finder, judging
+from nova_nodb_scheduler.nova_adapter.placement import (
+    allocations,
+    keeper,
+    posting,
+    verification,
+    wiring,
+)
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import (
     candidates,
@@ -47,6 +55,7 @@ from nova_nodb_scheduler.synchronizer import (
     living,
     replication,
     replicator,
+    writers,
 )
 
 LOG = logging.getLogger(__name__)
@@ -72,6 +81,7 @@ class DecisionOptions:
     claim_spread: str
     silent_scheduler_seconds: float
     verify_allocations: str
+    delete_orphan_allocations: bool
 
 
 @attrs.frozen
@@ -129,6 +139,8 @@ class DecisionParts:
         self._latest_claims = latest_records.LatestRecords()
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
+        #: Looks for allocations that somebody left behind as he died.
+        self.orphan_duty = self._make_orphan_duty()
         self._room = room_module.Room(self.engine, self.reservations)
         self.decider = deciding.Decider(
             request_planner.Parts(
@@ -195,6 +207,30 @@ class DecisionParts:
             latest=self._latest_claims,
         )
 
+    def _make_orphan_duty(self) -> orphan_duty.OrphanDuty:
+        around = self._around
+        alive = writers.Writers(
+            around.store,
+            around.replicator.status().identity,
+            # Nobody hurries: one whose beats are late is not dead.
+            max(30.0, 3 * self._options.silent_scheduler_seconds),
+        )
+        made = finder.Finder(
+            around.synchronizer,
+            lambda: around.store.snapshot() if self.claim_duty.settler.ready else None,
+            judging.Judge(posting.Posting(_Late(around.placement_client))),
+            alive,
+            around.now_seconds,
+            self._latest_claims,
+            self._mirror.hints.hint,
+            finder.FinderOptions(deletes=self._options.delete_orphan_allocations),
+        )
+        return orphan_duty.OrphanDuty(made, lambda: self.claim_duty.settles)
+
+    def claim_figures(self) -> dict[str, float]:
+        """Return what is claimed, how claims ended here, and what they left behind."""
+        return {**self.claim_duty.figures(), **self.orphan_duty.figures()}
+
     def _make_claimer(self) -> claimer.Claimer:
         if not self._options.claims:
             return claimer.NoClaims()
@@ -244,6 +280,7 @@ class DecisionParts:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
         self.claim_duty.start()
+        self.orphan_duty.start()
         self._stop.clear()
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
@@ -254,6 +291,7 @@ class DecisionParts:
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None
+        self.orphan_duty.stop()
         self.claim_duty.stop()
         self._mirror.stop()
 

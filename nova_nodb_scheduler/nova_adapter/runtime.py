@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -168,7 +169,7 @@ class SchedulerRuntime:
             self.synchronizer,
             self.store,
             self._declared,
-            identity=f"{self.facts.host}:{os.getpid()}:{next(_numbers)}",
+            identity=f"{self.facts.host}:{os.getpid()}:{next(_numbers)}:{uuid.uuid4().hex[:8]}",
             options=self._replicator_options,
             beat=self._beat,
             meter=self.metrics,
@@ -327,7 +328,7 @@ class SchedulerRuntime:
 
     def _settling(self) -> dict[str, float]:
         """Return claims by state and how they ended here; empty where nobody settles."""
-        return self.decisions.claim_duty.figures() if self.decisions is not None else {}
+        return self.decisions.claim_figures() if self.decisions is not None else {}
 
     def counts(self) -> dict[str, float]:
         """Return records in the store by namespace."""

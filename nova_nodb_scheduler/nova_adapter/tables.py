@@ -66,12 +66,14 @@ ENDED_MIGRATIONS = (
 
 
 @main_db.pick_context_manager_reader  # type: ignore[untyped-decorator]
-def _select_main(context: Any, statement: sa.Select[Any]) -> list[Row]:
+def select_main(context: Any, statement: sa.Select[Any]) -> list[Row]:
+    """Return rows of the database that a context is for."""
     return [dict(row) for row in context.session.execute(statement).mappings()]
 
 
 @api_db.context_manager.reader  # type: ignore[untyped-decorator]
-def _select_api(context: Any, statement: sa.Select[Any]) -> list[Row]:
+def select_api(context: Any, statement: sa.Select[Any]) -> list[Row]:
+    """Return rows of the API database."""
     return [dict(row) for row in context.session.execute(statement).mappings()]
 
 
@@ -155,21 +157,21 @@ def read_compute_nodes(context: Any, cell: str, keys: Collection[str]) -> dict[s
     """Read rows of ``compute_nodes`` by uuid."""
     query = sa.select(_COMPUTE).where(_COMPUTE.c.uuid.in_(list(keys)), _COMPUTE.c.deleted == 0)
     return {
-        row["uuid"]: _state(cell, "ComputeNode", plain(row)) for row in _select_main(context, query)
+        row["uuid"]: _state(cell, "ComputeNode", plain(row)) for row in select_main(context, query)
     }
 
 
 def page_compute_nodes(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
     """List live compute nodes; rows older than uuids have none and are left out."""
     query = _live_page(_COMPUTE, _COMPUTE.c.uuid, after, limit, _COMPUTE.c.uuid.is_not(None))
-    return _page(_select_main, context, query, lambda row: str(row["key"]))
+    return _page(select_main, context, query, lambda row: str(row["key"]))
 
 
 def read_services(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read rows of ``services`` by uuid, without what heartbeats change."""
     query = sa.select(_SERVICE).where(_SERVICE.c.uuid.in_(list(keys)), _SERVICE.c.deleted == 0)
     states = {}
-    for row in _select_main(context, query):
+    for row in select_main(context, query):
         kept = {name: value for name, value in row.items() if name not in HEARTBEAT_COLUMNS}
         states[row["uuid"]] = _state(cell, "Service", plain(kept))
     return states
@@ -184,13 +186,13 @@ def read_liveness(context: Any, cell: str, keys: Collection[str]) -> dict[str, S
         _SERVICE.c.deleted == 0,
         _SERVICE.c.binary == "nova-compute",
     )
-    return {row["uuid"]: {"cell": cell, **plain(row)} for row in _select_main(context, query)}
+    return {row["uuid"]: {"cell": cell, **plain(row)} for row in select_main(context, query)}
 
 
 def page_services(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
     """List live services of all binaries."""
     query = _live_page(_SERVICE, _SERVICE.c.uuid, after, limit, _SERVICE.c.uuid.is_not(None))
-    return _page(_select_main, context, query, lambda row: str(row["key"]))
+    return _page(select_main, context, query, lambda row: str(row["key"]))
 
 
 def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -200,7 +202,7 @@ def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, 
     query = sa.select(*columns).where(
         _INSTANCE.c.uuid.in_(uuids), _INSTANCE.c.deleted == 0, _INSTANCE.c.host.is_not(None)
     )
-    found = {row["uuid"]: plain(row) for row in _select_main(context, query)}
+    found = {row["uuid"]: plain(row) for row in select_main(context, query)}
     if found:
         metadata = sa.select(
             _IMAGE_METADATA.c.instance_uuid, _IMAGE_METADATA.c.key, _IMAGE_METADATA.c.value
@@ -211,7 +213,7 @@ def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, 
         )
         for row in found.values():
             row["system_metadata"] = {}
-        for item in _select_main(context, metadata):
+        for item in select_main(context, metadata):
             found[item["instance_uuid"]]["system_metadata"][item["key"]] = item["value"]
     return {cell_key(uuid, cell): _state(cell, "Instance", row) for uuid, row in found.items()}
 
@@ -219,7 +221,7 @@ def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, 
 def page_instances(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
     """List placed, live instances."""
     query = _live_page(_INSTANCE, _INSTANCE.c.uuid, after, limit, _INSTANCE.c.host.is_not(None))
-    return _page(_select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
+    return _page(select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
 
 
 def read_migrations(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -232,7 +234,7 @@ def read_migrations(context: Any, cell: str, keys: Collection[str]) -> dict[str,
     )
     return {
         cell_key(row["uuid"], cell): _state(cell, "Migration", plain(row))
-        for row in _select_main(context, query)
+        for row in select_main(context, query)
     }
 
 
@@ -257,15 +259,14 @@ def page_migrations(context: Any, cell: str, after: int, limit: int) -> tuple[in
         _MIGRATION.c.uuid.is_not(None),
         _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
     )
-    return _page(_select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
+    return _page(select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
 
 
 def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read aggregates by uuid, with their hosts and metadata."""
     query = sa.select(_AGGREGATE).where(_AGGREGATE.c.uuid.in_(list(keys)))
     rows = {
-        row["id"]: {**plain(row), "hosts": [], "metadata": {}}
-        for row in _select_api(context, query)
+        row["id"]: {**plain(row), "hosts": [], "metadata": {}} for row in select_api(context, query)
     }
     if rows:
         hosts = (
@@ -273,14 +274,14 @@ def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str,
             .where(_AGGREGATE_HOST.c.aggregate_id.in_(list(rows)))
             .order_by(_AGGREGATE_HOST.c.id)
         )
-        for item in _select_api(context, hosts):
+        for item in select_api(context, hosts):
             rows[item["aggregate_id"]]["hosts"].append(item["host"])
         metadata = sa.select(
             _AGGREGATE_METADATA.c.aggregate_id,
             _AGGREGATE_METADATA.c.key,
             _AGGREGATE_METADATA.c.value,
         ).where(_AGGREGATE_METADATA.c.aggregate_id.in_(list(rows)))
-        for item in _select_api(context, metadata):
+        for item in select_api(context, metadata):
             rows[item["aggregate_id"]]["metadata"][item["key"]] = item["value"]
     return {row["uuid"]: _state(cell, "Aggregate", row) for row in rows.values()}
 
@@ -293,7 +294,7 @@ def page_aggregates(context: Any, cell: str, after: int, limit: int) -> tuple[in
         .order_by(_AGGREGATE.c.id)
         .limit(limit)
     )
-    return _page(_select_api, context, query, lambda row: str(row["key"]))
+    return _page(select_api, context, query, lambda row: str(row["key"]))
 
 
 def read_host_mappings(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -305,7 +306,7 @@ def read_host_mappings(context: Any, cell: str, keys: Collection[str]) -> dict[s
     )
     return {
         row["host"]: _state(row["cell"], "HostMapping", {"host": row["host"]})
-        for row in _select_api(context, query)
+        for row in select_api(context, query)
     }
 
 
@@ -317,7 +318,7 @@ def page_host_mappings(context: Any, cell: str, after: int, limit: int) -> tuple
         .order_by(_HOST_MAPPING.c.id)
         .limit(limit)
     )
-    return _page(_select_api, context, query, lambda row: str(row["key"]))
+    return _page(select_api, context, query, lambda row: str(row["key"]))
 
 
 def _changed(table: Any, context: Any, since: datetime.datetime) -> list[str]:
@@ -376,10 +377,10 @@ def count_rows(context: Any, scope: str) -> int:
     """Count the rows a walk of a scope will meet, roughly: for a progress bar."""
     if scope == scopes_module.API:
         counted = (_AGGREGATE, _HOST_MAPPING)
-        return sum(_count(_select_api, context, table) for table in counted)
+        return sum(_count(select_api, context, table) for table in counted)
     live = [(_COMPUTE, 1), (_SERVICE, 2), (_INSTANCE, 1)]
     return sum(
-        times * _count(_select_main, context, table, table.c.deleted == 0) for table, times in live
+        times * _count(select_main, context, table, table.c.deleted == 0) for table, times in live
     )
 
 

@@ -24,6 +24,13 @@ _SCHEDULE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 #: Values of labels, by the names of the figures.
 _STATES = {"pending": "pending", "confirmed": "confirmed"}
 _ENDS = {"settled": "settled", "expired": "expired", "reconciled": "reconciled"}
+_ORPHANS = {
+    "orphans_absent": "absent",
+    "orphans_buried": "buried",
+    "orphans_elsewhere": "elsewhere",
+    "orphans_ended_migration": "ended migration",
+}
+_ORPHANS_ENDED = {"orphans_deleted": "deleted", "orphans_lost": "lost"}
 _AGES = {"oldest_pending_seconds": "pending"}
 
 
@@ -183,6 +190,13 @@ class Metrics:
         for name, text, label, kinds in (
             ("nodb_claims", "Claims on hosts", "state", _STATES),
             ("nodb_claims_ended", "Claims this process ended", "how", _ENDS),
+            ("nodb_orphan_allocations", "Allocations without their server", "kind", _ORPHANS),
+            (
+                "nodb_orphan_allocations_ended",
+                "Deletions of orphans this process tried",
+                "how",
+                _ORPHANS_ENDED,
+            ),
             ("nodb_claims_oldest_seconds", "Age of the oldest claim", "state", _AGES),
         ):
             ask = functools.partial(scraped.some, figures, kinds)

@@ -56,7 +56,7 @@ def digest(key: str, state: Mapping[str, Any]) -> model.ClaimRecord | errors.Inv
         record = model.ClaimRecord.from_state(key, state, 0)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return errors.InvalidRecord(f"claims/{key}", "claims", f"{type(error).__name__}: {error}")
-    return record if record.claims else None
+    return record if record.claims or record.lapsed else None
 
 
 def unshown(

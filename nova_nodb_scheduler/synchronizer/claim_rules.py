@@ -57,7 +57,7 @@ def take_each(
     if stale:
         refused = tuple(model.Refused(each, model.Reason.STALE_VIEW, stale) for each in claims)
         return record_editor.Proposal(refused, accepted=False)
-    record = record.without(expired(record, taking.now_seconds))
+    record = record.lapse(expired(record, taking.now_seconds))
     answers = []
     for claim in claims:
         answer, record = _take_one(record, claim, taking)

@@ -188,7 +188,7 @@ class Endings:
         if verdict.settled or absent:
             settled = records.Cursor(cursor.epoch, min(shown_at, cursor.version))
         ended = verdict.ended | absent
-        left = ledger.without(key.key, read.state, read.version, ended, settled)
+        left = ledger.without(key.key, read.state, read.version, ended, settled, verdict.expired)
         for entry in absent:
             LOG.info(
                 "A confirmed claim of %(consumer)s in %(key)s goes: nothing stands behind it.",

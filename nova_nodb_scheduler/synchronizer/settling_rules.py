@@ -58,19 +58,27 @@ class Ledger(abc.ABC):
         version: int,
         entries: Collection[Any],
         settled: records.Cursor | None,
+        expired: Collection[Any] = (),
     ) -> Mapping[str, Any]:
         """Return the state to write once some entries are dropped.
 
         An emptied record stays: its next claimer has to know of the settlement.
+
+        :param expired: those of the entries whose lease ended
         """
-        left = self._record(key, state, version).without(entries)
-        return (left.settled_up_to(settled) if settled else left).to_state()
+        left = self._without(self._record(key, state, version), entries, expired)
+        written: Mapping[str, Any] = (left.settled_up_to(settled) if settled else left).to_state()
+        return written
 
     @abc.abstractmethod
     def _record(
         self, key: str, state: Mapping[str, Any], version: int
     ) -> model.ClaimRecord | group_model.GroupRecord:
         """Return a record as it was read."""
+
+    def _without(self, record: Any, entries: Collection[Any], expired: Collection[Any]) -> Any:
+        """Return a record without some entries."""
+        return record.without(entries)
 
     @abc.abstractmethod
     def _entries(self, record: Any) -> Mapping[Any, Any]:
@@ -111,6 +119,11 @@ class Hosts(Ledger):
 
     def _record(self, key: str, state: Mapping[str, Any], version: int) -> model.ClaimRecord:
         return model.ClaimRecord.from_state(key, state, version)
+
+    def _without(
+        self, record: model.ClaimRecord, entries: Collection[str], expired: Collection[str]
+    ) -> model.ClaimRecord:
+        return record.lapse(expired).without(entries)
 
     def _entries(self, record: model.ClaimRecord) -> Mapping[str, model.HeldClaim]:
         return record.claims

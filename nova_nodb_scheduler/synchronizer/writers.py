@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the process that took a claim is gone, as beats in the own store show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import beats
+
+#: Begins the name by which a conductor takes claims; then come its host and a uuid.
+CONDUCTOR = "conductor"
+
+
+def is_gone(
+    held: model.HeldClaim,
+    schedulers: Collection[str],
+    conductors_since: Mapping[str, Collection[float]],
+) -> bool:
+    """Say whether a claim's writer is none of those that live.
+
+    A scheduler takes claims by the name under which it beats. A conductor's name has
+    its host alone in common with its beats: it counts as gone only where no conductor
+    of that host beats, or none that had begun when the claim's lease ended.
+
+    :param schedulers: names of those that live
+    :param conductors_since: when those that live began, by host, in back-end seconds
+    """
+    role, _, rest = held.writer.partition(":")
+    if role != CONDUCTOR:
+        return held.writer not in schedulers
+    ended = held.deadline_seconds
+    since = conductors_since.get(rest.rpartition(":")[0], ())
+    return not any(ended is None or each <= ended for each in since)
+
+
+class Writers:
+    """Tells who is gone; one thread, no I/O.
+
+    :param own: this worker's name; it always lives
+    :param silent_seconds: a beat that did not change for that long, by this process's
+        own clock, is a dead process's. So nobody is gone before this one has looked
+        for that long
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        own: str,
+        silent_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._own = own
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._schedulers = beats.Beats(store, namespaces.SCHEDULERS.name)
+        self._reporters = beats.Beats(store, namespaces.REPORTERS.name)
+        self._begun_at: float | None = None
+        self._living_schedulers: frozenset[str] = frozenset()
+        self._conductors_since: dict[str, list[float]] = {}
+
+    def forget(self) -> None:
+        """Begin to look anew: of another epoch the beats are still to come."""
+        self._begun_at = None
+        self._schedulers.forget()
+        self._reporters.forget()
+
+    def look(self) -> None:
+        """Take in the beats; before each round of questions."""
+        now = self._clock()
+        if self._begun_at is None:
+            self._begun_at = now
+        living = [
+            frozenset(
+                name for name, (_, at) in each.seen(now).items() if now - at < self._silent_seconds
+            )
+            for each in (self._schedulers, self._reporters)
+        ]
+        self._living_schedulers = living[0] | {self._own}
+        self._conductors_since = {}
+        view = self._store.snapshot().namespace(namespaces.REPORTERS.name)
+        for name in living[1]:
+            found = view.get(name)
+            if found is not None and found.state.get("binary") == CONDUCTOR:
+                since = float(found.state.get("since", 0.0))
+                host = str(found.state.get("host"))
+                self._conductors_since.setdefault(host, []).append(since)
+
+    def gone(self, held: model.HeldClaim) -> bool:
+        """Say whether a claim's writer does not live any more."""
+        if self._begun_at is None or self._clock() - self._begun_at < self._silent_seconds:
+            return False
+        return is_gone(held, self._living_schedulers, self._conductors_since)
