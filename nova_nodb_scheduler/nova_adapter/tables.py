@@ -246,7 +246,7 @@ def migrations_of(context: Any, instance: str) -> list[str]:
         _MIGRATION.c.deleted == 0,
         _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
     )
-    return [str(row["uuid"]) for row in _select_main(context, query)]
+    return [str(row["uuid"]) for row in select_main(context, query)]
 
 
 def page_migrations(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
@@ -327,7 +327,7 @@ def _changed(table: Any, context: Any, since: datetime.datetime) -> list[str]:
     query = sa.select(table.c.uuid).where(
         sa.or_(*(column >= since for column in written)), table.c.uuid.is_not(None)
     )
-    return [str(row["uuid"]) for row in _select_main(context, query)]
+    return [str(row["uuid"]) for row in select_main(context, query)]
 
 
 def changed_compute_nodes(context: Any, cell: str, since: datetime.datetime) -> list[str]:
