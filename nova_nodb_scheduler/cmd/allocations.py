@@ -23,8 +23,8 @@ class Audit(command.Command):
     Placement, of the API database and of every cell. It only reads, but with --delete.
 
     What it finds: "absent", no build request, instance or migration of that uuid is
-    anywhere; "buried in cell0", its server failed and waits there for its user to delete
-    it; "elsewhere", its server is on another host or on none; "ended migration"; "not
+    anywhere; "buried in cell0", its server failed before it had a host and waits there for its
+    user to delete it; "elsewhere", its server is on another host or on none; "ended migration"; "not
     proved", a database or Placement did not answer or cannot know.
     """
 

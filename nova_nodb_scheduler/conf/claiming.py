@@ -71,10 +71,11 @@ claimed is free again after this time. Longer than ``claim_deadline_seconds``.
         default=True,
         help="""
 Whether allocations are deleted that a scheduler or conductor left in Placement as
-it died, and whose server will never be. One is deleted only where a claim says who
-wrote it and just that is allocated, that process is gone, and neither a build
+it died, or wrote after Nova had given up waiting, and whose server will never be. One
+is deleted only where a claim says who wrote it and just that is allocated, and
+where, twice, half a minute apart, either that process is gone and neither a build
 request nor an instance nor a migration of that uuid is in the API database or in
-any cell, cell0 and disabled cells included, twice, half a minute apart. A database
+any cell, cell0 and disabled cells included; or its server is in cell0. A database
 that does not answer, or is missing, keeps all of them. With ``false`` they are told
 by ``nova-nodb-manage status``, the metric ``nodb_orphan_allocations`` and
 ``nova-nodb-manage allocations audit`` alone, and hold their place until an operator

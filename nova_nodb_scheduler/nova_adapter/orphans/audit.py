@@ -45,7 +45,7 @@ class Row:
     :param hosts: names of its providers' hosts; a provider's uuid where it is no host's
     :param writer: who had claimed just that; empty where no claim tells
     :param age_seconds: since that claim's lease ended; None where it has none
-    :param deletable: absent, and written by a process that is gone
+    :param deletable: see :func:`.judging.is_for_nobody`
     :param outcome: of the deletion: ``deleted``, or why not; empty where none was tried
     """
 
@@ -126,7 +126,7 @@ class Audit:
                 done.append(row)
                 continue
             again = self._judged([row.judged.consumer])[row.judged.consumer]
-            if again.kind is not judging.Kind.ABSENT or again.generation != row.judged.generation:
+            if again.kind is not row.judged.kind or again.generation != row.judged.generation:
                 outcome = f"left: changed meanwhile, {again.kind.value}"
             elif self._judge.delete(again):
                 outcome = "deleted"
@@ -151,7 +151,7 @@ class Audit:
             [_name(self._snapshot, each) for each in sorted(judged.amounts)],
             held.writer if held is not None else "",
             None if ended is None else max(0.0, self._now_seconds - ended),
-            judged.kind is judging.Kind.ABSENT and bool(claims) and all(map(self._gone, claims)),
+            judging.is_for_nobody(judged, self._gone),
         )
 
     def _gone(self, held: model.HeldClaim) -> bool:

@@ -5,9 +5,11 @@ A suspect (see :mod:`.suspects`) is looked at in Placement and in Nova's databas
 Its allocation is deleted where all of this holds:
 
 * its claim says who wrote it, and it is just what was claimed;
-* that process is gone;
-* its server or migration is absent everywhere (see :mod:`.presence`), and was so some
-  time before already, at the same generation of the consumer: a database may be behind.
+* that process is gone, and its server or migration is absent everywhere (see
+  :mod:`.presence`); or its server is buried in cell0, from where no server ever gets
+  to a host: then whoever wrote it wrote it for nobody, who had given up waiting;
+* that was so some time before already, at the same generation of the consumer: a
+  database may be behind.
 
 It is deleted with that generation. Of everything else nothing is touched: it is looked
 at again, at growing distances, and told by status, metrics and the audit.
@@ -71,7 +73,7 @@ class _Look:
     kind: judging.Kind
     due_at: float
     pause_seconds: float
-    absent_at: float | None = None
+    proved_at: float | None = None
     generation: int | None = None
 
 
@@ -160,26 +162,22 @@ class Finder:
         else:
             look.pause_seconds = min(2 * look.pause_seconds, options.again_most_seconds)
             look.due_at = now + look.pause_seconds
-        if judged.kind is not judging.Kind.ABSENT or not self._may_delete(judged):
-            look.absent_at = None
+        if not self._may_delete(judged):
+            look.proved_at = None
             return
-        if look.absent_at is None or look.generation != judged.generation:
-            look.absent_at, look.generation = now, judged.generation
+        if look.proved_at is None or look.generation != judged.generation:
+            look.proved_at, look.generation = now, judged.generation
             look.due_at = now + options.prove_seconds
-        elif now - look.absent_at >= options.prove_seconds:
+        elif now - look.proved_at >= options.prove_seconds:
             self._delete(judged)
             # If it was lost, it is proved anew; else nothing will be there.
-            look.absent_at, look.due_at = None, now + options.again_seconds
+            look.proved_at, look.due_at = None, now + options.again_seconds
             look.pause_seconds = options.again_seconds
         else:
-            look.due_at = look.absent_at + options.prove_seconds
+            look.due_at = look.proved_at + options.prove_seconds
 
     def _may_delete(self, judged: judging.Judged) -> bool:
-        return (
-            self._options.deletes
-            and bool(judged.wrote)
-            and all(self._writers.gone(each.held) for each in judged.wrote)
-        )
+        return self._options.deletes and judging.is_for_nobody(judged, self._writers.gone)
 
     def _delete(self, judged: judging.Judged) -> None:
         held = judged.wrote[0].held
@@ -187,13 +185,14 @@ class Finder:
             "consumer": judged.consumer,
             "what": dict(judged.amounts),
             "writer": held.writer,
+            "kind": judged.kind.value,
         }
         if self._judge.delete(judged):
             self.status.deleted += 1
             self._hint(sorted(judged.amounts), [judged.consumer])
             LOG.warning(
-                "The allocation of %(consumer)s is deleted, %(what)s: %(writer)s, which is gone, "
-                "had written it, and neither a server nor a migration of that uuid is anywhere.",
+                "The allocation of %(consumer)s is deleted, %(what)s: %(writer)s had written it, "
+                "and its server is %(kind)s.",
                 about,
             )
         else:

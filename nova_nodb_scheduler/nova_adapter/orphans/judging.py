@@ -8,11 +8,12 @@ writes for that consumer after that makes the deletion lose.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.nova_adapter.orphans import presence, suspects
 from nova_nodb_scheduler.nova_adapter.placement import conflicts, outcomes, posting
 from nova_nodb_scheduler.scheduling import namespaces
@@ -58,6 +59,19 @@ class Judged:
     user_id: str = ""
     found: presence.Presence | None = None
     wrote: Sequence[suspects.Suspect] = ()
+
+
+def is_for_nobody(judged: Judged, gone: Callable[[model.HeldClaim], bool]) -> bool:
+    """Say whether an allocation was made for a server that nobody will ever start.
+
+    Its claim must have written it. An absent server may be about to come as long as
+    that claim's writer lives; one in cell0 never gets to a host.
+    """
+    if not judged.wrote:
+        return False
+    return judged.kind is Kind.BURIED or (
+        judged.kind is Kind.ABSENT and all(gone(each.held) for each in judged.wrote)
+    )
 
 
 class Judge:

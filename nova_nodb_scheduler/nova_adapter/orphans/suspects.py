@@ -17,6 +17,7 @@ import numpy as np
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.nova_adapter import tables
+from nova_nodb_scheduler.nova_adapter.orphans import presence
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 
@@ -63,12 +64,16 @@ def _records(snapshot: snapshot_module.Snapshot) -> Iterator[model.ClaimRecord]:
 
 
 def is_known(snapshot: snapshot_module.Snapshot, consumer: str) -> bool:
-    """Say whether states in memory have a server of that uuid, or a migration."""
+    """Say whether states in memory have a server of that uuid, or a migration.
+
+    One in cell0 is no server of any host.
+    """
     migrations = snapshot.namespace(namespaces.MIGRATIONS.name)
     return bool(migrations.lookup("instance", consumer)) or any(
         tables.cell_key(consumer, cell) in view
         for view in (snapshot.namespace(namespaces.INSTANCES.name), migrations)
         for cell in view.vocabulary("cell").texts()
+        if cell != presence.CELL0
     )
 
 

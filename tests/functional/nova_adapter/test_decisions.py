@@ -56,6 +56,8 @@ class DecisionsTest(cloud.CloudCase):
         self.override("track_instance_changes", False, "filter_scheduler")
         self.override("beat_interval_seconds", 0.2, "nodb_scheduler")
         self.override("candidates", "placement", "nodb_scheduler")
+        # There is nothing to be read of this Placement; see test_own_path for that.
+        self.override("verify_allocations", "never", "nodb_scheduler")
         self.placement = Placement()
         self.patch(report, "report_client_singleton", lambda: self.placement)
         self.patch(scheduler_utils, "claim_resources", lambda *args, **kwargs: True)

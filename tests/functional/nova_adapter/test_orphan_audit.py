@@ -74,7 +74,7 @@ class AuditCommandTest(test_orphans.OrphansCase):
         self.assertEqual(
             {
                 absent: ("absent", test_orphans.DEAD, True),
-                buried: ("buried in cell0", test_orphans.DEAD, False),
+                buried: ("buried in cell0", test_orphans.DEAD, True),
                 elsewhere: ("elsewhere", test_orphans.DEAD, False),
                 strange: ("absent", "", False),
             },

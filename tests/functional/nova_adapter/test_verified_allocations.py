@@ -135,7 +135,9 @@ class RacingSchedulersTest(RacesCase):
                 granted.append(answered)
         # What this is about: Placement by itself grants too much.
         self.assertGreater(max(stock), 4, stock)
-        self.assertEqual([4] * 3, ours, f"stock: {stock}")
+        self.assertLessEqual(max(ours), 4, f"stock: {stock}")
+        # Two that give way to one another try again, at random and so often only.
+        self.assertGreaterEqual(sum(ours), 11, f"{ours}; stock: {stock}")
 
     def test_a_few_large_ones_leave_none_out_that_fits(self) -> None:
         node = self.provider(VCPU=8)
