@@ -56,7 +56,7 @@ ci|simulator|900|tests/functional/simulator: whole simulations, in processes of 
 ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
 ci|engine_faults|900|tests/engine_faults: a short selection of faults of engines and schedulers
-ci|chaos|900|a round of random faults on a real control plane: the last seed that found something
+all|chaos|900|a round of random faults on a real control plane: the last seed that found something
 ci|docs|600|documents and release notes with -W, the sample of the options
 ci|packaging|600|build the wheel, install it alone, load its entry points
 all|galera|3600|the rest of the conformance suite and the faults on a Galera cluster of two nodes

@@ -24,8 +24,8 @@ class Audit(command.Command):
 
     What it finds: "absent", no build request, instance or migration of that uuid is
     anywhere; "buried in cell0", its server failed before it had a host and waits there for its
-    user to delete it; "elsewhere", its server is on another host or on none; "ended migration"; "not
-    proved", a database or Placement did not answer or cannot know.
+    user to delete it; "elsewhere", its server is on another host or on none; "ended
+    migration"; "not proved", a database or Placement did not answer or cannot know.
     """
 
     #: Waits between the two proofs, for some seconds.

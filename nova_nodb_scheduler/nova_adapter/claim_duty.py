@@ -90,7 +90,7 @@ class ClaimDuty:
 
         :param before: claim records before it was decided
         :returns: the version to wait for; 0 if nothing ended
-        :raises BackendUnavailable: see :meth:`.claim_proof.ClaimProof.prove`
+        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove`
         """
         return self._proof.prove(before)
 

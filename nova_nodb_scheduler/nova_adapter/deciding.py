@@ -36,6 +36,10 @@ from nova_nodb_scheduler.store import namespace_view
 
 LOG = logging.getLogger(__name__)
 
+#: How long it is tried to remove what is left of a request, before it goes another way:
+#: a Placement that starts anew takes some seconds.
+_ENDING_SECONDS = 10.0
+
 #: See :class:`Decider`; the claims are None where they do not matter any more.
 ProvedFull = Callable[
     [request_planner.Asked, float, namespace_view.NamespaceView | None],
@@ -74,7 +78,9 @@ class Decider:
         """Return for each server its Selection and the alternates.
 
         :raises NoValidHost: on proved state only
-        :raises request_planner.NeedsPlacement: see there; nothing was allocated
+        :raises request_planner.NeedsPlacement: see there; nothing is allocated
+        :raises AllocationUpdateFailed: Nova's own: something may be, for Placement did
+            not answer
         """
         deadline = self._clock() + self._deadline_seconds
         claims: namespace_view.NamespaceView | None = self.parts.claims()
@@ -83,9 +89,14 @@ class Decider:
             decision = _Decision(self.parts, asked, view, deadline, self._now)
             writes = asked.queries is not None
             with self.parts.placement.writer.coming() if writes else contextlib.nullcontext():
-                selections = decision.decide()
+                try:
+                    selections = decision.decide()
+                except request_planner.NeedsPlacement:
+                    decision.end_left(self._clock() + _ENDING_SECONDS)
+                    raise
             if selections is not None:
                 return selections
+            decision.end_left(self._clock() + _ENDING_SECONDS)
             if decision.given_up:
                 # That hosts are full was not what ended it.
                 raise request_planner.NeedsPlacement("claims not answered in time")
@@ -141,14 +152,15 @@ class _Decision:
         group = asked.spec.instance_group if "instance_group" in asked.spec else None
         self._group_hosts = list(group.hosts) if group and "hosts" in group else None
         self._planner = request_planner.Planner(parts, asked, view, now)
+        self._allocations = request_allocations.RequestAllocations(
+            parts.placement, asked.context, asked.spec, lambda: self._planner.planned_on
+        )
         self._placing = placing.Placing(
             parts.ways,
             self._planner.request,
             asked.instance_uuids,
             self._planner,
-            request_allocations.RequestAllocations(
-                parts.placement, asked.context, asked.spec, lambda: self._planner.planned_on
-            ),
+            self._allocations,
             view.trace,
             parts.places,
             deadline,
@@ -203,6 +215,10 @@ class _Decision:
                 self._placing.undo()
                 self._restore_group()
         return answer
+
+    def end_left(self, deadline: float) -> None:
+        """See :meth:`request_allocations.RequestAllocations.end_left`."""
+        self._allocations.end_left(deadline)
 
     def _restore_group(self) -> None:
         """Take the hosts that were chosen out of the request's group again.

@@ -67,6 +67,8 @@ class RequestAllocations:
         self._spec = spec
         #: Servers whose allocations stand beside others of theirs.
         self._joined: set[str] = set()
+        #: Of which it is not known that nothing is left of them.
+        self._left: dict[str, claimer.Wanted] = {}
 
     def write(
         self, wanted: Sequence[claimer.Wanted], deadline: float
@@ -80,6 +82,8 @@ class RequestAllocations:
         :raises BackendUnavailable: the same
         :raises KeptChanging: the same
         """
+        # Another host's would be added to it.
+        self.end_left(deadline)
         roots = {each.chosen.uuid for each in wanted}
         behind = self._placement.chosen.behind(roots, self._planned_on())
         found = {
@@ -132,6 +136,27 @@ class RequestAllocations:
                 "'nova-manage placement audit' finds it.",
                 {"server": consumer},
             )
+        self._left.update((each.consumer, each) for each in wanted if each.consumer in left)
+
+    def end_left(self, deadline: float) -> None:
+        """Remove what could not be removed before; without I/O where there is nothing.
+
+        :raises AllocationUpdateFailed: Nova's own: something may be left, and what is
+            written on another host would be added to it, with nobody to end the first
+        """
+        if not self._left:
+            return
+        wanted = list(self._left.values())
+        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
+        left = {*self._placement.writer.undo(new, deadline, unsure=True)}
+        for each in wanted:
+            if each.consumer in self._joined and not self._removed(each):
+                left.add(each.consumer)
+        self._left = {name: each for name, each in self._left.items() if name in left}
+        for consumer in sorted(left):
+            raise nova_exception.AllocationUpdateFailed(
+                consumer_uuid=consumer, error="an allocation may be left"
+            )
 
     def _write(
         self,
@@ -173,6 +198,7 @@ class RequestAllocations:
         if withdrawn is verification.Withdrawn.NOT_OURS:
             return outcome
         if withdrawn is verification.Withdrawn.UNKNOWN:
+            self._left[wanted.consumer] = wanted
             return placing.Outcome(placing.Result.GIVEN_UP, "not known whether it fits")
         self._joined.discard(wanted.consumer)
         return placing.Outcome(placing.Result.NEXT_HOST, "full: others allocated beside a claim")
@@ -205,7 +231,8 @@ class RequestAllocations:
             {"server": wanted.consumer, "host": wanted.chosen.uuid, "why": outcome.text},
         )
         if isinstance(outcome, outcomes.Unknown):
-            self._placement.writer.undo([self._server(wanted)], deadline, unsure=True)
+            if self._placement.writer.undo([self._server(wanted)], deadline, unsure=True):
+                self._left[wanted.consumer] = wanted
             return placing.Result.GIVEN_UP
         return placing.Result.GIVEN_UP if outcome.status is None else placing.Result.NEXT_HOST
 

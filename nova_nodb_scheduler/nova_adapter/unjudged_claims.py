@@ -254,8 +254,10 @@ class UnjudgedClaims:
             is_alone=noted is None,
         )
         if noted is None:
+            wanted = self._verifier.without_former(wanted)
             return self._verifier.allocated(wanted, allocate)
         try:
+            wanted = self._verifier.without_former(wanted)
             stands = self._verifier.allocated(wanted, allocate, noted.promised)
         except nova_exception.NovaException:
             noted.release()
@@ -278,7 +280,7 @@ class UnjudgedClaims:
             "its allocation there is taken back.",
             {"server": move.consumer, "node": move.host},
         )
-        self._verifier.withdraw(wanted)
+        self._verifier.take_back(wanted)
         return False
 
     def others_verified(
@@ -289,13 +291,13 @@ class UnjudgedClaims:
         Devices, bandwidth and shared storage are other providers'. No request that is
         decided from memory takes of these: all who write there look afterwards.
         """
-        if not move.amounts.keys() - {move.host}:
-            return allocate
         wanted = verification.Wanted(
             move.consumer,
-            move.amounts,
+            move.amounts or {move.host: move.resources},
             frozenset({move.host}),
             self._capacities,
             repeats=move.repeats,
         )
-        return lambda: self._verifier.allocated(wanted, allocate)
+        if not move.amounts.keys() - {move.host}:
+            return lambda: self._verifier.granted(wanted, allocate)
+        return lambda: self._verifier.allocated(self._verifier.without_former(wanted), allocate)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
@@ -32,6 +33,17 @@ _LEDGER = settling_rules.LEDGERS[_CLAIMS]
 
 #: A claim: its record's key, its consumer and its id.
 _Name = tuple[str, str, str]
+
+
+class ClaimsUnproved(errors.NodbError):
+    """Nobody can tell whether something stands behind each claim."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self._why = why
+
+    def __str__(self) -> str:
+        return f"Claims may keep hosts full for nothing: {self._why}."
 
 
 class ClaimProof:
@@ -95,11 +107,12 @@ class ClaimProof:
 
         :param before: claim records before it was decided
         :raises BackendUnavailable: what was not written stays claimed
+        :raises ClaimsUnproved: nothing ended, and of some claims nobody said why they stand
         """
         with self._lock:
             cursor = self._cursor()
             if cursor is None:
-                return 0
+                raise ClaimsUnproved("the feed is not followed")
             touched = self._subscription.drain()
             snapshot = self._store.snapshot()
             self._follow(touched, snapshot)
@@ -107,22 +120,38 @@ class ClaimProof:
             if before is not None and _some_ended(before, now):
                 return now.version
             evidence = settling_evidence.Evidence(snapshot)
-            suspects = self._suspects(snapshot, evidence)
-            if not suspects:
-                return 0
-            ended = self._endings.end(suspects, evidence, cursor)
-            if ended is None:
-                return 0
-            written = {*ended.written}
-            for question in ended.questions:
-                self.status.asked += 1
-                allocations = self._ask(question.consumer)
-                self.status.unanswered += allocations is None
-                self._endings.note(settling_questions.Answer(question, allocations))
-            ended = self._endings.end(dict.fromkeys(suspects, frozenset()), evidence, cursor)
-            if ended is not None:
-                written |= {*ended.written}
-            return self._synchronizer.head().version if written else 0
+            suspects, are_all = self._suspects(snapshot, evidence)
+            unproved = None if are_all else f"more than {self._most} are to be asked for"
+            written = set[records.RecordKey]()
+            if suspects:
+                ended = self._endings.end(suspects, evidence, cursor)
+                if ended is None:
+                    raise ClaimsUnproved("the epoch changed")
+                written = {*ended.written}
+                if not self._ask_all(ended.questions):
+                    unproved = "their authority does not answer"
+                ended = self._endings.end(dict.fromkeys(suspects, frozenset()), evidence, cursor)
+                if ended is not None:
+                    written |= {*ended.written}
+            if written:
+                return self._synchronizer.head().version
+            if unproved is not None:
+                raise ClaimsUnproved(unproved)
+            return 0
+
+    def _ask_all(self, questions: Iterable[settling_questions.Question]) -> bool:
+        """Ask, and note the answers; False if one is lacking: it is asked for again soon."""
+        all_answered = True
+        for question in questions:
+            self.status.asked += 1
+            allocations = self._ask(question.consumer)
+            if allocations is None:
+                all_answered = False
+                self.status.unanswered += 1
+                name = (question.key.key, question.consumer, question.held.claim_id)
+                self._asked_at.pop(name, None)
+            self._endings.note(settling_questions.Answer(question, allocations))
+        return all_answered
 
     def _follow(
         self, touched: Mapping[str, Collection[str]] | None, snapshot: snapshot_module.Snapshot
@@ -140,16 +169,18 @@ class ClaimProof:
 
     def _suspects(
         self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
-    ) -> dict[records.RecordKey, frozenset[str]]:
-        """Return the claims to ask for by record: no record accounts for them."""
+    ) -> tuple[dict[records.RecordKey, frozenset[str]], bool]:
+        """Return the claims to ask for by record, and whether these are all.
+
+        No record accounts for them.
+        """
         now = self._clock()
         since = now - self._rest_seconds
         self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
         found: dict[records.RecordKey, frozenset[str]] = {}
         left = self._most
+        are_all = True
         for host in sorted(self._claimed):
-            if not left:
-                break
             claims = settling_evidence.claims_of(snapshot, host)
             allocated = settling_evidence.allocated_on(snapshot, host)
             here = [
@@ -162,14 +193,18 @@ class ClaimProof:
                 and not evidence.is_needed(
                     host, consumer, held, {host: allocated.get(consumer, {})}
                 )
-            ][:left]
+            ]
+            if len(here) > left:
+                are_all, here = False, here[:left]
             left -= len(here)
             if here:
                 key = records.RecordKey(_CLAIMS, host)
                 found[key] = frozenset(here)
                 names = ((host, consumer, claims[consumer].claim_id) for consumer in here)
                 self._asked_at.update(dict.fromkeys(names, now))
-        return found
+            if not are_all:
+                break
+        return found, are_all
 
 
 def _some_ended(before: namespace_view.NamespaceView, now: namespace_view.NamespaceView) -> bool:

@@ -24,10 +24,11 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 from keystoneauth1 import exceptions as keystone
+from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
 
@@ -45,8 +46,10 @@ _LEAST_PAUSE_SECONDS = 0.05
 _MOST_PAUSE_SECONDS = 1.0
 #: Before a second look where claims are not known: others' transactions end meanwhile.
 _SECOND_LOOK_SECONDS = 0.25
-#: Tries to read, or to withdraw, while Placement does not answer.
+#: Tries to read while Placement does not answer.
 _MOST_TRIES = 5
+#: Tries to withdraw then: it may be starting anew, which takes seconds.
+_MOST_WITHDRAWALS = 10
 
 #: Room for fewer further allocations like the own one is tight: two such writers
 #: may have raced for it.
@@ -113,6 +116,8 @@ class Unanswered:
 
 Look = Fits | Over | NotOurs | Unanswered
 
+_Found = TypeVar("_Found")
+
 
 class Withdrawn(enum.Enum):
     """What became of an allocation that was to go."""
@@ -149,7 +154,8 @@ def nothing_promised() -> Promised:
 class Verifier:
     """Verifies allocations of one process; any thread. Blocks for HTTP.
 
-    Raises nothing for a Placement that does not answer.
+    Raises nothing for a Placement that does not answer, but where that leaves an
+    allocation behind that the next host's would be written beside.
 
     :param client: names Nova's ``SchedulerReportClient``
     :param clock: monotonic seconds
@@ -180,16 +186,17 @@ class Verifier:
 
         :param allocate: writes it; False where Placement refuses
         :param promised: asked before each look: what others are about to write
+        :raises AllocationUpdateFailed: Nova's own: it may be left, see :meth:`take_back`
         """
         for attempt in range(1, _MOST_WRITES + 1):
-            if not allocate():
+            if not self.granted(wanted, allocate):
                 # The first refusal is Placement's word. A later one may be of the
                 # moment: who took too much with us may be about to go as well.
                 if attempt == 1:
                     return False
             elif self._stands_or_goes(wanted, promised):
                 return True
-            elif (withdrawn := self.withdraw(wanted)) is not Withdrawn.GONE and not (
+            elif (withdrawn := self.take_back(wanted)) is not Withdrawn.GONE and not (
                 withdrawn is Withdrawn.OTHERS_LEFT and wanted.repeats
             ):
                 return withdrawn is Withdrawn.NOT_OURS
@@ -198,6 +205,51 @@ class Verifier:
             if attempt < _MOST_WRITES:
                 self._pause(_MOST_PAUSE_SECONDS * attempt / _MOST_WRITES)
         return False
+
+    def granted(self, wanted: Wanted, allocate: Callable[[], bool]) -> bool:
+        """Have it written, unverified; False where nothing is left of it.
+
+        Nova's client says the same of a refusal and of a connection that broke, after
+        which the write may stand: the next host's would be added to it, as of a move.
+
+        :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
+        """
+        if allocate():
+            return True
+        body = self._patiently(lambda: self._get(f"/allocations/{wanted.consumer}", wanted))
+        if isinstance(body, Unanswered):
+            raise _left(wanted, body.text)
+        held = {name: dict(part["resources"]) for name, part in body["allocations"].items()}
+        # A server that had something before is not at its first generation.
+        own = {name: dict(amounts) for name, amounts in wanted.amounts.items()}
+        if held and held == own and body["consumer_generation"] == 1:
+            self.take_back(wanted)
+        return False
+
+    def without_former(self, wanted: Wanted) -> Wanted:
+        """Return it without what the server has already, which is not ours to withdraw.
+
+        An evacuated server has its shared storage; Nova writes that again as it is.
+        """
+        if len(wanted.amounts) < 2:
+            return wanted
+        body = self._patiently(lambda: self._get(f"/allocations/{wanted.consumer}", wanted))
+        if isinstance(body, Unanswered):
+            return wanted
+        former = body["allocations"]
+        amounts = {name: part for name, part in wanted.amounts.items() if name not in former}
+        return attrs.evolve(wanted, amounts=amounts)
+
+    def take_back(self, wanted: Wanted) -> Withdrawn:
+        """Withdraw it, before another host is tried.
+
+        :raises AllocationUpdateFailed: Nova's own: it may be left, and what would be
+            written on the next host would be added to it, with nobody to end the first
+        """
+        withdrawn = self.withdraw(wanted)
+        if withdrawn is Withdrawn.UNKNOWN:
+            raise _left(wanted, "Placement does not answer")
+        return withdrawn
 
     def _stands_or_goes(self, wanted: Wanted, promised: Callable[[], Promised]) -> bool:
         try:
@@ -232,11 +284,12 @@ class Verifier:
     def withdraw(self, wanted: Wanted) -> Withdrawn:
         """Take the own allocation back, at its consumer's generation, and nothing else."""
         done = Withdrawn.UNKNOWN
-        for attempt in range(1, _MOST_TRIES + 1):
+        sent: list[bool] = []
+        for attempt in range(1, _MOST_WITHDRAWALS + 1):
             if attempt > 1:
                 self._pause(0.1 * attempt)
             try:
-                found = self._withdraw(wanted)
+                found = self._withdraw(wanted, sent)
             except (keystone.ClientException, ValueError, LookupError, TypeError) as error:
                 LOG.debug("Placement did not take it back: %(error)s", {"error": error})
                 continue
@@ -261,13 +314,16 @@ class Verifier:
     # -- looking ------------------------------------------------------------------
 
     def _look_patiently(self, wanted: Wanted, promised: Callable[[], Promised]) -> Look:
-        found: Look = Unanswered("not asked")
+        # First the promises: what was kept since stands in Placement by then.
+        return self._patiently(lambda: self._look(wanted, promised()))
+
+    def _patiently(self, ask: Callable[[], _Found | Unanswered]) -> _Found | Unanswered:
+        found: _Found | Unanswered = Unanswered("not asked")
         for attempt in range(1, _MOST_TRIES + 1):
             if attempt > 1:
                 self._pause(0.1 * attempt)
             try:
-                # First the promises: what was kept since stands in Placement by then.
-                found = self._look(wanted, promised())
+                found = ask()
             except (keystone.ClientException, ValueError, LookupError, TypeError) as error:
                 found = Unanswered(f"{type(error).__name__}: {error}")
             if not isinstance(found, Unanswered):
@@ -319,13 +375,19 @@ class Verifier:
 
     # -- withdrawing ----------------------------------------------------------------
 
-    def _withdraw(self, wanted: Wanted) -> Withdrawn | None:
-        """Try once; None where it is to be tried again."""
+    def _withdraw(self, wanted: Wanted, sent: list[bool]) -> Withdrawn | None:
+        """Try once; None where it is to be tried again.
+
+        :param sent: not empty once a try's answer was lost; appended to
+        """
         url = f"/allocations/{wanted.consumer}"
         body = self._get(url, wanted)
         if isinstance(body, Unanswered):
             return None
         held = body["allocations"]
+        if sent and held.keys().isdisjoint(wanted.amounts):
+            # An earlier try was carried out.
+            return Withdrawn.OTHERS_LEFT if held else Withdrawn.GONE
         for provider, amounts in wanted.amounts.items():
             if dict(held.get(provider, {}).get("resources", {})) != dict(amounts):
                 return Withdrawn.NOT_OURS
@@ -340,11 +402,14 @@ class Verifier:
             "user_id": body["user_id"],
             "consumer_generation": body["consumer_generation"],
         }
+        sent.append(True)
         response = self._client().put(
             url, payload, version=_VERSION, global_request_id=wanted.request_id
         )
         if response is not None and response.status_code == 204:
             return Withdrawn.OTHERS_LEFT if left else Withdrawn.GONE
+        if response is not None and response.status_code == 409:
+            sent.pop()
         # A conflict: whose it is, is looked at again.
         return None
 
@@ -373,6 +438,12 @@ class Verifier:
                 "withdrawn: %(why)s",
                 {"server": wanted.consumer, "why": found.text},
             )
+
+
+def _left(wanted: Wanted, why: str) -> nova_exception.AllocationUpdateFailed:
+    return nova_exception.AllocationUpdateFailed(
+        consumer_uuid=wanted.consumer, error=f"an allocation may be left: {why}"
+    )
 
 
 def _used(

@@ -49,7 +49,7 @@ class Client(report.SchedulerReportClient):
         self.calls: collections.Counter[str] = collections.Counter()
         self.sizes: list[int] = []
         #: Taken one by one, by the method's name.
-        self.faults: dict[str, list[Fault | None]] = {"get": [], "post": []}
+        self.faults: dict[str, list[Fault | None]] = {"get": [], "post": [], "put": []}
 
     def _meet(self, name: str, call: Callable[[], Any]) -> Any:
         with self._one_at_a_time:
@@ -65,6 +65,12 @@ class Client(report.SchedulerReportClient):
         own = super().post
         self.sizes.append(len(data))
         return self._meet("post", lambda: own(url, data, *args, **kwargs))
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        # Not counted: tests count what is read, and what is written for several servers.
+        fault = self.faults["put"].pop(0) if self.faults["put"] else None
+        own = super().put
+        return own(*args, **kwargs) if fault is None else fault(lambda: own(*args, **kwargs))
 
 
 class PlacementCase(testtools.TestCase):

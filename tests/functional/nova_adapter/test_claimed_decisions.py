@@ -102,6 +102,29 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         with self.assertRaises(exception.NoValidHost):
             self.select()
 
+    def test_room_that_a_claim_keeps_is_asked_of_placement_where_nobody_answers_for_the_claim(self):
+        self.settle_later()
+        uuids, _chosen = self.select(servers=6)
+        self.wait_for_mirror(uuids)
+        self.client.delete(f"/allocations/{uuids[0]}")
+        proof = self.runtime.decisions.claim_duty._proof
+        with mock.patch.object(proof, "_ask", lambda consumer: None):
+            self.select()
+        self.assertEqual({"memory": 1, "mirror not proved": 1}, self.runtime.candidates())
+        # Nor was it put aside as one that had been answered for.
+        self.assertEqual({}, proof._asked_at)
+
+    def test_claims_beyond_those_that_are_asked_for_prove_nothing(self):
+        self.settle_later()
+        uuids, _chosen = self.select(servers=6)
+        self.wait_for_mirror(uuids)
+        for server in uuids[:3]:
+            self.client.delete(f"/allocations/{server}")
+        proof = self.runtime.decisions.claim_duty._proof
+        with mock.patch.object(proof, "_most", 0):
+            self.select()
+        self.assertEqual({"memory": 1, "mirror not proved": 1}, self.runtime.candidates())
+
     def test_servers_that_are_being_built_keep_their_claims_whoever_is_refused(self):
         self.settle_later()
         uuids, _chosen = self.select(servers=6)

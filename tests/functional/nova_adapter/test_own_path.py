@@ -7,14 +7,16 @@ Placement does where writes race.
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 from unittest import mock
 
+from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.nova_adapter import manager
+from nova_nodb_scheduler.nova_adapter import deciding, manager
 from nova_nodb_scheduler.nova_adapter.placement import verification
 from nova_nodb_scheduler.testing import claiming
 from tests.functional.nova_adapter import cloud, placement_mariadb, test_memory_decisions
@@ -162,6 +164,70 @@ class OwnPathTest(OwnPathCase):
         # Its filter does not know of the first one, the group's claims do.
         _, after = self.select(instance_group=group)
         self.assertNotEqual(before[0][0].service_host, after[0][0].service_host)
+
+
+class PlacementAwayTest(OwnPathCase):
+    """Placement's answers are lost until a request leaves memory."""
+
+    def use(self, fixture: Any) -> None:
+        self.override("claim_deadline_seconds", 1, "nodb_scheduler")
+        super().use(fixture)
+
+    def go_away(self, *, gone_seconds: float) -> None:
+        """Carry the next POST out and lose its answer, and all of this server's for a while."""
+        own_post, own_get = self.client.post, self.client.get
+        until: list[float] = []
+
+        def post(url: str, *args: Any, **kwargs: Any) -> Any:
+            if until and time.monotonic() < until[0]:
+                raise keystone.ConnectFailure
+            done = own_post(url, *args, **kwargs)
+            if not until:
+                until.append(time.monotonic() + gone_seconds)
+                raise keystone.ConnectFailure
+            return done
+
+        def get(url: str, *args: Any, **kwargs: Any) -> Any:
+            if until and time.monotonic() < until[0] and url.startswith("/allocations/"):
+                raise keystone.ConnectFailure
+            return own_get(url, *args, **kwargs)
+
+        for name, method in (("post", post), ("get", get)):
+            patcher = mock.patch.object(self.client, name, method)
+            patcher.start()
+            self.addCleanup(patcher.stop)
+
+    def test_what_memory_could_not_take_back_is_gone_before_novas_path_allocates(self):
+        self.go_away(gone_seconds=2.0)
+        own = self.manager.host_manager.get_filtered_hosts
+        avoided: list[str | None] = []
+
+        def elsewhere(hosts: Any, spec: Any, index: int = 0) -> Any:
+            # Nova's own code comes to another host than memory.
+            found = own(hosts, spec, index)
+            [standing] = [name for name in self.nodes if self.used(name)["VCPU"]] or [None]
+            avoided.append(standing)
+            return [each for each in found if each.host != "h1"]
+
+        with mock.patch.object(self.manager.host_manager, "get_filtered_hosts", elsewhere):
+            with mock.patch.object(
+                self.runtime.decisions.decider.parts.ways.room, "take", self.only("h1")
+            ):
+                [server], chosen = self.select()
+        self.assertEqual("h2", chosen[0][0].service_host)
+        self.assertEqual([None], avoided)
+        allocated = self.ask("get", f"/allocations/{server}")["allocations"]
+        self.assertEqual([self.nodes["h2"].uuid], list(allocated))
+
+    def test_what_nobody_can_take_back_ends_the_request(self):
+        self.go_away(gone_seconds=3.0)
+        with mock.patch.object(deciding, "_ENDING_SECONDS", 0.2):
+            self.assertRaises(exception.AllocationUpdateFailed, self.select)
+        self.assertEqual(1, sum(self.used(host)["VCPU"] for host in self.nodes))
+
+    def only(self, name: str) -> Any:
+        own = self.runtime.decisions.decider.parts.ways.room.take
+        return lambda consumer, request, best: best.host == name and own(consumer, request, best)
 
 
 class NeverVerifiedTest(OwnPathCase):

@@ -14,7 +14,7 @@ from typing import Any
 
 import prometheus_client
 from keystoneauth1 import exceptions as keystone
-from nova import objects
+from nova import exception, objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import claims as model
@@ -432,6 +432,70 @@ class VerifierTest(placement_cloud.PlacementCase):
         self.client.faults["get"] = [placement_cloud.lost_before(keystone.ConnectFailure)] * 5
         self.assertFalse(self.verifier.allocated(self.wanted(repeats=False), self.put_own))
         self.assertEqual({}, self.usages(self.node))
+
+    def test_a_withdrawal_whose_answer_is_lost_answers_nobody_with_the_host(self) -> None:
+        for lost in placement_cloud.AFTER:
+            self.consumer = str(uuid.uuid4())
+            self.client.faults["put"] = [lost]
+            other: list[str] = []
+
+            def put_and_race(other: list[str] = other) -> bool:
+                granted = self.put_own()
+                if granted:
+                    other.append(self.rival())
+                return granted
+
+            self.assertFalse(self.verifier.allocated(self.wanted(repeats=False), put_and_race))
+            self.assertEqual({}, self.held(self.consumer))
+            self.leave(other[0])
+
+    def test_a_withdrawal_whose_answer_is_lost_in_memorys_path_is_one(self) -> None:
+        self.assertTrue(self.put_own())
+        self.client.faults["put"] = [placement_cloud.lost_after(keystone.ConnectFailure)]
+        self.assertIs(verification.Withdrawn.GONE, self.verifier.withdraw(self.wanted()))
+
+    def test_what_cannot_be_withdrawn_is_not_followed_by_another_host(self) -> None:
+        """Nova would write the next host beside it, and nothing would end the first."""
+        self.client.faults["get"] = [placement_cloud.lost_before(keystone.ConnectFailure)] * 100
+        with self.assertRaises(exception.AllocationUpdateFailed):
+            self.verifier.allocated(self.wanted(), self.put_own)
+
+    def test_a_write_whose_answer_nova_took_for_a_refusal_goes_back(self) -> None:
+        def put_and_lose() -> bool:
+            # As Nova's client says it where a connection broke.
+            return not self.put_own()
+
+        self.assertFalse(self.verifier.allocated(self.wanted(), put_and_lose))
+        self.assertEqual({}, self.held(self.consumer))
+
+    def test_a_refusal_costs_one_request_and_changes_nothing(self) -> None:
+        self.assertFalse(self.verifier.allocated(self.wanted(), lambda: False))
+        self.assertEqual({"get": 1}, dict(self.client.calls))
+        self.assertEqual({}, self.figures())
+
+    def test_storage_that_a_server_shares_with_its_source_stays_when_a_host_goes_back(self) -> None:
+        """An evacuation writes its host beside what the server has, its shared disk unchanged."""
+        source, pool = self.provider(VCPU=1), self.provider(DISK_GB=10)
+        before = {source: {"VCPU": 1}, pool: {"DISK_GB": 8}}
+        self.assertEqual(204, self.put(self.of(before)).status_code)
+
+        def move() -> bool:
+            one = self.of({**before, self.node: {"VCPU": 1}})
+            done = self.put(one, 1).status_code == 204
+            self.rival()
+            return done
+
+        amounts = {self.node: {"VCPU": 1}, pool: {"DISK_GB": 8}}
+        wanted = verification.Wanted(self.consumer, amounts, repeats=False)
+        wanted = self.verifier.without_former(wanted)
+        self.assertFalse(self.verifier.allocated(wanted, move))
+        self.assertEqual(before, self.held(self.consumer))
+
+    def of(self, amounts: dict[str, dict[str, int]]) -> Any:
+        parts = {name: {"resources": part} for name, part in amounts.items()}
+        return placement_cloud.outcomes.Server(
+            self.consumer, {"allocations": parts}, "project", "user"
+        )
 
     def test_a_killed_thread_leaves_nothing_that_it_had_not_verified(self) -> None:
         class Killed(BaseException):
