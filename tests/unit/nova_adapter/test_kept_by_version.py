@@ -101,7 +101,7 @@ class KeptByVersionTest(test_proof.JudgeTest):
         )
         looked.clear()
         for _time in range(50):
-            self.assertIsNone(self.judge._path(A, beats, 900.0))
+            self.assertIsNone(self.judge._path(A, beats, {"swept_from": 900.0}))
         self.assertEqual([], looked)
 
     def test_what_is_kept_of_beats_judges_as_a_look_at_each_of_them(self) -> None:
@@ -120,9 +120,9 @@ class KeptByVersionTest(test_proof.JudgeTest):
             kept, each = reporter_beats.ReporterBeats(states), reporter_beats.ReporterBeats(states)
             each._readable = False
             for scope in (A, B, scopes.API):
-                swept_from = dice.choice([900.0, 980.0, 1000.0])
+                swept = {"swept_from": dice.choice([900.0, 980.0, 1000.0])}
                 self.assertEqual(
-                    self.judge._path(scope, each, swept_from),
-                    self.judge._path(scope, kept, swept_from),
+                    self.judge._path(scope, each, swept),
+                    self.judge._path(scope, kept, swept),
                     (scope, states),
                 )
