@@ -29,7 +29,7 @@ from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import placement_cloud
 
 #: How long anything that is waited for may take.
-WAIT_SECONDS = 180.0
+WAIT_SECONDS = 60.0
 
 
 class _Placement(placement_fixture.PlacementFixture):

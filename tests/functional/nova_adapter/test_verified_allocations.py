@@ -24,9 +24,10 @@ from nova_nodb_scheduler.nova_adapter import (
     request_allocations,
     unjudged_claims,
 )
-from nova_nodb_scheduler.nova_adapter.placement import allocations, verification
+from nova_nodb_scheduler.nova_adapter.placement import allocations, chosen_trees, verification
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling import choice, claimer, namespaces, placing
+from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import claim_batches
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.testing import claiming
@@ -255,13 +256,27 @@ class MixedRaceTest(RacesCase):
             lambda hosts: None,
             verification.Verifier(lambda: client),
             lambda wanted: verifies,
+            _JustCompared(),
         )
         written = request_allocations.RequestAllocations(
-            placement, self.context, spec(self.context)
+            placement,
+            self.context,
+            spec(self.context),
+            host_state_store.HostStateStore((), codec.decode_state).snapshot,
         )
         chosen = choice.Choice(0, node, "", "h1", "h1", 0.0, (asked(node),))
         wanted = claimer.Wanted(consumer, chosen, {"VCPU": 1})
         return written.write([wanted], allocations.time.monotonic() + 30.0)[consumer]
+
+
+class _JustCompared(chosen_trees.ChosenTrees):
+    """Trees that were all compared a moment ago."""
+
+    def __init__(self) -> None:
+        pass
+
+    def behind(self, *_: Any) -> frozenset[str]:
+        return frozenset()
 
 
 class VerifierTest(placement_cloud.PlacementCase):
