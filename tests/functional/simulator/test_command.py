@@ -166,5 +166,7 @@ class CommandTest(testtools.TestCase):
             self.assertEqual(document["settings"]["servers"], figures["servers_placed"])
             self.assertEqual(0, figures["overcommitted_servers"])
             self.assertEqual((0, 0), (figures["failed_flushes"], figures["leaked_claims"]))
-            self.assertGreater(figures["batches_followed"], 0)
-        self.assertIsNotNone(document["strategies"]["claims"]["claim_seconds"]["p50"])
+        # Optimists may have decided everything before the first server is built and published.
+        claims = document["strategies"]["claims"]
+        self.assertGreater(claims["batches_followed"], 0)
+        self.assertIsNotNone(claims["claim_seconds"]["p50"])
