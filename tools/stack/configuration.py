@@ -24,7 +24,8 @@ STORE_DATABASE = "nova_nodb"
 
 _FILTERS = (
     "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
-    "ServerGroupAffinityFilter,SameHostFilter,DifferentHostFilter"
+    "ServerGroupAffinityFilter,SameHostFilter,DifferentHostFilter,"
+    "AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation"
 )
 # The fake driver reports this many VCPU a host.
 _FAKE_VCPUS = 1000
