@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tempest's compute API tests and our scenarios against the stack: configure, run, file and compare results.
+"""Tempest's compute API tests and our scenarios: configure, run, file and compare results.
 
 Run by tools/tempest.sh.
 """
