@@ -546,6 +546,20 @@ compare_sample() {
     return 1
 }
 
+build_man() {
+    cd "$RESULTS/docs/tree" || return 1
+    sphinx-build -q -W --keep-going -b man -d "$RESULTS/docs/html.doctrees" \
+        doc/source "$RESULTS/docs/man"
+}
+
+compare_completion() {
+    local completion=etc/bash-completion/nova-nodb-manage
+    tools/completion.sh >"$RESULTS/docs/generated.completion" || return 1
+    diff -u "$completion" "$RESULTS/docs/generated.completion" && return 0
+    echo "The completion is not what the commands say: run 'tools/completion.sh >$completion'."
+    return 1
+}
+
 lint_notes() {
     reno lint "$RESULTS/docs/tree"
 }
@@ -553,9 +567,11 @@ lint_notes() {
 stage_docs() {
     check copy copy_tree "$RESULTS/docs/tree"
     check documents build_sphinx doc/source html
+    check manuals build_man
     check release-notes build_sphinx releasenotes/source releasenotes
     check reno lint_notes
     check config-sample compare_sample
+    check completion compare_completion
 }
 
 build_wheel() {

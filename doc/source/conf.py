@@ -34,6 +34,24 @@ autodoc_typehints = "none"
 # Annotations are resolved where they are read; signatures as written are what a reader wants.
 autodoc_preserve_defaults = True
 
+# As "sphinx-build -b man" makes them: (document, name, what it does, authors, section).
+man_pages = [
+    (
+        "user/commands",
+        "nova-nodb-manage",
+        "schema, states and health of Nova's scheduling from memory",
+        ["The nova-nodb-scheduler developers"],
+        8,
+    ),
+    (
+        "user/simulate",
+        "nova-nodb-simulate",
+        "schedulers on a simulated cloud",
+        ["The nova-nodb-scheduler developers"],
+        1,
+    ),
+]
+
 html_theme = "openstackdocs"
 html_static_path = ["_static"]
 pygments_style = "native"
