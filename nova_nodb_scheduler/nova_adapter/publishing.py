@@ -33,12 +33,16 @@ class Published:
         refused them this time
     :param rejected: those among them whose records cannot be written as they
         are: too large, or held by a newer schema
+    :param unnamed: names that no record may have. They are not among
+        ``failed``: nothing stands there that would be old, and none ever will;
+        what Nova does with such a row, a request must ask Nova
     :param written: records written or deleted
     :param version: highest version written, 0 if none
     """
 
     failed: frozenset[records.RecordKey]
     rejected: frozenset[records.RecordKey]
+    unnamed: frozenset[records.RecordKey]
     written: int
     version: int
 
@@ -66,8 +70,11 @@ class RowPublisher:
         return Published(
             # What cannot be written as it is stays dirty, too: the record that
             # stands there is old, and its cell must not be trusted.
-            failed=report.failed | report.rejected.keys() | rows.unreadable,
-            rejected=frozenset(report.rejected),
+            failed=report.failed
+            | (report.rejected.keys() - report.unnamed)
+            | rows.unreadable,
+            rejected=frozenset(report.rejected) - report.unnamed,
+            unnamed=report.unnamed,
             written=report.published + report.deleted,
             version=report.version,
         )

@@ -127,6 +127,8 @@ class Reporter:
         self._last_error: str | None = None
         #: Scopes of which names were forgotten, and the back end's time of it.
         self._lost: dict[str, float] = {}
+        #: Scopes with rows whose names no record may have, and when that was seen last.
+        self._unnamed: dict[str, float] = {}
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
 
@@ -302,12 +304,24 @@ class Reporter:
         )
         self.on_lost(lost)
 
+    def _note_unnamed(
+        self, batch: Collection[dirty_module.Dirty], unnamed: Collection[records.RecordKey]
+    ) -> None:
+        """Remember scopes for whose hosts memory cannot speak, until a sweep says so itself."""
+        if unnamed:
+            now = self._synchronizer.now_seconds()
+            scopes = {dirty.scope for dirty in batch if dirty.key in unnamed}
+            if scopes - self._unnamed.keys():
+                self._last_beat = float("-inf")
+            self._unnamed.update(dict.fromkeys(scopes, now))
+
     def _forget_swept(self) -> None:
-        """Forget losses that a sweep, begun after them, has made good."""
-        if not self._lost:
+        """Forget what a sweep, begun after it, has made good, or says itself."""
+        scopes = self._lost.keys() | self._unnamed.keys()
+        if not scopes:
             return
         epoch = self._synchronizer.head().epoch
-        keys = [records.RecordKey(namespaces.CELLS.name, scope) for scope in self._lost]
+        keys = [records.RecordKey(namespaces.CELLS.name, scope) for scope in sorted(scopes)]
         for key, record in self._synchronizer.read(keys).items():
             if record.deleted:
                 continue
@@ -315,8 +329,10 @@ class Reporter:
                 state = codec.decode(record.payload).state
             except errors.UndecodableRecord:
                 continue
-            if state["epoch"] == epoch and float(state["swept_from"]) > self._lost[key.key]:
-                del self._lost[key.key]
+            for noted in (self._lost, self._unnamed):
+                noted_at = noted.get(key.key, float("inf"))
+                if state["epoch"] == epoch and float(state["swept_from"]) > noted_at:
+                    del noted[key.key]
 
     def _flush_records(self, *, all_of_them: bool = False) -> None:
         for _ in range(1 + len(self._dirty) // self._options.batch_records):
@@ -331,7 +347,8 @@ class Reporter:
             finally:
                 self._dirty.done(batch, stays)
             self._published += published.written
-            self._refused += len(published.rejected)
+            self._refused += len(published.rejected) + len(published.unnamed)
+            self._note_unnamed(batch, published.unnamed)
             self._version = max(self._version, published.version)
 
     def _flush_heartbeats(self, *, force: bool) -> None:
@@ -378,6 +395,7 @@ class Reporter:
             "published": self._published,
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
+            "unnamed": sorted(self._unnamed),
         }
         key = records.RecordKey(namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})
