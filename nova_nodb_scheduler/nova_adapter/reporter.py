@@ -153,7 +153,7 @@ class Reporter:
         :param silent_seconds: since the one before; of a service that was down
             it does not wait for others
         """
-        self._dirty.beat(scope, service, report_count, last_seen_up)
+        self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
             self._dirty.wake.set()
@@ -396,6 +396,7 @@ class Reporter:
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
             "unnamed": sorted(self._unnamed),
+            "implausible": self._rows.implausible.count,
         }
         key = records.RecordKey(namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})

@@ -34,6 +34,7 @@ _IGNORED: Mapping[str, Collection[str]] = {
         "base",
         "seen",
         "unreported",
+        "counted_at",
     ),
 }
 
