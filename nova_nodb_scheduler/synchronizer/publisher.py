@@ -35,6 +35,9 @@ class Outcome(enum.Enum):
     UNCHANGED = "unchanged"
 
 
+#: Names that are remembered to be said once.
+_MOST_SAID = 1000
+
 DELETE = Outcome.DELETE
 UNCHANGED = Outcome.UNCHANGED
 
@@ -139,7 +142,8 @@ class _Batch:
 class Publisher:
     """The only way an owner's processes write its records.
 
-    Holds no state of its own between calls; any thread may call it.
+    Holds no state between calls but what it said in the log; any thread may
+    call it.
 
     :param namespaces: declared namespaces by name
     :param owner: who writes: only namespaces it owns are accepted
@@ -162,6 +166,8 @@ class Publisher:
         self._owner = owner
         self._rounds = rounds
         self._on_rejected = on_rejected
+        #: Names that no record may have, and that were said: who chose one writes on.
+        self._said: set[records.RecordKey] = set()
 
     def publish(
         self, updates: Mapping[records.RecordKey, Compute], refresh: Refresh | None = None
@@ -203,10 +209,11 @@ class Publisher:
         rejected = collections.Counter(key.namespace for key in report.rejected)
         for namespace, count in rejected.items():
             self._on_rejected(namespace, count)
-        if report.failed or report.rejected or report.undecodable:
+        said = self._say_once(report.unnamed)
+        if report.failed or report.rejected.keys() - said or report.undecodable:
             examples = report.failed | report.rejected.keys() | batch.undecodable
             # Whoever chose a name that no record may have is to be found by it.
-            example = min(report.unnamed or examples)
+            example = min(report.unnamed - said or examples)
             LOG.warning(
                 "Of %(all)d records %(failed)d lost every one of %(rounds)d rounds and stay "
                 "queued, %(rejected)d cannot be written, %(undecodable)d had unreadable bytes "
@@ -222,6 +229,17 @@ class Publisher:
                 },
             )
         return report
+
+    def _say_once(
+        self, unnamed: Collection[records.RecordKey]
+    ) -> Collection[records.RecordKey]:
+        """Return which of some names were said before, and note the others."""
+        if not unnamed:
+            return frozenset()
+        said = self._said.intersection(unnamed)
+        if len(self._said) < _MOST_SAID:
+            self._said.update(unnamed)
+        return said
 
     def _refuse_foreign(self, keys: Collection[records.RecordKey]) -> None:
         for name in sorted({key.namespace for key in keys}):

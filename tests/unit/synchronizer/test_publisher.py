@@ -55,6 +55,15 @@ class RefusedNamesTest(unittest.TestCase):
         self.assertTrue(line.isprintable())
         self.assertIn("pools/a\\nERROR forged", line)
 
+    def test_one_that_comes_again_and_again_is_named_once_and_always_counted(self):
+        with self.assertLogs(publisher.LOG, "WARNING") as logged:
+            for _ in range(3):
+                self.publish({key("a\nb")})
+            self.publish({key("a\nb"), key("c\nd")})
+        self.assertEqual(2, len(logged.output))
+        self.assertIn("c\\nd", logged.output[1])
+        self.assertEqual(5, sum(count for _, count in self.told))
+
     def test_neither_back_end_nor_source_is_asked_for_them(self):
         asked = set()
         report = self.publish(self.bad, refresh=asked.update)
