@@ -19,13 +19,18 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when nothing was found."""
     options = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    # What takes more ends with MemoryError, and is a finding: the limit is no measure.
-    resource.setrlimit(
-        resource.RLIMIT_AS, (options.memory_mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1])
-    )
+
+    def make() -> target.Target:
+        made = registry.TARGETS[options.target].make()
+        # What takes more ends with MemoryError, and is a finding. Engines that
+        # were started are bound by their own limits.
+        most = (options.memory_mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1])
+        resource.setrlimit(resource.RLIMIT_AS, most)
+        return made
+
     figures = target.run(
         options.target,
-        registry.TARGETS[options.target].make,
+        make,
         seed=options.seed,
         cases=options.cases,
         first=options.first,
