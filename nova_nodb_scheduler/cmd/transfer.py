@@ -156,7 +156,16 @@ class Compare(_ScopeCommand):
             return 1 if differing else 0
         self.print_table(
             "Records against Nova's tables",
-            ("cell", "namespace", "compared", "missed", "stale", "extra", "refused", "stale fields"),
+            (
+                "cell",
+                "namespace",
+                "compared",
+                "missed",
+                "stale",
+                "extra",
+                "refused",
+                "stale fields",
+            ),
             (
                 (
                     scope,

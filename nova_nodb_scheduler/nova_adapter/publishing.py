@@ -79,9 +79,7 @@ class RowPublisher:
         return Published(
             # What cannot be written as it is stays dirty, too: the record that
             # stands there is old, and its cell must not be trusted.
-            failed=report.failed
-            | (report.rejected.keys() - report.unnamed)
-            | rows.unreadable,
+            failed=report.failed | (report.rejected.keys() - report.unnamed) | rows.unreadable,
             rejected=frozenset(report.rejected) - report.unnamed,
             unnamed=report.unnamed,
             written=report.published + report.deleted,

@@ -52,9 +52,7 @@ def write(
 
 def read(
     keys: Collection[records.RecordKey],
-    ask: Callable[
-        [Collection[records.RecordKey]], Mapping[records.RecordKey, records.Record]
-    ],
+    ask: Callable[[Collection[records.RecordKey]], Mapping[records.RecordKey, records.Record]],
 ) -> Mapping[records.RecordKey, records.Record]:
     """Read what records may be called; nothing stands under any other name.
 

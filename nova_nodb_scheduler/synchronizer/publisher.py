@@ -230,9 +230,7 @@ class Publisher:
             )
         return report
 
-    def _say_once(
-        self, unnamed: Collection[records.RecordKey]
-    ) -> Collection[records.RecordKey]:
+    def _say_once(self, unnamed: Collection[records.RecordKey]) -> Collection[records.RecordKey]:
         """Return which of some names were said before, and note the others."""
         if not unnamed:
             return frozenset()

@@ -120,5 +120,5 @@ def present() -> Bounds:
 
 def set_for_process(chosen: Bounds) -> None:
     """Have all of a process go by some bounds; for whoever reads its configuration."""
-    global _of_process  # noqa: PLW0603 - see above
+    global _of_process
     _of_process = chosen

@@ -26,7 +26,19 @@ from tests.fuzz import target
 POOLS = namespaces.Namespace("pools", "cinder", namespaces.SchemaVersion(1, 0))
 
 _PIECES = (
-    *("a", "host-1", "node", "0f7@2c1", "é", "e\u0301", "主", "\U0001f600", " ", "\u00a0", "\u2028"),
+    *(
+        "a",
+        "host-1",
+        "node",
+        "0f7@2c1",
+        "é",
+        "e\u0301",
+        "主",
+        "\U0001f600",
+        " ",
+        "\u00a0",
+        "\u2028",
+    ),
     *("\n", "\r", "\x00", "\x1f", "\x7f", "\x85", "\x9f", "\ud800", "\udfff", "\u200b", "\ufeff"),
     *("/", ":", "%", "'", '"', "\\", "*", "_", "k" * 63, "k" * 254, "主" * 255, "\ufffe", "\u0378"),
 )

@@ -23,7 +23,9 @@ class Entry:
 
 
 TARGETS: Mapping[str, Entry] = {
-    "decoder": Entry("payloads, as a back end may hold them, and the store behind", decoder.Decoder),
+    "decoder": Entry(
+        "payloads, as a back end may hold them, and the store behind", decoder.Decoder
+    ),
     "names": Entry("names of records: the rule, and batches over the memory driver", names.Names),
     "names-drivers": Entry(
         "the same batches over SQLite, Redis, memcached and etcd",

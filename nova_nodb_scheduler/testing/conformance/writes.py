@@ -303,9 +303,7 @@ class Names(base.Case):
             self.assertIs(records.Verdict.REFUSED, results[key].verdict, ascii(key.key)[:40])
             self.assertEqual(key.fault, results[key].reason)
             self.assertIsNone(results[key].record)
-        self.assertEqual(
-            [records.Verdict.WON] * len(good), [results[key].verdict for key in good]
-        )
+        self.assertEqual([records.Verdict.WON] * len(good), [results[key].verdict for key in good])
         self.assertEqual(set(good), set(base.everything(client)))
 
     def test_names_that_no_record_may_have_are_absent_and_keep_no_other_from_being_read(

@@ -191,9 +191,7 @@ class RefusedNamesTest(ReporterCase):
         good = [self.compute_node(cloud.CELL1, f"h{n}") for n in range(20)]
         with self.assertLogs(publisher.LOG, "WARNING") as logged:
             made._turn()
-        self.assertEqual(
-            {node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys()
-        )
+        self.assertEqual({node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys())
         self.assertEqual((0, 0), (made.status().queued, made.status().failed_flushes))
         self.assertEqual(1, len(logged.output))
         self.assertIn("a\\nb", logged.output[0])

@@ -55,13 +55,13 @@ class RefusedNamesTest(SweepCase):
         self.compute_node(cloud.CELL1, "bad", uuid="\x1b[2J")
         good.append(self.compute_node(cloud.CELL1, "behind"))
         self.sweep()
-        self.assertEqual(
-            {node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys()
-        )
+        self.assertEqual({node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys())
         found = transfer.compare_scope(self.synchronizer, self.plugin.scopes, cloud.CELL1)
         nodes = found[namespaces.COMPUTE_NODES.name]
         self.assertTrue(nodes.clean)
-        self.assertEqual((4, 1, ("\\x1b[2J",)), (nodes.compared, nodes.refused_count, nodes.refused))
+        self.assertEqual(
+            (4, 1, ("\\x1b[2J",)), (nodes.compared, nodes.refused_count, nodes.refused)
+        )
 
     def test_a_later_sweep_says_that_it_is_gone(self) -> None:
         bad = self.compute_node(cloud.CELL1, "bad", uuid="a\nb")

@@ -39,7 +39,6 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     failures,
     housekeeping,
     row_writes,
-    schema,
     statements,
     steps,
     whole_writes,
