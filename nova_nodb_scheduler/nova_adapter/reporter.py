@@ -127,8 +127,10 @@ class Reporter:
         self._last_error: str | None = None
         #: Scopes of which names were forgotten, and the back end's time of it.
         self._lost: dict[str, float] = {}
-        #: Scopes with rows whose names no record may have, and when that was seen last.
+        #: Scopes with rows whose names no record may have, and the back end's time at
+        #: which that was said first; those that are yet to be said.
         self._unnamed: dict[str, float] = {}
+        self._unnamed_unsaid: set[str] = set()
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
 
@@ -307,13 +309,14 @@ class Reporter:
     def _note_unnamed(
         self, batch: Collection[dirty_module.Dirty], unnamed: Collection[records.RecordKey]
     ) -> None:
-        """Remember scopes for whose hosts memory cannot speak, until a sweep says so itself."""
-        if unnamed:
-            now = self._synchronizer.now_seconds()
-            scopes = {dirty.scope for dirty in batch if dirty.key in unnamed}
-            if scopes - self._unnamed.keys():
-                self._last_beat = float("-inf")
-            self._unnamed.update(dict.fromkeys(scopes, now))
+        """Remember scopes for whose hosts memory cannot speak, until a sweep says so itself.
+
+        Without I/O: the names are out of the queue, and must not be forgotten.
+        """
+        scopes = {dirty.scope for dirty in batch if dirty.key in unnamed}
+        if scopes - self._unnamed.keys():
+            self._last_beat = float("-inf")
+        self._unnamed_unsaid |= scopes
 
     def _forget_swept(self) -> None:
         """Forget what a sweep, begun after it, has made good, or says itself."""
@@ -375,6 +378,11 @@ class Reporter:
         identity = self._identity
         assert identity is not None  # set by _open
         self._beat_number += 1
+        if self._unnamed_unsaid:
+            # Later than the rows were met: a sweep that began behind it met them, too.
+            now_seconds = self._synchronizer.now_seconds()
+            self._unnamed.update(dict.fromkeys(self._unnamed_unsaid, now_seconds))
+            self._unnamed_unsaid.clear()
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)

@@ -19,6 +19,7 @@ from nova import objects
 from nova.db.main import api as main_db
 from oslo_utils import timeutils
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import reporter, reporting, tables
 from nova_nodb_scheduler.scheduling import namespaces
@@ -217,6 +218,21 @@ class RefusedNamesTest(ReporterCase):
             (1, ["compute_nodes/a\\nb"], []),
             (swept["unnamed"], swept["unnamed_examples"], swept["unpublishable"]),
         )
+
+
+    def test_it_is_said_though_the_back_end_goes_away_behind_the_batch(self) -> None:
+        made = self.report(cloud.CELL1, cloud.CELL1)
+        made._turn()
+        self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        with made._flush_lock:
+            made._flush_records()
+        self.client.faults.go_down()
+        with self.assertRaises(errors.BackendUnavailable):
+            made._turn()
+        self.client.faults.come_up()
+        made._turn()
+        (beat,) = self.beats().values()
+        self.assertEqual([cloud.CELL1], beat["unnamed"])
 
 
 class FaultTest(ReporterCase):
