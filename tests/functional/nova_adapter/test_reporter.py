@@ -219,7 +219,6 @@ class RefusedNamesTest(ReporterCase):
             (swept["unnamed"], swept["unnamed_examples"], swept["unpublishable"]),
         )
 
-
     def test_it_is_said_though_the_back_end_goes_away_behind_the_batch(self) -> None:
         made = self.report(cloud.CELL1, cloud.CELL1)
         made._turn()
