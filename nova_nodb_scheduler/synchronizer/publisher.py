@@ -230,11 +230,11 @@ class Publisher:
             )
         return report
 
-    def _say_once(self, unnamed: Collection[records.RecordKey]) -> Collection[records.RecordKey]:
+    def _say_once(self, unnamed: frozenset[records.RecordKey]) -> frozenset[records.RecordKey]:
         """Return which of some names were said before, and note the others."""
         if not unnamed:
             return frozenset()
-        said = self._said.intersection(unnamed)
+        said = unnamed & self._said
         if len(self._said) < _MOST_SAID:
             self._said.update(unnamed)
         return said
