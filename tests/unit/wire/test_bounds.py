@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A few bytes on a back end take no gigabytes in who reads them."""
 
-import gc
 import tracemalloc
 import zlib
 
@@ -47,7 +46,6 @@ def list_of(unit: bytes, size_bytes: int) -> bytes:
 
 
 def retained_and_peak(parse, text: bytes) -> tuple[int, int]:
-    gc.collect()
     tracemalloc.start()
     try:
         found = parse(text)
@@ -98,10 +96,10 @@ class RecordTest(BoundedCase):
                 self.assertLessEqual(retained + len(text), bounds.weigh(text) + 2048, unit)
                 self.assertLessEqual(peak, bounds.weigh(text) + 13 * len(text) + 4096, unit)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(st.lists(st.sampled_from(UNITS), min_size=1, max_size=6), st.integers(1, 6))
     def test_no_mixture_is_heavier_than_it_is_weighed(self, units, depth):
-        text = b",".join(units * 1_000)
+        text = b",".join(units * 400)
         for _ in range(depth):
             text = b"[" + text + b"]"
         retained, _ = retained_and_peak(orjson.loads, text)
