@@ -156,7 +156,16 @@ class Compare(_ScopeCommand):
             return 1 if differing else 0
         self.print_table(
             "Records against Nova's tables",
-            ("cell", "namespace", "compared", "missed", "stale", "extra", "stale fields"),
+            (
+                "cell",
+                "namespace",
+                "compared",
+                "missed",
+                "stale",
+                "extra",
+                "refused",
+                "stale fields",
+            ),
             (
                 (
                     scope,
@@ -165,6 +174,7 @@ class Compare(_ScopeCommand):
                     comparison.missed_count,
                     comparison.stale_count,
                     comparison.extra_count,
+                    comparison.refused_count,
                     ", ".join(f"{f} {n}" for f, n in comparison.stale_by_field.items()),
                 )
                 for scope, by_table in found.items()

@@ -54,6 +54,28 @@ requests at once.
     ),
 ]
 
+RECORD_OPTS: list[cfg.Opt] = [
+    cfg.IntOpt(
+        "max_record_mib",
+        default=8,
+        min=1,
+        max=64,
+        help="""
+Largest record that is written or read, in MiB of JSON text. Decoded, it may
+take four times as much memory, which is estimated before it is decoded; a
+process holds at most twice that of records decoded at once when it reads all
+of them.
+
+What is larger is refused by its writer (counted in ``nodb_records_refused``)
+and kept aside by readers (``nodb_quarantined_records``): its cell takes Nova's
+own path. It is a bound against damage and attacks: a compute node's record has
+some 5 kB, an aggregate 30 bytes for each of its hosts. Raise it where a warning
+in the log names a record that is too large for it, in all processes alike;
+lower it where little memory is to be had.
+""",
+    ),
+]
+
 RPC_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "rpc_topic",
@@ -109,6 +131,7 @@ NODB_OPTS: list[cfg.Opt] = [
     *candidates.CANDIDATE_OPTS,
     *claiming.CLAIM_OPTS,
     *choosing.CHOICE_OPTS,
+    *RECORD_OPTS,
     *RPC_OPTS,
     *OBSERVE_OPTS,
 ]

@@ -17,13 +17,16 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler.model import record_keys
+
 
 @functools.total_ordering
 @attrs.frozen
 class RecordKey:
-    """Name of a record; both parts are non-empty text without control characters.
+    """Name of a record; what may stand in its parts: :mod:`.record_keys`.
 
-    Keys are ordered by namespace, then by key.
+    Keys are ordered by namespace, then by key. Any text makes one, so that who
+    meets a name that no record may have can say so.
     """
 
     namespace: str
@@ -36,8 +39,13 @@ class RecordKey:
             return self.key < other.key
         return self.namespace < other.namespace
 
+    @property
+    def fault(self) -> str | None:
+        """Why no record may have this name; None if one may."""
+        return record_keys.fault_of(self.namespace, self.key)
+
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.key}"
+        return f"{record_keys.shown(self.namespace)}/{record_keys.shown(self.key)}"
 
 
 @attrs.frozen
@@ -103,6 +111,8 @@ class Verdict(enum.Enum):
     #: The request may or may not have been carried out (a time-out after it
     #: was sent). Settle it by reading: the writer knows its own payload.
     UNKNOWN = "unknown"
+    #: No record may have this name; it was not sent, and never will be.
+    REFUSED = "refused"
 
 
 @attrs.frozen
@@ -110,14 +120,17 @@ class WriteResult:
     """Outcome of one :class:`Write`.
 
     :param record: won: the record as written; lost: the record that stands
-        there, tombstones included, or None where there is none; unknown: None
+        there, tombstones included, or None where there is none; unknown and
+        refused: None
     :param epoch: won: the epoch it was written in, where the driver knows it
         without asking for it; else None
+    :param reason: refused: why
     """
 
     verdict: Verdict
     record: Record | None = None
     epoch: str | None = None
+    reason: str = ""
 
     @property
     def won(self) -> bool:

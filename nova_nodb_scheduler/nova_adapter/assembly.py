@@ -47,6 +47,7 @@ from nova_nodb_scheduler.synchronizer import (
     replication,
 )
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.wire import bounds
 
 LOG = logging.getLogger(__name__)
 
@@ -155,6 +156,7 @@ class Plugin:
 
     def make_synchronizer(self) -> contract.Synchronizer:
         """Return a new driver instance, not opened."""
+        bounds.set_for_process(bounds.Bounds(self.options.max_record_mib * bounds.MIB))
         return moving.Guarded(loader.load(self.options.synchronizer, self.conf))
 
     def publisher(

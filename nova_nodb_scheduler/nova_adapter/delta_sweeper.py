@@ -144,7 +144,7 @@ class DeltaSweeper:
             yield from (key for key, state in held.items() if rows.get(key) != state)
 
     def _say(self, scope: str, epoch: str, began_at: float, by: str) -> None:
-        unpublishable = self._sweeper.unpublishable
+        unpublishable, unnamed = self._sweeper.unpublishable, self._sweeper.unnamed
 
         def update(
             current: Mapping[str, Any] | None,
@@ -157,6 +157,9 @@ class DeltaSweeper:
                 "delta_from": max(began_at, float(current.get("delta_from", 0.0))),
                 "delta_by": by,
                 "unpublishable": sorted({*current.get("unpublishable", ()), *unpublishable})[:10],
+                # Not a sum: those of the whole sweep may be among them.
+                "unnamed": max(int(current.get("unnamed", 0)), len(unnamed)),
+                "unnamed_examples": sorted({*current.get("unnamed_examples", ()), *unnamed})[:10],
             }
 
         key = records.RecordKey(namespaces.CELLS.name, scope)

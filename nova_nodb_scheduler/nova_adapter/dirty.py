@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 import attrs
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import heartbeat_counts
 
 
 @attrs.frozen
@@ -34,9 +35,13 @@ class Dirty:
 class Heartbeat:
     """Heartbeats of one service that wait to be published together.
 
+    Their counts follow on one another; what does not is another's
+    (:mod:`.heartbeat_counts`), so that a forged count takes no true one along.
+
     :param seen: how many a reporter saw
     :param report_count: highest count among them
     :param last_seen_up: ISO 8601 text in UTC, of the latest of them
+    :param heard_at: when the latest was heard, seconds since the epoch
     """
 
     service: str
@@ -44,6 +49,23 @@ class Heartbeat:
     seen: int
     report_count: int
     last_seen_up: str | None
+    heard_at: float
+
+    def merge(self, other: Heartbeat) -> bool:
+        """Take others of the service in, in any order; False where they do not follow."""
+        seconds = abs(other.heard_at - self.heard_at)
+        low, high = sorted((self, other), key=lambda each: each.report_count)
+        if not heartbeat_counts.follows(low.report_count, high.report_count, high.seen, seconds):
+            return False
+        self.seen += other.seen
+        self.last_seen_up = high.last_seen_up or low.last_seen_up
+        self.report_count = high.report_count
+        self.heard_at = max(self.heard_at, other.heard_at)
+        return True
+
+
+#: Of one service, by counts that do not follow on one another.
+_MOST_HEARTBEATS = 4
 
 
 class DirtyRecords:
@@ -64,7 +86,7 @@ class DirtyRecords:
         self._lock = threading.Lock()
         self._names: dict[records.RecordKey, Dirty] = {}
         self._in_flight: dict[records.RecordKey, Dirty] = {}
-        self._beats: dict[str, Heartbeat] = {}
+        self._beats: dict[str, list[Heartbeat]] = {}
         self._lost: set[str] = set()
         #: Set when there is something to do; the flushing thread waits on it.
         self.wake = threading.Event()
@@ -82,16 +104,29 @@ class DirtyRecords:
                     names.clear()
         self.wake.set()
 
-    def beat(self, scope: str, service: str, report_count: int, last_seen_up: str | None) -> None:
-        """Note a heartbeat of a service. Any thread."""
+    def beat(
+        self,
+        scope: str,
+        service: str,
+        report_count: int,
+        last_seen_up: str | None,
+        heard_at: float,
+    ) -> None:
+        """Note a heartbeat of a service. Any thread.
+
+        :param heard_at: seconds since the epoch
+        """
         with self._lock:
-            beat = self._beats.get(service)
-            if beat is None:
-                beat = self._beats[service] = Heartbeat(service, scope, 0, 0, None)
-            beat.seen += 1
-            if report_count >= beat.report_count:
-                beat.report_count = report_count
-                beat.last_seen_up = last_seen_up or beat.last_seen_up
+            self._add(Heartbeat(service, scope, 1, report_count, last_seen_up, heard_at))
+
+    def _add(self, beat: Heartbeat) -> None:
+        waiting = self._beats.setdefault(beat.service, [])
+        if any(each.merge(beat) for each in waiting):
+            return
+        waiting.append(beat)
+        waiting.sort(key=lambda each: each.report_count)
+        # Forged ones are the high ones: those that are low do no harm.
+        del waiting[_MOST_HEARTBEATS:]
 
     def take(self, limit: int, *, rested: bool = False) -> list[Dirty]:
         """Take the names that waited longest; end with :meth:`done`.
@@ -121,9 +156,9 @@ class DirtyRecords:
                 self._rested_at = min(self._rested_at, self._clock() + self._rest_seconds)
 
     def take_beats(self) -> list[Heartbeat]:
-        """Take all waiting heartbeats."""
+        """Take all waiting heartbeats; those of one service by their counts."""
         with self._lock:
-            beats = list(self._beats.values())
+            beats = [beat for waiting in self._beats.values() for beat in waiting]
             self._beats.clear()
         return beats
 
@@ -131,14 +166,7 @@ class DirtyRecords:
         """Give heartbeats back that could not be published."""
         with self._lock:
             for beat in beats:
-                newer = self._beats.get(beat.service)
-                if newer is None:
-                    self._beats[beat.service] = beat
-                    continue
-                newer.seen += beat.seen
-                if beat.report_count > newer.report_count:
-                    newer.report_count = beat.report_count
-                    newer.last_seen_up = beat.last_seen_up
+                self._add(beat)
 
     def take_lost(self) -> set[str]:
         """Take the scopes whose names were forgotten for want of room."""

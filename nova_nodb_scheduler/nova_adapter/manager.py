@@ -373,6 +373,11 @@ class SchedulerManager(
             for scope in sorted(view.served):
                 view.miss(scope, proof_module.Reason.UNKNOWN_HOST)
             return True
+        unnamed = view.proof.unnamed & view.served
+        for scope in sorted(unnamed):
+            view.miss(scope, proof_module.Reason.UNNAMED)
+        if unnamed:
+            return True
         if self.nodb.views.still_proved(view):
             return False
         for scope in sorted(view.served):

@@ -55,6 +55,8 @@ class Reason(enum.Enum):
     #: Found while states are turned into Nova's objects, not by the judge.
     UNKNOWN_VERSION = "unknown object version"
     UNKNOWN_HOST = "candidate not in the store"
+    #: Found where no host is: one may be missing in memory.
+    UNNAMED = "records with refused names"
     #: A fault of the plugin, with a traceback in the log.
     FAULT = "fault of the plugin"
 
@@ -64,9 +66,13 @@ class Proof:
     """A judgement about a snapshot.
 
     :param missing: scopes that are not proved, and why; all others are
+    :param unnamed: scopes with rows whose names no record may have: what is
+        in memory is current, but a host may be missing there, and "no valid
+        host" is Nova's to say
     """
 
     missing: Mapping[str, Reason]
+    unnamed: frozenset[str] = frozenset()
 
     def holds(self, scope: str) -> bool:
         return scope not in self.missing
@@ -137,7 +143,22 @@ class Judge:
                 reason = Reason.QUARANTINE
             if reason is not None:
                 missing[scope] = reason
-        return Proof(missing)
+        return Proof(missing, self._unnamed(snapshot, scopes, beats))
+
+    def _unnamed(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        scopes: Collection[str],
+        beats: reporter_beats.ReporterBeats,
+    ) -> frozenset[str]:
+        """Return the scopes of which the last sweep, or a reporter since, refused names."""
+        cells = snapshot.namespace(namespaces.CELLS.name)
+        found = set(beats.unnamed)
+        for scope in scopes:
+            swept = cells.get(scope)
+            if swept is not None and swept.state.get("unnamed"):
+                found.add(scope)
+        return frozenset(found.intersection(scopes))
 
     def _missing(
         self,

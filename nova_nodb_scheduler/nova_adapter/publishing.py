@@ -8,17 +8,19 @@ one write of the back end, whatever the number of records.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 from nova import exception as nova_exception
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import record_keys, records
 from nova_nodb_scheduler.nova_adapter import dirty as dirty_module
+from nova_nodb_scheduler.nova_adapter import heartbeat_counts, tables
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
-from nova_nodb_scheduler.nova_adapter import tables
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
@@ -33,12 +35,16 @@ class Published:
         refused them this time
     :param rejected: those among them whose records cannot be written as they
         are: too large, or held by a newer schema
+    :param unnamed: names that no record may have. They are not among
+        ``failed``: nothing stands there that would be old, and none ever will;
+        what Nova does with such a row, a request must ask Nova
     :param written: records written or deleted
     :param version: highest version written, 0 if none
     """
 
     failed: frozenset[records.RecordKey]
     rejected: frozenset[records.RecordKey]
+    unnamed: frozenset[records.RecordKey]
     written: int
     version: int
 
@@ -46,9 +52,16 @@ class Published:
 class RowPublisher:
     """Publishes rows of Nova's tables by name; any thread may call it."""
 
-    def __init__(self, publisher: publisher_module.Publisher, scopes: scopes_module.Scopes) -> None:
+    def __init__(
+        self,
+        publisher: publisher_module.Publisher,
+        scopes: scopes_module.Scopes,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._publisher = publisher
         self._scopes = scopes
+        self._now = now
+        self.implausible = Implausible()
 
     def publish(
         self, batch: Collection[dirty_module.Dirty], heard_before: str | None = None
@@ -59,15 +72,16 @@ class RowPublisher:
         :raises BackendUnavailable: all of the batch stays dirty
         """
         scope_of = {dirty.key: dirty.scope for dirty in batch}
-        rows = _Rows(self._scopes, scope_of, heard_before)
+        rows = _Rows(self._scopes, scope_of, heard_before, self._now(), self.implausible)
         report = self._publisher.publish(
             {key: rows.compute(key) for key in scope_of}, refresh=rows.refresh
         )
         return Published(
             # What cannot be written as it is stays dirty, too: the record that
             # stands there is old, and its cell must not be trusted.
-            failed=report.failed | report.rejected.keys() | rows.unreadable,
-            rejected=frozenset(report.rejected),
+            failed=report.failed | (report.rejected.keys() - report.unnamed) | rows.unreadable,
+            rejected=frozenset(report.rejected) - report.unnamed,
+            unnamed=report.unnamed,
             written=report.published + report.deleted,
             version=report.version,
         )
@@ -80,11 +94,17 @@ class RowPublisher:
         :returns: highest version written, and the heartbeats that kept losing
         :raises BackendUnavailable: none is known to be published
         """
-        updates = {
-            records.RecordKey(namespaces.SERVICE_LIVENESS.name, beat.service): merge_heartbeat(beat)
-            for beat in beats
-        }
-        report = self._publisher.publish(updates)
+        of_service: dict[str, list[dirty_module.Heartbeat]] = {}
+        for beat in beats:
+            of_service.setdefault(beat.service, []).append(beat)
+        report = self._publisher.publish(
+            {
+                records.RecordKey(namespaces.SERVICE_LIVENESS.name, service): merge_heartbeats(
+                    own, self.implausible
+                )
+                for service, own in of_service.items()
+            }
+        )
         lost = {key.key for key in report.failed}
         return report.version, [beat for beat in beats if beat.service in lost]
 
@@ -101,6 +121,34 @@ class RowPublisher:
         )
 
 
+class Implausible:
+    """Counts of heartbeats that were ignored; each service is named once. Any thread.
+
+    :ivar count: how many were, those of one batch of one service together
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._named: set[str] = set()
+
+    def note(self, service: str, known: int, count: int) -> None:
+        """Count one, and name the service."""
+        self.count += 1
+        if service in self._named or len(self._named) >= _MOST_NAMED:
+            return
+        self._named.add(service)
+        LOG.warning(
+            "Compute service %(service)s says it has sent %(count)d heartbeats where "
+            "%(known)d were known: no service beats so often. Such counts are ignored (said "
+            "once). Its row was edited, or somebody else speaks for its host.",
+            {"service": record_keys.shown(service), "count": count, "known": known},
+        )
+
+
+#: Services that are named in the log for implausible counts.
+_MOST_NAMED = 1000
+
+
 class _Rows:
     """The rows of one batch, read anew in each round."""
 
@@ -109,7 +157,11 @@ class _Rows:
         scopes: scopes_module.Scopes,
         scope_of: Mapping[records.RecordKey, str],
         heard_before: str | None,
+        now_seconds: float,
+        implausible: Implausible,
     ) -> None:
+        self._now_seconds = now_seconds
+        self._implausible = implausible
         self._scopes = scopes
         self._scope_of = scope_of
         self._heard_before = heard_before
@@ -157,7 +209,13 @@ class _Rows:
                 elsewhere = current is not None and self._belongs_elsewhere(key, current)
                 return publisher_module.UNCHANGED if elsewhere else publisher_module.DELETE
             if key.namespace == namespaces.SERVICE_LIVENESS.name:
-                return swept_liveness(wanted, current, self._heard_before)
+                return swept_liveness(
+                    wanted,
+                    current,
+                    self._heard_before,
+                    heard_at=self._now_seconds,
+                    implausible=functools.partial(self._implausible.note, key.key),
+                )
             return wanted
 
         return state
@@ -170,7 +228,12 @@ class _Rows:
 
 
 def swept_liveness(
-    row: Mapping[str, Any], current: Mapping[str, Any] | None, heard_before: str | None = None
+    row: Mapping[str, Any],
+    current: Mapping[str, Any] | None,
+    heard_before: str | None = None,
+    *,
+    heard_at: float,
+    implausible: Callable[[int, int], None],
 ) -> Mapping[str, Any] | publisher_module.Outcome:
     """Bring liveness up to a row that a sweep read.
 
@@ -178,6 +241,9 @@ def swept_liveness(
     by one are left to it, otherwise it would be taken for an unreported one.
 
     :param heard_before: what was heard before then waits in no queue any more
+    :param heard_at: now, seconds since the epoch
+    :param implausible: told of a count that no service can have come to, behind
+        the one that is known
     """
     count = int(row["report_count"])
     seen_up = row["last_seen_up"]
@@ -189,11 +255,18 @@ def swept_liveness(
             "seen": 0,
             "unreported": 0,
             "last_seen_up": seen_up,
+            "counted_at": heard_at,
         }
+    step = heartbeat_counts.judge(current, count, 0, heard_at)
+    if step is heartbeat_counts.Step.IGNORED:
+        implausible(int(current["report_count"]), count)
+        return publisher_module.UNCHANGED
+    if step is heartbeat_counts.Step.RENUMBERED:
+        return _renumbered(current, count, 0, seen_up, heard_at)
     queued = 0 if is_before(seen_up, heard_before) else 1
     if count <= int(current["report_count"]) + queued:
         return publisher_module.UNCHANGED
-    return _with_count(current, count, 0, seen_up)
+    return _with_count(current, count, 0, seen_up, heard_at)
 
 
 def is_before(seen_up: str | None, moment: str | None) -> bool:
@@ -201,13 +274,17 @@ def is_before(seen_up: str | None, moment: str | None) -> bool:
     return seen_up is not None and moment is not None and seen_up < moment
 
 
-def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
+def merge_heartbeats(
+    beats: Sequence[dirty_module.Heartbeat], implausible: Implausible
+) -> publisher_module.Compute:
     """Return the update that adds a reporter's heartbeats to a service's liveness.
 
     nova-compute counts its heartbeats; ``seen`` counts those that reporters
     saw. What is missing went through a conductor without the plugin (or was
     lost with a conductor that died): ``unreported``, the sign that other
     writes may have been missed, too.
+
+    :param beats: of one service, by their counts; see :class:`.dirty.Heartbeat`
     """
 
     def update(
@@ -217,9 +294,44 @@ def merge_heartbeat(beat: dirty_module.Heartbeat) -> publisher_module.Compute:
             # Not known yet, and then its row brings the count; or deleted, and
             # then a late heartbeat must not bring it back.
             return publisher_module.UNCHANGED
-        return _with_count(current, beat.report_count, beat.seen, beat.last_seen_up)
+        for beat in beats:
+            current = _with_heartbeat(current, beat, implausible)
+        return current
 
     return update
+
+
+def _with_heartbeat(
+    current: Mapping[str, Any], beat: dirty_module.Heartbeat, implausible: Implausible
+) -> dict[str, Any]:
+    count, seen, seen_up = beat.report_count, beat.seen, beat.last_seen_up
+    step = heartbeat_counts.judge(current, count, seen, beat.heard_at)
+    if step is heartbeat_counts.Step.IGNORED:
+        implausible.note(beat.service, int(current["report_count"]), count)
+        # Whoever it was, Nova takes the service for alive.
+        return _with_count(current, 0, 0, seen_up)
+    if step is heartbeat_counts.Step.RENUMBERED:
+        return _renumbered(current, count, seen, seen_up, beat.heard_at)
+    return _with_count(current, count, seen, seen_up, beat.heard_at)
+
+
+def _renumbered(
+    current: Mapping[str, Any],
+    report_count: int,
+    seen: int,
+    last_seen_up: str | None,
+    heard_at: float,
+) -> dict[str, Any]:
+    """Let a service count from another number; as many stay unreported as were."""
+    total = int(current["seen"]) + seen
+    return {
+        **_with_count(current, 0, 0, last_seen_up),
+        "report_count": report_count,
+        "base": report_count - total - int(current["unreported"]),
+        "seen": total,
+        "unreported": int(current["unreported"]),
+        "counted_at": heard_at,
+    }
 
 
 def _settled(count: int) -> publisher_module.Compute:
@@ -234,9 +346,17 @@ def _settled(count: int) -> publisher_module.Compute:
 
 
 def _with_count(
-    current: Mapping[str, Any], report_count: int, seen: int, last_seen_up: str | None
+    current: Mapping[str, Any],
+    report_count: int,
+    seen: int,
+    last_seen_up: str | None,
+    heard_at: float = 0.0,
 ) -> dict[str, Any]:
-    count = max(int(current["report_count"]), report_count)
+    known = int(current["report_count"])
+    count = max(known, report_count)
+    counted = {}
+    if count > known:
+        counted["counted_at"] = max(float(current.get("counted_at", 0.0)), heard_at)
     total = int(current["seen"]) + seen
     # More seen than counted: the first count known was taken too late, or a
     # batch was merged twice. Left below zero, it would hide as many later ones.
@@ -249,4 +369,5 @@ def _with_count(
         "seen": total,
         "unreported": count - base - total,
         "last_seen_up": latest,
+        **counted,
     }

@@ -127,6 +127,10 @@ class Reporter:
         self._last_error: str | None = None
         #: Scopes of which names were forgotten, and the back end's time of it.
         self._lost: dict[str, float] = {}
+        #: Scopes with rows whose names no record may have, and the back end's time at
+        #: which that was said first; those that are yet to be said.
+        self._unnamed: dict[str, float] = {}
+        self._unnamed_unsaid: set[str] = set()
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
 
@@ -151,7 +155,7 @@ class Reporter:
         :param silent_seconds: since the one before; of a service that was down
             it does not wait for others
         """
-        self._dirty.beat(scope, service, report_count, last_seen_up)
+        self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
             self._dirty.wake.set()
@@ -302,12 +306,25 @@ class Reporter:
         )
         self.on_lost(lost)
 
+    def _note_unnamed(
+        self, batch: Collection[dirty_module.Dirty], unnamed: Collection[records.RecordKey]
+    ) -> None:
+        """Remember scopes for whose hosts memory cannot speak, until a sweep says so itself.
+
+        Without I/O: the names are out of the queue, and must not be forgotten.
+        """
+        scopes = {dirty.scope for dirty in batch if dirty.key in unnamed}
+        if scopes - self._unnamed.keys():
+            self._last_beat = float("-inf")
+        self._unnamed_unsaid |= scopes
+
     def _forget_swept(self) -> None:
-        """Forget losses that a sweep, begun after them, has made good."""
-        if not self._lost:
+        """Forget what a sweep, begun after it, has made good, or says itself."""
+        scopes = self._lost.keys() | self._unnamed.keys()
+        if not scopes:
             return
         epoch = self._synchronizer.head().epoch
-        keys = [records.RecordKey(namespaces.CELLS.name, scope) for scope in self._lost]
+        keys = [records.RecordKey(namespaces.CELLS.name, scope) for scope in sorted(scopes)]
         for key, record in self._synchronizer.read(keys).items():
             if record.deleted:
                 continue
@@ -315,8 +332,10 @@ class Reporter:
                 state = codec.decode(record.payload).state
             except errors.UndecodableRecord:
                 continue
-            if state["epoch"] == epoch and float(state["swept_from"]) > self._lost[key.key]:
-                del self._lost[key.key]
+            for noted in (self._lost, self._unnamed):
+                noted_at = noted.get(key.key, float("inf"))
+                if state["epoch"] == epoch and float(state["swept_from"]) > noted_at:
+                    del noted[key.key]
 
     def _flush_records(self, *, all_of_them: bool = False) -> None:
         for _ in range(1 + len(self._dirty) // self._options.batch_records):
@@ -331,7 +350,8 @@ class Reporter:
             finally:
                 self._dirty.done(batch, stays)
             self._published += published.written
-            self._refused += len(published.rejected)
+            self._refused += len(published.rejected) + len(published.unnamed)
+            self._note_unnamed(batch, published.unnamed)
             self._version = max(self._version, published.version)
 
     def _flush_heartbeats(self, *, force: bool) -> None:
@@ -358,6 +378,11 @@ class Reporter:
         identity = self._identity
         assert identity is not None  # set by _open
         self._beat_number += 1
+        if self._unnamed_unsaid:
+            # Later than the rows were met: a sweep that began behind it met them, too.
+            now_seconds = self._synchronizer.now_seconds()
+            self._unnamed.update(dict.fromkeys(self._unnamed_unsaid, now_seconds))
+            self._unnamed_unsaid.clear()
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
@@ -378,6 +403,8 @@ class Reporter:
             "published": self._published,
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
+            "unnamed": sorted(self._unnamed),
+            "implausible": self._rows.implausible.count,
         }
         key = records.RecordKey(namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})

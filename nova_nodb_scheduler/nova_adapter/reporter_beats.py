@@ -18,10 +18,12 @@ class ReporterBeats:
     """The beats of one moment.
 
     :ivar states: all of them, as they were written
+    :ivar unnamed: scopes of which reporters met rows whose names no record may have
     """
 
     def __init__(self, states: Sequence[Mapping[str, Any]]) -> None:
         self.states = states
+        self.unnamed: set[str] = set()
         self._readable = True
         self._first_beat = float("inf")
         self._most_behind_seconds = 0.0
@@ -37,6 +39,7 @@ class ReporterBeats:
         self._first_beat = min(self._first_beat, float(beat["beat_at"]))
         behind = map(float, beat["behind_seconds"].values())
         self._most_behind_seconds = max(self._most_behind_seconds, *behind, 0.0)
+        self.unnamed.update(beat.get("unnamed", ()))
         since = float(beat["since"])
         for scope in beat["guards"]:
             if beat.get("cell") in (scope, reporter.EVERY_CELL):

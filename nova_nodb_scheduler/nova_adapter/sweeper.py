@@ -62,6 +62,8 @@ class Swept:
 #: What was heard so long before a sweep waits in no reporter's queue, but one's that is
 #: cut off; its cell is doubted for that. Told late, it hides one that nobody reported.
 _QUEUED_SECONDS = 60.0
+#: Records that are named of what could not be published.
+_EXAMPLES = 10
 
 
 class SweepStopped(Exception):
@@ -92,6 +94,7 @@ class Sweeper:
         self._pause_seconds = pause_seconds
         self._clock = clock
         self._unpublishable: set[str] = set()
+        self._unnamed: set[str] = set()
 
     def sweep(
         self,
@@ -131,7 +134,9 @@ class Sweeper:
             "swept_from": began_at,
             "swept_until": self._synchronizer.now_seconds(),
             "unreported": sum(noted.values()),
-            "unpublishable": sorted(self._unpublishable)[:10],
+            "unpublishable": sorted(self._unpublishable)[:_EXAMPLES],
+            "unnamed": len(self._unnamed),
+            "unnamed_examples": sorted(self._unnamed)[:_EXAMPLES],
             "rows": rows,
             "repaired": repaired,
             "by": by,
@@ -142,12 +147,17 @@ class Sweeper:
 
     def begin(self) -> None:
         """Forget what could not be published before."""
-        self._unpublishable = set()
+        self._unpublishable, self._unnamed = set(), set()
 
     @property
     def unpublishable(self) -> Collection[str]:
         """Records that could not be written as they are since :meth:`begin`."""
         return frozenset(self._unpublishable)
+
+    @property
+    def unnamed(self) -> Collection[str]:
+        """Rows whose names no record may have, since :meth:`begin`; for people."""
+        return frozenset(self._unnamed)
 
     def unreported(self, scope: str) -> int:
         """Sum the heartbeats of a cell that no reporter saw."""
@@ -238,6 +248,9 @@ class Sweeper:
         published = self._rows.publish(batch, heard_before)
         # One record that cannot be written must not hide what comes behind it.
         self._unpublishable.update(map(str, published.rejected))
+        # Nothing of these is in the store, and the rest of the cell is proved
+        # without them: requests are told (see proof.Proof.unnamed).
+        self._unnamed.update(map(str, published.unnamed))
         unread = published.failed - published.rejected
         if unread:
             raise SweepIncomplete(scope, namespace, len(unread))

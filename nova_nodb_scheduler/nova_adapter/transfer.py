@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,6 +34,7 @@ _IGNORED: Mapping[str, Collection[str]] = {
         "base",
         "seen",
         "unreported",
+        "counted_at",
     ),
 }
 
@@ -109,15 +111,24 @@ def compare_scope(
 ) -> dict[str, comparer.Comparison]:
     """Compare a scope's tables with their records, by namespace.
 
-    Reads both sides once; rows written meanwhile may show as stale.
+    Reads both sides once; rows written meanwhile may show as stale. Rows whose
+    names no record may have are told as refused: they are no difference that
+    an import could mend.
     """
     found = {}
     for table in tables.tables_of(scope):
         held = _held(synchronizer, scope, table.namespace)
         found[table.namespace] = comparer.compare(
-            _rows(scopes, scope, table), held, _IGNORED.get(table.namespace, ())
+            _rows(scopes, scope, table),
+            held,
+            _IGNORED.get(table.namespace, ()),
+            is_refused=functools.partial(_is_refused, table.namespace),
         )
     return found
+
+
+def _is_refused(namespace: str, key: str) -> bool:
+    return records.RecordKey(namespace, key).fault is not None
 
 
 def _rows(

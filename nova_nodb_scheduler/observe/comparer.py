@@ -8,10 +8,12 @@ million rows never stands in memory); counts are complete, examples bounded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
+
+from nova_nodb_scheduler.model import record_keys
 
 
 @attrs.frozen
@@ -34,6 +36,8 @@ class Comparison:
     :param stale: records that differ, the first of them
     :param extra: keys only the store holds, the first of them
     :param stale_by_field: how many records differ in a field
+    :param refused: keys of the truth under which the store takes no record, the
+        first of them; not among those compared
     """
 
     compared: int
@@ -44,6 +48,8 @@ class Comparison:
     stale: tuple[Stale, ...]
     extra: tuple[str, ...]
     stale_by_field: Mapping[str, int]
+    refused_count: int = 0
+    refused: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -59,6 +65,7 @@ class Comparison:
             *(("missed", key, "") for key in self.missed),
             *(("stale", each.key, ", ".join(each.fields)) for each in self.stale),
             *(("extra", key, "") for key in self.extra),
+            *(("refused", key, "") for key in self.refused),
         ]
 
 
@@ -68,6 +75,7 @@ def compare(
     ignore_fields: Collection[str] = (),
     *,
     examples: int = 100,
+    is_refused: Callable[[str], bool] = lambda key: False,
 ) -> Comparison:
     """Compare states by key.
 
@@ -79,15 +87,23 @@ def compare(
     :param store_states: looked up once per key; may decode lazily
     :param ignore_fields: dotted names; one that names a mapping leaves out
         all below it
-    :param examples: how many missed, stale and extra each are named
+    :param examples: how many missed, stale, extra and refused each are named
+    :param is_refused: tells of a key of the truth whether the store takes no
+        record under it
     """
     ignored = frozenset(ignore_fields)
     seen: set[str] = set()
     missed: list[str] = []
     stale: list[Stale] = []
     stale_by_field: Counter[str] = Counter()
-    missed_count = stale_count = 0
+    refused: list[str] = []
+    missed_count = stale_count = refused_count = 0
     for key, state in truth:
+        if is_refused(key):
+            refused_count += 1
+            if len(refused) < examples:
+                refused.append(record_keys.shown(key))
+            continue
         seen.add(key)
         held = store_states.get(key)
         if held is None:
@@ -117,6 +133,8 @@ def compare(
         stale=tuple(sorted(stale, key=lambda each: each.key)),
         extra=tuple(sorted(extra)),
         stale_by_field=dict(sorted(stale_by_field.items())),
+        refused_count=refused_count,
+        refused=tuple(refused),
     )
 
 

@@ -191,11 +191,12 @@ class AntiEntropy:
     def _repair(self, repairs: Sequence[records.Record]) -> None:
         if not repairs:
             return
-        taken = self._intake.take(repairs)
-        # The store remembers a newer tombstone than the live record that
-        # stands in the back end: the back end went back.
-        self._found[Finding.DIVERGED] += len(taken.readable) - len(taken.applied)
-        self._on_repaired(taken.applied)
+        for taken in self._intake.take(repairs):
+            # The store remembers a newer tombstone than the live record that
+            # stands in the back end: the back end went back.
+            self._found[Finding.DIVERGED] += len(taken.readable) - len(taken.applied)
+            self._on_repaired(taken.applied)
+            del taken  # not held while the next part is decoded
 
 
 def _tombstone_of(

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
+
+LOG = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4 << 20
@@ -30,9 +33,19 @@ class Carried:
     def put(self, batch: Sequence[records.Record]) -> None:
         """Bring live records to the target.
 
+        What no record may be called any more is left behind, and said.
+
         :raises PayloadTooLarge: the target cannot hold one of them
         :raises BackendUnavailable: some may have been written
         """
+        unnamed = [record.key for record in batch if record.key.fault is not None]
+        if unnamed:
+            LOG.warning(
+                "%(count)d records are left behind, for no record may have their names; for "
+                "example %(example)s: %(fault)s",
+                {"count": len(unnamed), "example": unnamed[0], "fault": unnamed[0].fault},
+            )
+            batch = [record for record in batch if record.key.fault is None]
         self._write({record.key: record.payload for record in batch})
         self.keys.update(record.key for record in batch)
 

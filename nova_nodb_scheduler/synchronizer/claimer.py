@@ -269,6 +269,9 @@ def _refusal(
     if answer is record_editor.Unwritten.UNREADABLE:
         detail = "its claims were written by a newer release"
         return claimer.NotTaken(wanted, claimer.Failure.NEXT_HOST, detail), answer.value
+    if answer is record_editor.Unwritten.REFUSED:
+        detail = "no record may have its name"
+        return claimer.NotTaken(wanted, claimer.Failure.NEXT_HOST, detail), answer.value
     if answer in _AGAIN:
         detail = "others won every round"
         return claimer.NotTaken(wanted, claimer.Failure.NEXT_HOST, detail), "lost"

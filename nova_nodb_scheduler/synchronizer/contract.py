@@ -182,7 +182,9 @@ class Synchronizer(abc.ABC):
     ) -> Mapping[records.RecordKey, records.Record]:
         """Return the current records, tombstones included; absent keys are left out.
 
-        Linearizable: a write that was accepted before the call is seen.
+        Linearizable: a write that was accepted before the call is seen. What no
+        record may be called (:mod:`nova_nodb_scheduler.model.record_keys`) is
+        absent, and keeps nothing else from being read.
         """
 
     @abc.abstractmethod
@@ -195,6 +197,10 @@ class Synchronizer(abc.ABC):
         batches them as it can). With ``atomic`` all win or none does, and
         those that would have won are reported as lost with the record that
         stands there. No key may occur twice.
+
+        What no record may be called is answered ``REFUSED`` with the reason, in
+        every driver by the same rule (:func:`.admission.write`), and the rest is
+        carried out; with ``atomic``, all of the call is refused.
 
         :raises CapabilityMissing: atomic over more than ``atomic_keys`` keys
         :raises PayloadTooLarge: before anything is sent

@@ -251,8 +251,9 @@ class Follower:
             return self._resync(changes.reason.value, changes.detail)
         self._answered(now, State.FOLLOWING)
         if changes.records:
-            taken = self._intake.take(changes.records)
-            self._applied_changes(taken.applied)
+            for taken in self._intake.take(changes.records):
+                self._applied_changes(taken.applied)
+                del taken  # not held while the next part is decoded
             self._meter.quarantine_size(len(self.quarantine))
             lag_seconds = self._canary.observe(changes.records)
             if lag_seconds is not None:

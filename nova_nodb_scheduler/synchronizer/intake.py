@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -11,7 +11,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import quarantine
-from nova_nodb_scheduler.wire import codec
+from nova_nodb_scheduler.wire import bounds, codec
 
 #: What an unreadable record makes its readers raise.
 _NOT_TAKEN = (errors.NodbError, TypeError, ValueError)
@@ -19,7 +19,7 @@ _NOT_TAKEN = (errors.NodbError, TypeError, ValueError)
 
 @attrs.frozen
 class Taken:
-    """What came of a batch.
+    """What came of a batch, or of a part of it.
 
     :param readable: every record that could be read, in their order
     :param applied: those of them that were news to the store
@@ -50,15 +50,18 @@ class Intake:
         self._quarantine = quarantine
         self._decode = decode
 
-    def take(self, batch: Iterable[records.Record]) -> Taken:
+    def take(self, batch: Iterable[records.Record]) -> Iterator[Taken]:
         """Apply records, each if it is newer than what the store holds.
 
-        A second identical call applies nothing.
+        A second identical call applies nothing. Nearly always all comes at
+        once; of large records no more is decoded at a time than the bounds of
+        the process allow (:mod:`nova_nodb_scheduler.wire.bounds`), and the
+        caller lets go of each part before it asks for the next.
         """
+        most_bytes = bounds.present().batch_bytes
         sound: list[records.Change] = []
         unreadable: list[tuple[records.Record, Exception]] = []
-        readable: list[records.Change] = []
-        applied: list[records.Change] = []
+        weight = 0
         for record in batch:
             try:
                 change = self._read(record)
@@ -67,8 +70,22 @@ class Intake:
                 continue
             if change is None:
                 self._quarantine.release(record.key, record.revision)
-            else:
-                sound.append(change)
+                continue
+            sound.append(change)
+            weight += bounds.weigh(change.text) if change.text is not None else 0
+            if weight > most_bytes:
+                yield self._apply(sound, unreadable)
+                del change
+                sound, unreadable, weight = [], [], 0
+        yield self._apply(sound, unreadable)
+
+    def _apply(
+        self,
+        sound: Sequence[records.Change],
+        unreadable: Sequence[tuple[records.Record, Exception]],
+    ) -> Taken:
+        readable: list[records.Change] = []
+        applied: list[records.Change] = []
         # Before the others are applied: a sound one of the same key that is
         # newer lets it go again, and one that is older does not.
         for record, reason in unreadable:

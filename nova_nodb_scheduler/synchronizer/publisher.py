@@ -35,6 +35,9 @@ class Outcome(enum.Enum):
     UNCHANGED = "unchanged"
 
 
+#: Names that are remembered to be said once.
+_MOST_SAID = 1000
+
 DELETE = Outcome.DELETE
 UNCHANGED = Outcome.UNCHANGED
 
@@ -64,7 +67,10 @@ class PublishReport:
     :param failed: keys that kept losing until the last round: still dirty
     :param rejected: keys that cannot be written as they are, with the reason:
         the state is not JSON or larger than the back end takes, or a newer
-        major release wrote the record; what stands there is left
+        major release wrote the record; what stands there is left. Those of
+        ``unnamed`` as well.
+    :param unnamed: keys among them that no record may have: nothing stands
+        there, and trying again changes nothing
     :param version: highest version written, 0 if nothing was
     """
 
@@ -75,6 +81,7 @@ class PublishReport:
     undecodable: int = 0
     failed: frozenset[records.RecordKey] = frozenset()
     rejected: Mapping[records.RecordKey, str] = attrs.field(factory=dict)
+    unnamed: frozenset[records.RecordKey] = frozenset()
     version: int = 0
 
 
@@ -82,7 +89,10 @@ class _Batch:
     """What is still to be done of one call, and what was done."""
 
     def __init__(self, keys: Collection[records.RecordKey]) -> None:
-        self.pending = set(keys)
+        #: Refused before anything is read or written: one name that a back end
+        #: cannot hold must not keep the others from it.
+        self.unnamed = {key: fault for key in keys if (fault := key.fault) is not None}
+        self.pending = set(keys) - self.unnamed.keys()
         #: Wrote over "nothing there": see Publisher.publish.
         self.created: set[records.RecordKey] = set()
         #: Writes whose outcome the next round's read will tell.
@@ -123,7 +133,8 @@ class _Batch:
             repeated=self.repeated,
             undecodable=len(self.undecodable),
             failed=frozenset(self.pending),
-            rejected=dict(self.rejected),
+            rejected=self.rejected | self.unnamed,
+            unnamed=frozenset(self.unnamed),
             version=self.version,
         )
 
@@ -131,7 +142,8 @@ class _Batch:
 class Publisher:
     """The only way an owner's processes write its records.
 
-    Holds no state of its own between calls; any thread may call it.
+    Holds no state between calls but what it said in the log; any thread may
+    call it.
 
     :param namespaces: declared namespaces by name
     :param owner: who writes: only namespaces it owns are accepted
@@ -154,6 +166,8 @@ class Publisher:
         self._owner = owner
         self._rounds = rounds
         self._on_rejected = on_rejected
+        #: Names that no record may have, and that were said: who chose one writes on.
+        self._said: set[records.RecordKey] = set()
 
     def publish(
         self, updates: Mapping[records.RecordKey, Compute], refresh: Refresh | None = None
@@ -195,9 +209,11 @@ class Publisher:
         rejected = collections.Counter(key.namespace for key in report.rejected)
         for namespace, count in rejected.items():
             self._on_rejected(namespace, count)
-        if report.failed or report.rejected or report.undecodable:
+        said = self._say_once(report.unnamed)
+        if report.failed or report.rejected.keys() - said or report.undecodable:
             examples = report.failed | report.rejected.keys() | batch.undecodable
-            example = min(examples)
+            # Whoever chose a name that no record may have is to be found by it.
+            example = min(report.unnamed - said or examples)
             LOG.warning(
                 "Of %(all)d records %(failed)d lost every one of %(rounds)d rounds and stay "
                 "queued, %(rejected)d cannot be written, %(undecodable)d had unreadable bytes "
@@ -213,6 +229,15 @@ class Publisher:
                 },
             )
         return report
+
+    def _say_once(self, unnamed: frozenset[records.RecordKey]) -> frozenset[records.RecordKey]:
+        """Return which of some names were said before, and note the others."""
+        if not unnamed:
+            return frozenset()
+        said = unnamed & self._said
+        if len(self._said) < _MOST_SAID:
+            self._said.update(unnamed)
+        return said
 
     def _refuse_foreign(self, keys: Collection[records.RecordKey]) -> None:
         for name in sorted({key.namespace for key in keys}):
@@ -246,6 +271,8 @@ class Publisher:
         for write, result in zip(writes, results, strict=True):
             if result.verdict is records.Verdict.UNKNOWN:
                 batch.in_doubt[write.key] = write
+            elif result.verdict is records.Verdict.REFUSED:
+                batch.reject(write.key, result.reason)
             elif result.won:
                 version = result.record.version if result.record is not None else 0
                 batch.written(write, version, look_again=refresh is not None)

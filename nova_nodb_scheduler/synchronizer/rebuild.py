@@ -29,7 +29,7 @@ class _Reading:
     """
 
     cursor: records.Cursor
-    pages: Iterator[Sequence[records.Record]]
+    taken: Iterator[intake.Taken]
     seen: dict[str, set[str]] | None
 
 
@@ -92,10 +92,10 @@ class Rebuild:
             self._store_is_suspect = False
         else:
             seen = {name: set[str]() for name in self._declared}
-        self._reading = _Reading(snapshot.cursor, snapshot.pages, seen)
+        self._reading = _Reading(snapshot.cursor, self._take(snapshot.pages, seen), seen)
 
     def read_page(self) -> intake.Taken | records.Cursor:
-        """Bring one page into the store.
+        """Bring one page into the store, or a part of one that is large.
 
         :returns: what came of it; or, behind the last page, the cursor from
             which the feed is to be followed
@@ -106,22 +106,23 @@ class Rebuild:
         if reading is None:
             raise RuntimeError("no snapshot was begun")
         with collector.at_rest(loading=True):
-            page = next(reading.pages, None)
-            if page is not None:
-                taken = self._take(reading, page)
-        if page is None:
+            taken = next(reading.taken, None)
+        if taken is None:
             return self._end(reading)
         # At once: memory that a whole snapshot took would not be given back.
         while self._store.pack(_PACKED_AT_A_TIME):
             pass
         return taken
 
-    def _take(self, reading: _Reading, page: Sequence[records.Record]) -> intake.Taken:
-        if reading.seen is not None:
-            for record in page:
-                if record.key.namespace in reading.seen:
-                    reading.seen[record.key.namespace].add(record.key.key)
-        return self._intake.take(page)
+    def _take(
+        self, pages: Iterator[Sequence[records.Record]], seen: dict[str, set[str]] | None
+    ) -> Iterator[intake.Taken]:
+        for page in pages:
+            if seen is not None:
+                for record in page:
+                    if record.key.namespace in seen:
+                        seen[record.key.namespace].add(record.key.key)
+            yield from self._intake.take(page)
 
     def _end(self, reading: _Reading) -> records.Cursor:
         collector.loaded()

@@ -166,6 +166,8 @@ class _Batch(Generic[T]):
                         result.epoch,
                     ),
                 )
+            elif result.verdict is records.Verdict.REFUSED:
+                self.answer(key, record_editor.Unwritten.REFUSED)
             elif result.verdict is records.Verdict.LOST:
                 lost += 1
                 self.found[key] = result.record

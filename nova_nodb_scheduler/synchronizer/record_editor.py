@@ -38,6 +38,8 @@ class Unwritten(enum.Enum):
     UNAVAILABLE = "unavailable"
     #: A newer release wrote the record. Only of edits in a batch.
     UNREADABLE = "unreadable"
+    #: No record may have its name; nothing was written.
+    REFUSED = "refused"
 
 
 @attrs.frozen
@@ -151,6 +153,8 @@ class RecordEditor:
             if all(result.won for result in results):
                 last = results[-1].record
                 return attrs.evolve(edited, revision=last.revision if last else edited.revision)
+            if any(result.verdict is records.Verdict.REFUSED for result in results):
+                return Unwritten.REFUSED
             # For good: that write may have been carried out and then lost its
             # recognition to somebody else's.
             unknown |= any(result.verdict is records.Verdict.UNKNOWN for result in results)

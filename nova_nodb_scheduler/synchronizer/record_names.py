@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of records in back ends whose keys are bytes: namespace, separator, key."""
+"""Names of records in back ends whose keys are bytes: namespace, separator, key.
+
+What may stand in them: :mod:`nova_nodb_scheduler.model.record_keys`.
+"""
 
 from __future__ import annotations
-
-import re
 
 from nova_nodb_scheduler.model import records
 
@@ -11,18 +12,16 @@ from nova_nodb_scheduler.model import records
 SEPARATOR = b"\x1f"
 _TEXT_SEPARATOR = SEPARATOR.decode()
 
-_CONTROL = re.compile(rb"[\x00-\x1f]")
-
 
 def encode(key: records.RecordKey) -> bytes:
     """Return the name of a record.
 
-    :raises ValueError: it holds control characters
+    :raises ValueError: no record may have it; :mod:`.admission` lets none such through
     """
-    namespace, name = key.namespace.encode(), key.key.encode()
-    if _CONTROL.search(namespace) or _CONTROL.search(name):
-        raise ValueError(f"the name {key!r} holds control characters")
-    return namespace + SEPARATOR + name
+    fault = key.fault
+    if fault is not None:
+        raise ValueError(f"no record may be called {key}: {fault}")
+    return key.namespace.encode() + SEPARATOR + key.key.encode()
 
 
 def decode(name: bytes) -> records.RecordKey:

@@ -18,6 +18,7 @@ import orjson
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.wire import bounds
 
 #: First byte of a payload: its format.
 PLAIN = 0x01
@@ -25,12 +26,6 @@ ZLIB = 0x02
 
 #: JSON text longer than this is compressed.
 COMPRESS_ABOVE_BYTES = 2048
-#: No state is larger; what claims to be is a fault or an attack (a few kB of
-#: zlib can hold gigabytes of zeros).
-MAX_STATE_BYTES = 64 * 1024 * 1024
-#: Nesting that is still encoded; orjson gives up at 254.
-MAX_DEPTH = 64
-
 _LEAST_INTEGER = -(2**63)
 _GREATEST_INTEGER = 2**64 - 1
 _SCHEMA = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
@@ -87,10 +82,10 @@ def encode_text(
         text = orjson.dumps({"s": str(schema), "d": dict(state)})
     except orjson.JSONEncodeError as error:
         raise errors.InvalidRecord(record, "(state)", str(error)) from error
-    if len(text) > MAX_STATE_BYTES:
-        raise errors.InvalidRecord(
-            record, "(state)", f"{len(text)} bytes of JSON, at most {MAX_STATE_BYTES} are taken"
-        )
+    fault = bounds.present().fault_of(text)
+    if fault is not None:
+        # Written, it would be kept aside by all who read it.
+        raise errors.InvalidRecord(record, "(state)", fault)
     return text
 
 
@@ -122,8 +117,9 @@ def decode(payload: bytes) -> Decoded:
         raise errors.UndecodableRecord(
             f"format {payload[0]:#04x} is unknown to this release (known: 0x01, 0x02)"
         )
-    if len(text) > MAX_STATE_BYTES:
-        raise errors.UndecodableRecord(f"it holds more than {MAX_STATE_BYTES} bytes")
+    fault = bounds.present().fault_of(text)
+    if fault is not None:
+        raise errors.UndecodableRecord(fault)
     try:
         envelope = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -133,12 +129,17 @@ def decode(payload: bytes) -> Decoded:
     state = envelope.get("d")
     if not isinstance(state, dict):
         raise errors.UndecodableRecord("its state ('d') is not an object")
+    if bounds.is_too_deep(text, state):
+        raise errors.UndecodableRecord(f"it is nested deeper than {bounds.MAX_DEPTH} levels")
     return Decoded(_parse_schema(envelope.get("s")), state, text)
 
 
 def text_of(payload: bytes) -> bytes:
-    """Return the JSON text in a payload that :func:`decode` took."""
-    return payload[1:] if payload[0] == PLAIN else zlib.decompress(payload[1:])
+    """Return the JSON text in a payload that :func:`decode` took.
+
+    :raises UndecodableRecord: it did not
+    """
+    return payload[1:] if payload[0] == PLAIN else _decompress(payload[1:])
 
 
 def decode_state(payload: bytes) -> Mapping[str, Any]:
@@ -164,12 +165,15 @@ def check_readable(schema: namespaces.SchemaVersion, namespace: namespaces.Names
 
 def _decompress(data: bytes) -> bytes:
     decompressor = zlib.decompressobj()
+    most_bytes = bounds.present().text_bytes
     try:
-        text = decompressor.decompress(data, MAX_STATE_BYTES + 1)
+        text = decompressor.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise errors.UndecodableRecord(f"it cannot be decompressed: {error}") from error
-    if len(text) > MAX_STATE_BYTES:
-        raise errors.UndecodableRecord(f"it unpacks to more than {MAX_STATE_BYTES} bytes")
+    if len(text) > most_bytes:
+        raise errors.UndecodableRecord(
+            f"it unpacks to more than {most_bytes} bytes ([nodb_scheduler] max_record_mib)"
+        )
     if not decompressor.eof:
         raise errors.UndecodableRecord("it is cut short")
     if decompressor.unused_data:
@@ -203,8 +207,8 @@ def _check_value(value: object, path: tuple[str, ...], record: str) -> None:
         if value - value != 0.0:  # NaN and infinities: cheaper than two calls
             reason = f"{value} has no form in JSON; use None"
     elif isinstance(value, (dict, list)) or type(value) is tuple or _is_root(value, path):
-        if len(path) >= MAX_DEPTH:
-            reason = f"nested deeper than {MAX_DEPTH} levels"
+        if len(path) >= bounds.MAX_DEPTH:
+            reason = f"nested deeper than {bounds.MAX_DEPTH} levels"
         else:
             _check_members(value, path, record)
     else:

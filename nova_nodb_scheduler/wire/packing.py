@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.wire import codec
 
 #: First byte of what is packed here; payloads on the wire begin otherwise.
@@ -132,7 +133,7 @@ class Packing:
             return False
         try:
             return self._text(kept) == codec.text_of(payload)
-        except zlib.error:
+        except (zlib.error, errors.UndecodableRecord):
             return False
 
     def _text(self, kept: Kept) -> bytes:

@@ -14,6 +14,21 @@ from nova_nodb_scheduler.testing.conformance import base
 WON = records.Verdict.WON
 LOST = records.Verdict.LOST
 
+#: Namespace and key of what no engine's record may be called.
+REFUSED_NAMES: tuple[tuple[str, str], ...] = (
+    (base.NAMESPACE, "a\nb"),
+    (base.NAMESPACE, "a\x00b"),
+    (base.NAMESPACE, "\x1f"),
+    (base.NAMESPACE, "a\x7f"),
+    (base.NAMESPACE, "\x85"),
+    (base.NAMESPACE, "\ud800"),
+    (base.NAMESPACE, ""),
+    (base.NAMESPACE, "k" * 256),
+    ("", "a"),
+    ("n" * 65, "a"),
+    ("a\tb", "a"),
+)
+
 
 class CompareAndSet(base.Case):
     """One key at a time."""
@@ -247,7 +262,7 @@ class Atomicity(base.Case):
 class Names(base.Case):
     """Keys that an engine might take for one another, or refuse.
 
-    A namespace has at most 64 characters, a key at most 255.
+    The rule is :mod:`nova_nodb_scheduler.model.record_keys`' for all of them.
     """
 
     def test_the_same_key_in_two_namespaces_is_two_records(self) -> None:
@@ -275,6 +290,46 @@ class Names(base.Case):
         self.assertEqual({written.key: written}, base.everything(client))
         taken = client.snapshot(["n" * 64])
         self.assertEqual([written], [record for page in taken.pages for record in page])
+
+    def test_names_that_no_record_may_have_are_refused_one_by_one(self) -> None:
+        client = self.client()
+        bad = [records.RecordKey(namespace, key) for namespace, key in REFUSED_NAMES]
+        good = [base.key(f"good-{number}") for number in range(len(bad) + 1)]
+        keys = [key for pair in zip(good, bad, strict=False) for key in pair] + good[-1:]
+        results = dict(
+            zip(keys, client.write([records.Write(key, 0, b"x") for key in keys]), strict=True)
+        )
+        for key in bad:
+            self.assertIs(records.Verdict.REFUSED, results[key].verdict, ascii(key.key)[:40])
+            self.assertEqual(key.fault, results[key].reason)
+            self.assertIsNone(results[key].record)
+        self.assertEqual([records.Verdict.WON] * len(good), [results[key].verdict for key in good])
+        self.assertEqual(set(good), set(base.everything(client)))
+
+    def test_names_that_no_record_may_have_are_absent_and_keep_no_other_from_being_read(
+        self,
+    ) -> None:
+        client = self.client()
+        standing = self.put(client, "good", b"x")
+        bad = [records.RecordKey(namespace, key) for namespace, key in REFUSED_NAMES]
+        self.assertEqual({standing.key: standing}, client.read([*bad[:3], standing.key, *bad[3:]]))
+        self.assertEqual({}, client.read(bad))
+
+    def test_a_deletion_under_a_refused_name_is_refused_too(self) -> None:
+        client = self.client()
+        [result] = client.write([records.Write(base.key("a\nb"), 7, deleted=True)])
+        self.assertIs(records.Verdict.REFUSED, result.verdict)
+        self.assertEqual({}, base.everything(client))
+
+    def test_a_refused_name_refuses_all_of_an_atomic_call(self) -> None:
+        client = self.client()
+        names = ("good", "a\nb")[-client.capabilities.atomic_keys :]
+        writes = [records.Write(base.key(name), 0, b"x") for name in names]
+        results = client.write(writes, atomic=True)
+        self.assertEqual(
+            [records.Verdict.REFUSED] * len(names), [result.verdict for result in results]
+        )
+        self.assertEqual({}, base.everything(client))
 
     def _keep_apart(self, names: list[str]) -> None:
         client = self.client()

@@ -296,6 +296,12 @@ class DeltaSweepTest(test_sweeps.SweepCase):
         self.assert_repaired()
         self.assertEqual({}, self.missing())
 
+    def test_a_delta_tells_of_a_row_that_no_record_may_be_named_by(self) -> None:
+        reporting.install(None, None)
+        self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        self.duty._deltas.sweep(cloud.CELL1, 0.0, threading.Event(), by="test")
+        self.assertEqual(1, self.states(namespaces.CELLS)[cloud.CELL1]["unnamed"])
+
     def test_a_delta_that_could_not_finish_proves_nothing(self) -> None:
         self.instances[2].destroy()
         self.wait(BOUND_SECONDS + 1)

@@ -8,6 +8,7 @@ from typing import Any
 from nova import exception, objects
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter import proof
 from nova_nodb_scheduler.scheduling import namespaces
 from tests.functional.nova_adapter import cloud, test_memory_decisions
 
@@ -50,6 +51,43 @@ class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
     def test_it_keeps_nobody_from_hosts_that_can_be_read(self):
         self.hide(namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
         self.assertEqual("h2", self.select(vcpus=2)[1][0][0].service_host)
+        self.assertEqual({"memory": 1}, self.runtime.candidates())
+
+    def add_unnamed(self, host: str) -> None:
+        """Add an empty host whose service has a uuid that no record may be named by."""
+        node = self.compute_node(cloud.CELL1, host, cpu_allocation_ratio=1.0)
+        service = self.service(cloud.CELL1, host, uuid="a\nb")
+        self.heartbeat(service)
+        mapping = objects.CellMapping.get_by_uuid(self.admin, cloud.CELL1)
+        objects.HostMapping(self.admin, host=host, cell_mapping=mapping).create()
+        self.provider(node.uuid, VCPU=8, MEMORY_MB=16384, DISK_GB=100)
+        self.reporter.flush()
+        self.beat()
+
+    def test_one_whose_record_can_have_no_name_gets_the_server_by_novas_own_path(self):
+        self.add_unnamed("h9")
+        self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
+        self.settle()
+        self.assertEqual("h9", self.select(vcpus=8)[1][0][0].service_host)
+        # And behind a sweep, when the reporter says no more of it.
+        self.sweep()
+        self.beat()
+        self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
+        self.settle()
+        with self.assertRaises(exception.NoValidHost):
+            self.select(vcpus=9)
+        self.assertEqual({cloud.CELL1: 2}, self.doubted())
+
+    def doubted(self) -> dict[str, int]:
+        reason = proof.Reason.UNNAMED.value
+        by_cell = self.runtime.fallbacks_by_cell()
+        return {cell: counts[reason] for cell, counts in by_cell.items() if reason in counts}
+
+    def test_one_whose_record_can_have_no_name_keeps_nobody_from_the_others(self):
+        self.add_unnamed("h9")
+        self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
+        self.settle()
+        self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
         self.assertEqual({"memory": 1}, self.runtime.candidates())
 
     def test_a_request_that_could_not_have_gone_there_is_refused_from_memory(self):

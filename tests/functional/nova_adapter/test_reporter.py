@@ -15,13 +15,15 @@ from unittest import mock
 import attrs
 import hypothesis
 from hypothesis import strategies as st
+from nova import objects
 from nova.db.main import api as main_db
 from oslo_utils import timeutils
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import reporter, reporting, tables
 from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, publisher
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
 from nova_nodb_scheduler.testing import patience
@@ -179,6 +181,57 @@ class BatchTest(ReporterCase):
         (beat,) = self.beats().values()
         self.assertIn(cloud.CELL1, beat["behind_seconds"])
         self.assertEqual(1, beat["refused"])
+
+
+class RefusedNamesTest(ReporterCase):
+    """A compute node chooses its row's uuid, and with it the name of its record."""
+
+    def test_a_bad_name_among_good_ones_keeps_none_of_them_waiting(self) -> None:
+        made = self.report(cloud.CELL1, cloud.CELL1)
+        bad = self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        good = [self.compute_node(cloud.CELL1, f"h{n}") for n in range(20)]
+        with self.assertLogs(publisher.LOG, "WARNING") as logged:
+            made._turn()
+        self.assertEqual({node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys())
+        self.assertEqual((0, 0), (made.status().queued, made.status().failed_flushes))
+        self.assertEqual(1, len(logged.output))
+        self.assertIn("a\\nb", logged.output[0])
+        bad.vcpus_used = 3
+        bad.save()
+        made._turn()
+        self.assertEqual(0, made.status().queued)
+
+    def test_its_cell_is_not_behind_and_is_said_to_lack_it_until_a_sweep_says_so(self) -> None:
+        made = self.report(cloud.CELL1, cloud.CELL1)
+        self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        made._turn()
+        (beat,) = self.beats().values()
+        self.assertEqual({}, beat["behind_seconds"])
+        self.assertEqual((1, [cloud.CELL1]), (beat["refused"], beat["unnamed"]))
+        self.sweep(cloud.CELL1)
+        made._last_beat = float("-inf")
+        made._turn()
+        (beat,) = self.beats().values()
+        self.assertEqual([], beat["unnamed"])
+        swept = self.states(namespaces.CELLS)[cloud.CELL1]
+        self.assertEqual(
+            (1, ["compute_nodes/a\\nb"], []),
+            (swept["unnamed"], swept["unnamed_examples"], swept["unpublishable"]),
+        )
+
+    def test_it_is_said_though_the_back_end_goes_away_behind_the_batch(self) -> None:
+        made = self.report(cloud.CELL1, cloud.CELL1)
+        made._turn()
+        self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        with made._flush_lock:
+            made._flush_records()
+        self.client.faults.go_down()
+        with self.assertRaises(errors.BackendUnavailable):
+            made._turn()
+        self.client.faults.come_up()
+        made._turn()
+        (beat,) = self.beats().values()
+        self.assertEqual([cloud.CELL1], beat["unnamed"])
 
 
 class FaultTest(ReporterCase):
@@ -570,6 +623,24 @@ class UnreportedTest(ReporterCase):
         self.clients[-2].write = writing  # type: ignore[method-assign]
         self.pair[0].flush()
         self.assert_next_is_counted()
+
+    def test_a_forged_count_makes_none_unreported_and_the_service_is_heard_behind_it(self) -> None:
+        forger = objects.Service.get_by_uuid(self.context(cloud.CELL1), self.made.uuid)
+        forger.report_count = 2**31 - 1
+        forger.save()
+        self.pair[0].flush()
+        self.assertEqual(0, self.unreported())
+        self.beat(0)
+        self.pair[0].flush()
+        self.assert_next_is_counted()
+
+    def test_a_sweep_that_meets_a_forged_count_makes_none_unreported(self) -> None:
+        forger = objects.Service.get_by_uuid(self.context(cloud.CELL1), self.made.uuid)
+        self.use(None)
+        forger.report_count = 2**31 - 1
+        forger.save()
+        self.sweep(cloud.CELL1)
+        self.assertEqual(0, self.unreported())
 
     def test_a_row_published_after_its_first_heartbeat_hides_none(self) -> None:
         self.use(0)

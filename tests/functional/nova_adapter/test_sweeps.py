@@ -48,6 +48,29 @@ class SweepCase(cloud.CloudCase):
         del self.plugin.scopes.context_for  # type: ignore[attr-defined]
 
 
+class RefusedNamesTest(SweepCase):
+    def test_a_row_that_no_record_may_be_named_by_stops_no_sweep_and_is_told(self) -> None:
+        self.override("sweep_page_rows", 2, "nodb_scheduler")
+        good = [self.compute_node(cloud.CELL1, f"h{n}") for n in range(3)]
+        self.compute_node(cloud.CELL1, "bad", uuid="\x1b[2J")
+        good.append(self.compute_node(cloud.CELL1, "behind"))
+        self.sweep()
+        self.assertEqual({node.uuid for node in good}, self.states(namespaces.COMPUTE_NODES).keys())
+        found = transfer.compare_scope(self.synchronizer, self.plugin.scopes, cloud.CELL1)
+        nodes = found[namespaces.COMPUTE_NODES.name]
+        self.assertTrue(nodes.clean)
+        self.assertEqual(
+            (4, 1, ("\\x1b[2J",)), (nodes.compared, nodes.refused_count, nodes.refused)
+        )
+
+    def test_a_later_sweep_says_that_it_is_gone(self) -> None:
+        bad = self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
+        self.sweep()
+        bad.destroy()
+        self.sweep()
+        self.assertEqual(0, self.states(namespaces.CELLS)[cloud.CELL1]["unnamed"])
+
+
 class SweepTest(SweepCase):
     def test_missing_stale_and_extra_records_are_repaired_and_the_rest_is_left(self) -> None:
         self.override("sweep_page_rows", 2, "nodb_scheduler")

@@ -86,6 +86,13 @@ class JudgeTest(unittest.TestCase):
     def test_cells_with_living_reporters_and_a_sweep_are_proved(self) -> None:
         self.assertEqual({}, self.found())
 
+    def test_a_refused_name_leaves_its_cell_proved_and_is_told(self) -> None:
+        self.swept(A, unnamed=1)
+        self.beat("api", cell=reporter.EVERY_CELL, unnamed=[scopes.API, "elsewhere"])
+        judged = self.judge.judge(self.store.snapshot(), [A, B, scopes.API])
+        self.assertEqual({}, judged.missing)
+        self.assertEqual({A, scopes.API}, judged.unnamed)
+
     def test_a_dead_feed_proves_nothing(self) -> None:
         self.alive = False
         self.assertEqual(dict.fromkeys((A, B, scopes.API), proof.Reason.FEED), self.found())

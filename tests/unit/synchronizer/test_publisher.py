@@ -24,6 +24,55 @@ def fixed(state):
     return lambda _: state
 
 
+class RefusedNamesTest(unittest.TestCase):
+    """Names that no record may have keep nothing else of their batch waiting."""
+
+    def setUp(self):
+        self.counting = CountingSynchronizer(memory.MemoryHub())
+        self.counting.open()
+        self.told = []
+        self.publisher = publisher.Publisher(
+            self.counting, DECLARED, "cinder", on_rejected=lambda *told: self.told.append(told)
+        )
+        self.bad = {key(name) for name in ("a\nb", "\udc80", "", "k" * 256)}
+        self.good = {key(f"pool-{number}") for number in range(20)}
+
+    def publish(self, keys, **kwargs):
+        return self.publisher.publish({name: fixed({"v": 1}) for name in keys}, **kwargs)
+
+    def test_the_others_are_written_and_each_bad_one_is_answered(self):
+        report = self.publish(self.good | self.bad)
+        self.assertEqual((20, frozenset()), (report.published, report.failed))
+        self.assertEqual(self.bad, report.unnamed)
+        self.assertEqual({name: name.fault for name in self.bad}, report.rejected)
+        self.assertEqual([("pools", 4)], self.told)
+        self.assertEqual(self.good, self.counting.read(self.good).keys())
+
+    def test_they_are_named_in_one_line_that_forges_no_other(self):
+        with self.assertLogs(publisher.LOG, "WARNING") as logged:
+            self.publish(self.good | {key("a\nERROR forged")})
+        [line] = logged.output
+        self.assertTrue(line.isprintable())
+        self.assertIn("pools/a\\nERROR forged", line)
+
+    def test_one_that_comes_again_and_again_is_named_once_and_always_counted(self):
+        with self.assertLogs(publisher.LOG, "WARNING") as logged:
+            for _ in range(3):
+                self.publish({key("a\nb")})
+            self.publish({key("a\nb"), key("c\nd")})
+        self.assertEqual(2, len(logged.output))
+        self.assertIn("c\\nd", logged.output[1])
+        self.assertEqual(5, sum(count for _, count in self.told))
+
+    def test_neither_back_end_nor_source_is_asked_for_them(self):
+        asked = set()
+        report = self.publish(self.bad, refresh=asked.update)
+        self.assertEqual(self.bad, report.unnamed)
+        self.assertEqual((0, 0, set()), (self.counting.reads, self.counting.writes, asked))
+        self.publish(self.bad | self.good, refresh=asked.update)
+        self.assertEqual(self.good, asked)
+
+
 class CountingSynchronizer(memory.MemorySynchronizer):
     """Counts requests."""
 

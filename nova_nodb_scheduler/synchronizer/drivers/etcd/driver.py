@@ -145,12 +145,20 @@ class EtcdSynchronizer(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        return self._reader.read(keys)
+        return admission.read(keys, self._reader.read)
 
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
     ) -> list[records.WriteResult]:
-        admission.check(self.name, self.capabilities, writes, atomic=atomic)
+        return admission.write(
+            self.name,
+            self.capabilities,
+            writes,
+            functools.partial(self._send, atomic=atomic),
+            atomic=atomic,
+        )
+
+    def _send(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
         if atomic:
             _check_sum(writes)
         return self._writer.write(writes, atomic=atomic)

@@ -22,6 +22,7 @@ from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
@@ -321,7 +322,7 @@ def _portions(call: _Call) -> list[list[int]]:
 
 def size_of(write: records.Write) -> int:
     """Return what a write takes of a transaction's bytes, at most."""
-    name = len(str(write.key).encode())
+    name = len(record_names.encode(write.key))
     return (0 if write.deleted else len(write.payload)) + 3 * (name + _FRAME_BYTES)
 
 

@@ -128,6 +128,11 @@ class MemcachedSynchronizer(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
+        return admission.read(keys, self._read)
+
+    def _read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
         names = {record_names.encode(key) for key in keys}
         _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
         standing = (layout.Item.decode(value).record for value in found.values())
@@ -136,9 +141,9 @@ class MemcachedSynchronizer(contract.Synchronizer):
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
     ) -> list[records.WriteResult]:
-        admission.check(self.name, self.capabilities, writes, atomic=atomic)
-        for write in writes:
-            _check_name(write.key)
+        return admission.write(self.name, self.capabilities, writes, self._send, atomic=atomic)
+
+    def _send(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         results = self._writer.write(writes)
         self._settle_now_and_then()
         return results
@@ -233,9 +238,3 @@ class MemcachedSynchronizer(contract.Synchronizer):
             except epochs.EpochBroken:
                 continue
         raise self._connection.unavailable("its epoch changes all the time")
-
-
-def _check_name(key: records.RecordKey) -> None:
-    name = record_names.encode(key)
-    if len(name) > layout.MAX_NAME_BYTES:
-        raise ValueError(f"the name of a record has {len(name)} bytes")

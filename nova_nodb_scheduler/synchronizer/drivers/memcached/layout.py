@@ -34,9 +34,6 @@ GRAVEYARD_PAGES = 16
 #: A log slot whose writer gave up or was shut out.
 VOID = b"\x00"
 
-#: Longest name of a record, encoded: 64 and 255 characters of up to 4 bytes.
-MAX_NAME_BYTES = 4 * (64 + 255) + 1
-
 # format, kind, version, revision, seconds, bytes of the name
 _HEADER = struct.Struct("!BBQQdH")
 _FORMAT = 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -150,12 +151,20 @@ class MemorySynchronizer(contract.Synchronizer):
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         self._enter("read")
-        return self.hub.read(keys)
+        return admission.read(keys, self.hub.read)
 
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
     ) -> list[records.WriteResult]:
-        admission.check(self.name, self.capabilities, writes, atomic=atomic)
+        return admission.write(
+            self.name,
+            self.capabilities,
+            writes,
+            functools.partial(self._send, atomic=atomic),
+            atomic=atomic,
+        )
+
+    def _send(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
         fault = self._enter("write")
         unknown = [records.WriteResult(records.Verdict.UNKNOWN) for _ in writes]
         if fault is faults.Fault.LATE:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
@@ -112,13 +113,18 @@ class RedisSynchronizer(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        return self._follower.read(keys)
+        return admission.read(keys, self._follower.read)
 
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
     ) -> list[records.WriteResult]:
-        admission.check(self.name, self.capabilities, writes, atomic=atomic)
-        return self._writer.write(writes, atomic=atomic)
+        return admission.write(
+            self.name,
+            self.capabilities,
+            writes,
+            functools.partial(self._writer.write, atomic=atomic),
+            atomic=atomic,
+        )
 
     def now_seconds(self) -> float:
         return self._housekeeper.now_seconds()

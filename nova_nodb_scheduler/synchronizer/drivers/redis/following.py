@@ -14,7 +14,7 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, record_names
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts
@@ -54,7 +54,7 @@ class Follower:
 
     def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
         """See the contract."""
-        names = sorted({layout.encode_name(key) for key in keys})
+        names = sorted({record_names.encode(key) for key in keys})
         found: dict[records.RecordKey, records.Record] = {}
         for start in range(0, len(names), NAMES_PER_READ):
             some = names[start : start + NAMES_PER_READ]

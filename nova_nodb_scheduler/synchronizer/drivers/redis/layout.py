@@ -26,7 +26,6 @@ from nova_nodb_scheduler.synchronizer import epoch_memory, record_names
 
 #: Of the keys and their values; another one is refused, never read.
 FORMAT = "1"
-MAX_NAME_BYTES = 4096
 
 _EPOCH = re.compile(r"(\d{1,16})-([0-9a-f]{16})")
 #: Versions are doubles in the server: exact up to here.
@@ -105,14 +104,3 @@ class Keys:
     @property
     def wake(self) -> bytes:
         return self.all[4]
-
-
-def encode_name(key: records.RecordKey) -> bytes:
-    """Return the name of a record within the keys.
-
-    :raises ValueError: it is too long, or holds control characters
-    """
-    name = record_names.encode(key)
-    if len(name) > MAX_NAME_BYTES:
-        raise ValueError(f"the name of record {key} is longer than {MAX_NAME_BYTES} bytes")
-    return name

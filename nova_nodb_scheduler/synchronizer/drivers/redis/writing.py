@@ -14,6 +14,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
@@ -50,7 +51,7 @@ class Writer:
 
     def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
         """See the contract."""
-        named = [_Named(write, layout.encode_name(write.key)) for write in writes]
+        named = [_Named(write, record_names.encode(write.key)) for write in writes]
         results: list[records.WriteResult] = []
         for batch in [named] if atomic and named else _batches(named):
             try:

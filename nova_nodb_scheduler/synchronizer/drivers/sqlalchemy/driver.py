@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
@@ -13,7 +14,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, polling
+from nova_nodb_scheduler.synchronizer import admission, contract, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     engines,
@@ -237,12 +238,18 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        return self._parts.reader.read(keys)
+        return admission.read(keys, self._parts.reader.read)
 
     def write(
         self, writes: Sequence[records.Write], *, atomic: bool = False
     ) -> list[records.WriteResult]:
-        return self._parts.writer.write(writes, atomic=atomic)
+        return admission.write(
+            self.name,
+            self.capabilities,
+            writes,
+            functools.partial(self._parts.writer.write, atomic=atomic),
+            atomic=atomic,
+        )
 
     def now_seconds(self) -> float:
         return self._parts.clock.now_seconds()

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 import sqlalchemy.dialects.mysql as mysql
 import sqlalchemy.types as sqltypes
 
-NAMESPACE_CHARACTERS = 64
-KEY_CHARACTERS = 255
+from nova_nodb_scheduler.model import record_keys
+
 VERSION_TABLE = "nodb_alembic_version"
 #: The one row of ``nodb_sequence``.
 SEQUENCE_ID = 1
@@ -78,8 +78,8 @@ metadata = sa.MetaData()
 record = sa.Table(
     "nodb_record",
     metadata,
-    sa.Column("namespace", KeyText(NAMESPACE_CHARACTERS), nullable=False),
-    sa.Column("record_key", KeyText(KEY_CHARACTERS), nullable=False),
+    sa.Column("namespace", KeyText(record_keys.NAMESPACE_CHARACTERS), nullable=False),
+    sa.Column("record_key", KeyText(record_keys.KEY_CHARACTERS), nullable=False),
     sa.Column("version", sa.BigInteger(), nullable=False),
     # The database's clock at the deletion, NULL while the record lives.
     sa.Column("deleted_at", SECONDS_TYPE, nullable=True),

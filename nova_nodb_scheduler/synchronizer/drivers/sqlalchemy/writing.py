@@ -39,7 +39,6 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     failures,
     housekeeping,
     row_writes,
-    schema,
     statements,
     steps,
     whole_writes,
@@ -89,8 +88,7 @@ class Writer:
         self._step = on_step
 
     def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        """See the contract; checks come before anything is sent."""
-        self._check(writes)
+        """See the contract; what may not be sent was refused before."""
         if atomic:
             if len(writes) > MAX_BATCH_KEYS:
                 raise errors.CapabilityMissing(
@@ -110,24 +108,6 @@ class Writer:
                 unknown = records.WriteResult(records.Verdict.UNKNOWN)
                 return results + [unknown] * (len(writes) - len(results))
         return results
-
-    def _check(self, writes: Sequence[records.Write]) -> None:
-        seen: set[records.RecordKey] = set()
-        for write in writes:
-            key = write.key
-            if key in seen:
-                raise ValueError(f"key {key} occurs twice")
-            seen.add(key)
-            if len(write.payload) > self._limits.payload_bytes and not write.deleted:
-                raise errors.PayloadTooLarge(
-                    str(key), len(write.payload), self._limits.payload_bytes
-                )
-            if len(key.namespace) > schema.NAMESPACE_CHARACTERS:
-                limit = f"longer than {schema.NAMESPACE_CHARACTERS} characters"
-                raise errors.InvalidRecord(str(key), "namespace", limit)
-            if len(key.key) > schema.KEY_CHARACTERS:
-                limit = f"longer than {schema.KEY_CHARACTERS} characters"
-                raise errors.InvalidRecord(str(key), "key", limit)
 
     def _write_batch(
         self, writes: Sequence[records.Write], *, atomic: bool

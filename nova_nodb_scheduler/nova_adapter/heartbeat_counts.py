@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which counts a compute service can have come to, by the time since its last one.
+
+A nova-compute counts its own heartbeats and says the count to a conductor:
+whoever speaks for it can say any. Taken at its word, a count of 2**31 - 1
+means two milliards of heartbeats that nobody reported, and the whole cell is
+doubted for one host. So a step is held against the time that it had:
+
+* No service beats more than once a second (``report_interval`` is in whole
+  seconds, ten by default). What is beyond that is *ignored*: neither the count
+  nor the number of heartbeats seen goes up, so that the service's next true
+  heartbeat is a step of one, as ever.
+* A true count may look forged: a row was edited, a service was restored, a
+  nova-compute began again from a row that somebody forged. So when for a while
+  nothing came that follows on the known count, the new one is *taken for the
+  beginning of another numbering*: what was unreported stays so, and no more
+  comes to it. The same goes for counts that are lower.
+
+What remains: who speaks for a host may hide that host's own unreported
+heartbeats, or may claim some that a true one might have missed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+#: No service beats more often.
+LEAST_INTERVAL_SECONDS = 1.0
+#: What clocks of conductors may differ by, in heartbeats and seconds alike.
+MARGIN_SECONDS = 60.0
+#: A numbering of which nothing was heard for so long may be replaced.
+SILENT_SECONDS = 300.0
+#: For records of a release that did not note when they were counted.
+_UNKNOWN_SECONDS = 86_400.0
+
+
+class Step(enum.Enum):
+    """What a count is to the one that is known."""
+
+    #: It follows on it, or is older.
+    TAKEN = "taken"
+    #: No service beats so often.
+    IGNORED = "ignored"
+    #: The service counts anew from here.
+    RENUMBERED = "renumbered"
+
+
+def follows(known: int, count: int, seen: int, seconds: float) -> bool:
+    """Tell whether a count is no more than a service can have come to.
+
+    :param seen: how many of the heartbeats since were seen one by one
+    :param seconds: since the known count was heard
+    """
+    possible = (max(seconds, 0.0) + MARGIN_SECONDS) / LEAST_INTERVAL_SECONDS
+    return count - known - seen <= possible
+
+
+def judge(current: Mapping[str, Any], count: int, seen: int, heard_at: float) -> Step:
+    """Hold a count against a record of namespace ``service_liveness``.
+
+    :param seen: heartbeats that a reporter saw on the way to it
+    :param heard_at: seconds since the epoch, by the clock of who heard it
+    """
+    known = int(current["report_count"])
+    counted_at = current.get("counted_at")
+    seconds = _UNKNOWN_SECONDS if counted_at is None else heard_at - float(counted_at)
+    is_silent = seconds > SILENT_SECONDS
+    if not follows(known, count, seen, seconds):
+        return Step.RENUMBERED if is_silent else Step.IGNORED
+    if count < known and is_silent and counted_at is not None:
+        # One that was heard earlier, and waited in a queue, says so itself.
+        return Step.RENUMBERED
+    return Step.TAKEN
