@@ -134,6 +134,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
                 engines.prepare_store(self._options)
             else:
                 engines.require_store(self._options)
+            engines.warn_of_plain_password(self._options)
             engine = engines.create(self._options)
             try:
                 with refusals.opening(self._url):
