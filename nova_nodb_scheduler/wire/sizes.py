@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 #: What is counted of a text's brackets and commas: an empty list, an empty
@@ -37,7 +37,7 @@ def decoded_bytes(value: Any, most_bytes: int, most_levels: int) -> int:
             if total > most_bytes:
                 return total
             if isinstance(each, Mapping):
-                members = itertools.chain.from_iterable(each.items())
+                members: Iterator[Any] = itertools.chain.from_iterable(each.items())
             elif isinstance(each, (list, tuple, set, frozenset)):
                 members = iter(each)
             else:
