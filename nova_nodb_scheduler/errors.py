@@ -227,6 +227,22 @@ class LimitExceeded(NodbError):
         )
 
 
+class InvalidArgument(NodbError):
+    """An argument of an RPC method is not what the method takes.
+
+    :param method: the method
+    :param argument: which of its arguments
+    :param reason: what is wrong with it, and what would be right
+    """
+
+    def __init__(self, method: str, argument: str, reason: str) -> None:
+        super().__init__(method, argument, reason)
+        self.method, self.argument, self.reason = method, argument, reason
+
+    def __str__(self) -> str:
+        return f"{self.method} cannot take its argument {self.argument}: {self.reason}."
+
+
 class InvalidPredicate(NodbError):
     """A condition on a namespace's columns cannot be evaluated.
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
@@ -42,8 +42,13 @@ class Backend:
     unreadable: tuple[str, ...] = ()
 
     def age_seconds(self, beat: Mapping[str, Any]) -> float:
-        """Return how long ago a process said that it lives."""
-        return max(0.0, self.now_seconds - float(beat.get("beat_at", 0.0)))
+        """Return how long ago a process said that it lives.
+
+        What it said in the future is as far away as what it said in the past: its
+        clock, or the back end's, was set.
+        """
+        age = self.now_seconds - float(beat.get("beat_at", 0.0))
+        return max(0.0, age) if age >= -backend_time.MARGIN_SECONDS else -age
 
     def as_dict(self) -> dict[str, Any]:
         """Return what concerns the back end itself, for JSON."""

@@ -32,7 +32,9 @@ class _DatabaseCommand(command.Command):
                 "only 'sqlalchemy' has a schema to manage",
             )
         settings = options.read(plugin.conf)
-        if not makes:
+        if makes:
+            engines.prepare_store(settings)
+        else:
             engines.require_store(settings)
         engine = engines.create_for_migration(settings)
         try:

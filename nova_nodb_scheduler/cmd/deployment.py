@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler.cmd import backend_records, problems, worker_answers
+from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.wire import objects
 
@@ -174,6 +175,8 @@ def _mirror(backend: backend_records.Backend) -> dict[str, Any]:
     """Say how old the mirror of Placement is; empty where none was kept in this epoch."""
     swept = backend.mirrors.get(PLACEMENT_MIRROR)
     if swept is None or swept.get("epoch") != backend.epoch:
+        return {}
+    if not backend_time.is_believed(float(swept["swept_from"]), backend.now_seconds):
         return {}
     return {
         "age_seconds": max(0.0, backend.now_seconds - float(swept["swept_from"])),

@@ -171,9 +171,16 @@ def _backend(arguments: argparse.Namespace) -> backends.BackendChoice | None:
                 "--option", arguments.option, "name the driver with --synchronizer."
             )
         return None
+    options = backends.parse_options(arguments.option)
+    for name in backends.secrets_among(arguments.synchronizer, options):
+        print(
+            f"warning: anybody on this host saw the secret in '--option {name}=...' in the list "
+            "of processes: put it into a file, and give that by --config-file",
+            file=sys.stderr,
+        )
     return backends.BackendChoice(
         driver=arguments.synchronizer,
-        options=backends.parse_options(arguments.option),
+        options=options,
         config_files=tuple(arguments.config_file),
     )
 

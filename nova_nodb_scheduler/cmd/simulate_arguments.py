@@ -141,7 +141,9 @@ def _add_backend(group: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the driver's own group of options; may be given several times",
+        help="of the driver's own group of options; may be given several times. Anybody on this "
+        "host sees it in the list of processes: give a password, or a URL that holds one, by "
+        "--config-file instead",
     )
     group.add_argument(
         "--config-file", action="append", default=[], help="where else its options stand"

@@ -11,7 +11,12 @@ from typing import Any
 from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import backend_records, deployment, upgrade_checks
+from nova_nodb_scheduler.cmd import (
+    activation_line,
+    backend_records,
+    deployment,
+    upgrade_checks,
+)
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -101,6 +106,24 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 "Nova's own scheduler decides.",
             )
         return upgradecheck.Result(Code.SUCCESS, "They name what there is.")
+
+    @_stopped_by_errors
+    def check_activation(self) -> upgradecheck.Result:
+        """Does nova.conf make services load the plugin?"""
+        import oslo_messaging.opts
+
+        from nova_nodb_scheduler.nova_adapter import option_checks
+
+        conf = self.plugin.conf
+        # No notifier was made here, so nobody has registered them.
+        for group, options in oslo_messaging.opts.list_opts():
+            if str(group) == activation_line.GROUP:
+                conf.register_opts(options, group=activation_line.GROUP)
+        return upgrade_checks.result(
+            activation_line.judge(
+                conf[activation_line.GROUP].driver, option_checks.written_lines(conf)
+            )
+        )
 
     @_stopped_by_errors
     def check_schema(self) -> upgradecheck.Result:
@@ -213,6 +236,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     _upgrade_checks = (
         ("Nova release", check_release),
         ("Options", check_options),
+        ("Activation line", check_activation),
         ("Schema of the synchronizer", check_schema),
         ("Synchronizer back end", check_backend),
         ("Services with the plugin", check_services),

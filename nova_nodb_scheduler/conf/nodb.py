@@ -92,13 +92,49 @@ RPC_OPTS: list[cfg.Opt] = [
         "rpc_max_update_bytes",
         default=8 * 1024 * 1024,
         min=1024,
-        help="Most bytes of encoded states that one update_host_states call may carry.",
+        help="""
+Most bytes that the states of one update_host_states call may take once they are
+decoded. It is the memory of lists, mappings and texts that counts, not their
+size on the wire: some hundred bytes of JSON can hold kilobytes. Raise it only
+where a program's own records need it: every scheduler worker decodes them.
+""",
     ),
     cfg.FloatOpt(
         "rpc_max_updates_per_second",
         default=50.0,
         min=0.1,
         help="Most update_host_states calls that one scheduler worker takes a second.",
+    ),
+    cfg.IntOpt(
+        "rpc_max_explanations",
+        default=1,
+        min=1,
+        max=64,
+        help="""
+Explanations (``nova-nodb-manage explain``, the RPC method of that name) that
+one scheduler worker makes at a time. Each costs what a request costs, of the
+time in which that worker could place servers; a call above the number is
+refused at once.
+""",
+    ),
+    cfg.IntOpt(
+        "rpc_max_explained_places",
+        default=10_000_000,
+        min=1000,
+        help="""
+Most servers times hosts that one explanation may be for: 1,000 servers over
+10,000 hosts, or 100 over 100,000. Raise it where larger requests are to be
+explained, with ``rpc_explain_seconds``.
+""",
+    ),
+    cfg.FloatOpt(
+        "rpc_explain_seconds",
+        default=15.0,
+        min=1.0,
+        help="""
+How long one explanation may take. It is looked at between two of its servers:
+one that takes longer is given up, and the caller told.
+""",
     ),
     cfg.IntOpt(
         "rpc_page_size",

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import nova.service
 from oslo_messaging.notify import notifier
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import assembly, option_checks, reporting
+from nova_nodb_scheduler.nova_adapter import assembly, option_checks, programs, reporting
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 
 LOG = logging.getLogger(__name__)
@@ -29,11 +28,10 @@ DRIVER_NAME = "nodb_scheduler"
 CONDUCTOR_MANAGER = "nova_nodb_scheduler.nova_adapter.conductor.ConductorManager"
 
 
-def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
+def activate(conf: Any, role: str) -> assembly.Plugin:
     """Put the plugin into this process; idempotent for one configuration, no I/O.
 
-    :param role: who this process is for its reporter; found by the name of
-        the program where it is not given
+    :param role: who this process is for its reporter
     :raises ConfigurationError: an option names something unknown
     :raises UnsupportedRelease: this Nova was not tested with the plugin
     """
@@ -54,7 +52,6 @@ def activate(conf: Any, role: str | None = None) -> assembly.Plugin:
 
     objects.register()
     assembly.install(plugin)
-    role = role or role_of(sys.argv[0])
 
     def make() -> reporter_module.Reporter:
         return plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role == "api")
@@ -71,15 +68,6 @@ def _replace_managers(plugin: assembly.Plugin) -> None:
     if plugin.replaces_scheduler():
         cls = plugin.scheduler_class()
         nova.service.SERVICE_MANAGERS["nova-scheduler"] = f"{cls.__module__}.{cls.__qualname__}"
-
-
-def role_of(program: str) -> str:
-    """Return what a program is by its name; a WSGI server is the API."""
-    name = os.path.basename(program)
-    for role in ("scheduler", "conductor", "manage", "compute"):
-        if name in (f"nova-{role}", f"nova-nodb-{role}"):
-            return role
-    return "api"
 
 
 def _without_us(is_enabled: Any) -> Any:
@@ -105,32 +93,46 @@ def keep_notifications() -> None:
 class ActivationDriver(notifier.Driver):  # type: ignore[misc]
     """The notification driver whose construction activates the plugin.
 
-    Nova constructs it once or twice per process, in ``rpc.init``. A mistake
-    in the configuration ends the process: stevedore would turn an exception
-    into one line on stderr, and the service would run stock in silence.
+    Nova constructs it once or twice per process, in ``rpc.init``, in every
+    program that reads nova.conf; :mod:`.programs` says into which the plugin
+    goes. There, a mistake in the configuration ends a service: stevedore would
+    turn an exception into one line on stderr, and the service would run stock
+    in silence. It never ends another program.
     """
 
     def __init__(self, conf: Any, topics: Any, transport: Any) -> None:
         super().__init__(conf, topics, transport)
         keep_notifications()
-        if role_of(sys.argv[0]) == "compute":
-            # A nova.conf shared with compute nodes: they stay exactly stock.
+        program = programs.of(sys.argv[0], sys.modules)
+        if program is None:
+            # Compute nodes, consoles, scripts: they stay exactly stock.
             return
         try:
-            activate(conf)
+            activate(conf, program.role)
         except errors.UnsupportedRelease as error:
             # An upgrade of Nova must not stop it: stock, and loudly.
             option_checks.warn(
                 f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}"
             )
-        except errors.NodbError as error:
-            raise SystemExit(f"nova_nodb_scheduler refuses to start: {error}") from error
-        except Exception as error:
-            LOG.exception("nova_nodb_scheduler cannot be activated.")
-            raise SystemExit(
-                "nova_nodb_scheduler refuses to start, for an error of its own: "
-                f"{type(error).__name__}: {error}. Remove its lines from nova.conf to go on."
-            ) from error
+        except Exception as error:  # noqa: BLE001 - it must not end a stranger
+            if not program.is_strict:
+                option_checks.warn(
+                    "nova_nodb_scheduler is NOT active here, what this program writes is "
+                    f"found by the next sweep: {error}"
+                )
+                return
+            _refuse(error)
 
     def notify(self, ctxt: Any, msg: Any, priority: Any, retry: Any) -> None:
         """Forward nothing: other drivers of the same option do that."""
+
+
+def _refuse(error: Exception) -> NoReturn:
+    """End a service, with the text of what is wrong."""
+    if isinstance(error, errors.NodbError):
+        raise SystemExit(f"nova_nodb_scheduler refuses to start: {error}") from error
+    LOG.error("nova_nodb_scheduler cannot be activated.", exc_info=error)
+    raise SystemExit(
+        "nova_nodb_scheduler refuses to start, for an error of its own: "
+        f"{type(error).__name__}: {error}. Remove its lines from nova.conf to go on."
+    ) from error

@@ -37,15 +37,38 @@ from nova_nodb_scheduler.wire import explanations
 
 LOG = logging.getLogger(__name__)
 
-#: What Nova may raise of a primitive that it did not write, or wrote long ago.
-_UNREADABLE = (nova_exception.NovaException, KeyError, TypeError, ValueError, AttributeError)
+
+@attrs.frozen
+class _Watch:
+    """Ends an explanation that takes the time of requests for too long."""
+
+    started: float
+    most_seconds: float
+
+    def look(self) -> None:
+        """Go on.
+
+        :raises LimitExceeded: the time is over
+        """
+        taken = time.monotonic() - self.started
+        if taken > self.most_seconds:
+            raise errors.LimitExceeded(
+                "the time of one explanation in seconds",
+                taken,
+                self.most_seconds,
+                "[nodb_scheduler] rpc_explain_seconds",
+            )
 
 
 class Explainer:
-    """One worker's answers to "why there?". Any thread."""
+    """One worker's answers to "why there?". Any thread.
 
-    def __init__(self, runtime: runtime_module.SchedulerRuntime) -> None:
+    :param most_seconds: how long one answer may take
+    """
+
+    def __init__(self, runtime: runtime_module.SchedulerRuntime, most_seconds: float) -> None:
         self._runtime = runtime
+        self._most_seconds = most_seconds
 
     def explain(
         self, context: Any, primitive: dict[str, Any], servers: int, limit: int
@@ -54,8 +77,10 @@ class Explainer:
 
         :raises InvalidRequest: the primitive is no RequestSpec that this Nova reads, or
             something raised on the way, as it would in a decision
+        :raises LimitExceeded: it takes too long
         """
         started = time.monotonic()
+        watch = _Watch(started, self._most_seconds)
         found = explanations.Explanation(
             scheduler=self._runtime.facts.host,
             pid=os.getpid(),
@@ -73,7 +98,9 @@ class Explainer:
         uuids = [str(uuid_module.uuid4()) for _ in range(servers)]
         _join_group(spec, uuids)
         try:
-            self._fill(found, context, spec, uuids, limit)
+            self._fill(found, context, spec, uuids, limit, watch)
+        except errors.LimitExceeded:
+            raise
         except request_planner.NeedsPlacement as error:
             found.candidates = "placement"
             found.reason = error.reason
@@ -106,6 +133,7 @@ class Explainer:
         spec: Any,
         uuids: Sequence[str],
         limit: int,
+        watch: _Watch,
     ) -> None:
         decisions = self._runtime.decisions
         if decisions is None:
@@ -125,6 +153,7 @@ class Explainer:
                 # Who would be offered is not known; what is said of all hosts is.
                 found.candidates = "placement"
                 plan, _ = decisions.decider.explain(attrs.evolve(asked, queries=None), view)
+            watch.look()
             # Nova's own code may be asked until here, within the view.
             best = plan.best(max(limit, 1))
             first = plan.counts
@@ -133,7 +162,7 @@ class Explainer:
             if found.reason:
                 found.counts = _counts(refusals.without_candidates(first))
                 return
-            found.placed = _walk(plan, uuids)
+            found.placed = _walk(plan, uuids, watch)
             is_placed = len(found.placed) == len(uuids)
             counts = decision_log.counts_of(first, plan, is_placed=is_placed)
             found.counts = _counts(refusals.with_parts(counts, parts))
@@ -218,11 +247,13 @@ def _read(context: Any, primitive: dict[str, Any]) -> Any:
         # Decoded here, it is this call's own copy.
         spec = nova_objects.RequestSpec.obj_from_primitive(primitive, context)
         spec.flavor  # noqa: B018 - a spec without one is none
-    except (*_UNREADABLE, NotImplementedError) as error:
+    except Exception as error:
+        # Of a primitive that Nova did not write, or wrote long ago, Nova and its
+        # libraries raise what they happen to meet.
         raise errors.InvalidRequest(
             "request",
             "it is no RequestSpec that this scheduler's Nova can read "
-            f"({type(error).__name__}: {error})",
+            f"({type(error).__name__}: {str(error)[:500]})",
         ) from error
     return spec
 
@@ -234,10 +265,16 @@ def _join_group(spec: Any, uuids: Sequence[str]) -> None:
         group.members = [*(group.members or ()), *uuids]
 
 
-def _walk(plan: planning.Plan, uuids: Sequence[str]) -> list[explanations.PlacedServer]:
-    """Place servers one after the other, in the plan alone."""
+def _walk(
+    plan: planning.Plan, uuids: Sequence[str], watch: _Watch
+) -> list[explanations.PlacedServer]:
+    """Place servers one after the other, in the plan alone.
+
+    :raises LimitExceeded: it takes too long
+    """
     placed = []
     for server in uuids:
+        watch.look()
         best = plan.best(1)
         if not best:
             break

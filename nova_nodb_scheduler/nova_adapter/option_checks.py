@@ -50,8 +50,16 @@ def check(conf: cfg.ConfigOpts, groups: Groups) -> None:
 
 
 def _written(conf: cfg.ConfigOpts) -> dict[str, dict[str, str]]:
-    """Return what the configuration files say, as text, by group and option."""
-    found: dict[str, dict[str, str]] = {}
+    """Return what the configuration files say last, as text, by group and option."""
+    return {
+        group: {option: values[-1] for option, values in options.items()}
+        for group, options in written_lines(conf).items()
+    }
+
+
+def written_lines(conf: cfg.ConfigOpts) -> dict[str, dict[str, list[str]]]:
+    """Return all that the configuration files say, as text, by group and option."""
+    found: dict[str, dict[str, list[str]]] = {}
     for path in _files(conf):
         sections: Mapping[str, Mapping[str, list[str]]] = {}
         try:
@@ -61,7 +69,8 @@ def _written(conf: cfg.ConfigOpts) -> dict[str, dict[str, str]]:
             continue
         for group, options in sections.items():
             for name, values in options.items():
-                found.setdefault(group, {})[name.replace("-", "_")] = values[-1]
+                lines = found.setdefault(group, {})
+                lines.setdefault(name.replace("-", "_"), []).extend(values)
     return found
 
 

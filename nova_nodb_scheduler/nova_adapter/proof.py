@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import reporter_beats
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
@@ -190,7 +191,8 @@ class Judge:
         """
         now = self._backend_now_seconds()
         bound = self._options.reporter_bound_seconds
-        swept_from, proved_at = float(swept["swept_from"]), proved_from(swept)
+        swept_from = backend_time.believed(float(swept["swept_from"]), now)
+        proved_at = proved_from(swept, now)
         if beats.all_in_time(now, bound):
             since = beats.guarded_since(scope)
             if scope in self._unguarded or (since is not None and since <= swept_from):
@@ -198,7 +200,7 @@ class Judge:
             return Reason.NO_REPORTER if since is None else Reason.UNSWEPT
         alive = covering = 0
         for beat in beats.states:
-            silence = now - float(beat["beat_at"])
+            silence = now - backend_time.believed(float(beat["beat_at"]), now)
             if silence > bound and covers(proved_at, beat, bound):
                 continue
             behind = float(beat["behind_seconds"].get(scope, 0.0))
@@ -252,12 +254,17 @@ class Judge:
         return seen[1]
 
 
-def proved_from(swept: Mapping[str, Any]) -> float:
+def proved_from(swept: Mapping[str, Any], now_seconds: float) -> float:
     """Return when the last sweep of a scope began that found what any API left unreported.
 
     :param swept: the scope's record of namespace ``cells``
+    :param now_seconds: by the back end's clock: what lies in the future is not believed
     """
-    return max(float(swept["swept_from"]), float(swept.get("delta_from", 0.0)))
+    return max(
+        backend_time.believed(float(swept[name]), now_seconds)
+        for name in ("swept_from", "delta_from")
+        if name == "swept_from" or name in swept
+    )
 
 
 def covers(proved_at: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter import reporter
 
 
@@ -26,6 +27,7 @@ class ReporterBeats:
         self.unnamed: set[str] = set()
         self._readable = True
         self._first_beat = float("inf")
+        self._last_beat = float("-inf")
         self._most_behind_seconds = 0.0
         self._guarded_since: dict[str, float] = {}
         try:
@@ -36,7 +38,9 @@ class ReporterBeats:
             self._readable = False
 
     def _take(self, beat: Mapping[str, Any]) -> None:
-        self._first_beat = min(self._first_beat, float(beat["beat_at"]))
+        beat_at = float(beat["beat_at"])
+        self._first_beat = min(self._first_beat, beat_at)
+        self._last_beat = max(self._last_beat, beat_at)
         behind = map(float, beat["behind_seconds"].values())
         self._most_behind_seconds = max(self._most_behind_seconds, *behind, 0.0)
         self.unnamed.update(beat.get("unnamed", ()))
@@ -48,6 +52,8 @@ class ReporterBeats:
 
     def all_in_time(self, now_seconds: float, bound_seconds: float) -> bool:
         """Tell whether every reporter lives, and none may be behind by more than a bound."""
+        if not backend_time.is_believed(self._last_beat, now_seconds):
+            return False
         silence = max(now_seconds - self._first_beat, 0.0)
         return self._readable and self._most_behind_seconds + silence <= bound_seconds
 

@@ -87,6 +87,7 @@ class RpcServer:
             updates_per_second=options.rpc_max_updates_per_second,
             page_size=options.rpc_page_size,
         )
+        self._most_update_bytes = limits.update_bytes
         self._publisher = OwnerPublisher(plugin)
 
         def freshness() -> tuple[str, float | None]:
@@ -97,15 +98,24 @@ class RpcServer:
             runtime.store,
             plugin.declared,
             admission_module.Admission(
-                plugin.declared, limits, protected=(namespaces.CLAIMS, namespaces.NODB)
+                plugin.declared,
+                limits,
+                protected=[each.name for each in namespaces.BUILT_IN],
             ),
             limits,
             self._publisher.publish,
             lambda: scheduler_status.build(runtime),
             freshness,
         )
-        explainer = explaining.Explainer(runtime)
-        self._explaining = rpc_explaining.ExplainingEndpoint(explainer.explain, explainer.past)
+        explainer = explaining.Explainer(runtime, options.rpc_explain_seconds)
+        self._explaining = rpc_explaining.ExplainingEndpoint(
+            explainer.explain,
+            explainer.past,
+            lambda: len(runtime.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
+            rpc_explaining.ExplainBounds(
+                at_once=options.rpc_max_explanations, places=options.rpc_max_explained_places
+            ),
+        )
         self._target = oslo_messaging.Target(topic=options.rpc_topic, server=str(plugin.conf.host))
         self._server: Any = None
 
@@ -114,7 +124,7 @@ class RpcServer:
         self._server = nova.rpc.get_server(
             self._target,
             [self._endpoint, self._explaining],
-            serializer=objects.Serializer(),
+            serializer=objects.Serializer(self._most_update_bytes),
         )
         self._server.start()
         LOG.debug("The nodb RPC API listens on %(target)s.", {"target": self._target})

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.nova_adapter import delta_sweeper, proof
 from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
@@ -77,7 +77,12 @@ class _Known:
     beats: Mapping[str, Mapping[str, Any]]
 
     def silence_seconds(self, name: str) -> float:
-        return self.now_seconds - float(self.beats[name]["beat_at"])
+        beat_at = float(self.beats[name]["beat_at"])
+        return self.now_seconds - backend_time.believed(beat_at, self.now_seconds)
+
+    def is_from_the_future(self, name: str) -> bool:
+        """Tell whether a reporter beat when no clock can have been: its silence never ends."""
+        return not backend_time.is_believed(float(self.beats[name]["beat_at"]), self.now_seconds)
 
 
 class SweepDuty:
@@ -258,7 +263,7 @@ class SweepDuty:
             return "the record of the last sweep cannot be read"
         if state.get("epoch") != known.epoch:
             return "the back end began a new epoch"
-        swept_from = float(state["swept_from"])
+        swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
         age = known.now_seconds - swept_from
         if age > self._options.interval_seconds:
             return "its time has come"
@@ -305,7 +310,7 @@ class SweepDuty:
         """
         state = known.swept[scope]
         assert state is not None  # else there is a reason for a whole sweep
-        proved_at = proof.proved_from(state)
+        proved_at = proof.proved_from(state, known.now_seconds)
         bound = self._options.reporter_bound_seconds
         is_due = False
         since_seconds = known.now_seconds
@@ -323,7 +328,8 @@ class SweepDuty:
                 )
             else:
                 behind_seconds = float(beat["behind_seconds"].get(scope, 0.0))
-                since_seconds = min(since_seconds, float(beat["beat_at"]) - behind_seconds)
+                beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
+                since_seconds = min(since_seconds, beat_at - behind_seconds)
                 is_due |= silence_seconds > bound
         return max(0.0, since_seconds - self._options.margin_seconds) if is_due else None
 
@@ -336,7 +342,9 @@ class SweepDuty:
         """
         bound = self._options.reporter_bound_seconds
         state = known.swept.get(scope)
-        swept_from = float(state["swept_from"]) if state is not None else 0.0
+        swept_from = 0.0
+        if state is not None:
+            swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
         for name, beat in known.beats.items():
             if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
                 continue
@@ -348,6 +356,8 @@ class SweepDuty:
                 )
             else:
                 over = swept_from > float(beat["beat_at"]) + bound
+            # Swept it was, and lately: such a beat is a reason for it. Who lives beats again.
+            over = over or (known.is_from_the_future(name) and swept_from > 0.0)
             if over:
                 key = records.RecordKey(namespaces.REPORTERS.name, name)
                 self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
@@ -363,7 +373,8 @@ class SweepDuty:
         """
         bound = self._options.reporter_bound_seconds
         return all(
-            state is not None and proof.covers(proof.proved_from(state), beat, bound)
+            state is not None
+            and proof.covers(proof.proved_from(state, known.now_seconds), beat, bound)
             for state in known.swept.values()
         )
 
@@ -396,7 +407,8 @@ def _delete_if(beat_at: float) -> publisher_module.Compute:
     def update(
         current: Mapping[str, Any] | None,
     ) -> Mapping[str, Any] | publisher_module.Outcome:
-        if current is None or float(current["beat_at"]) > beat_at:
+        # Another beat may carry a smaller time: the clock may have been set back.
+        if current is None or float(current["beat_at"]) != beat_at:
             return publisher_module.UNCHANGED
         return publisher_module.DELETE
 

@@ -14,10 +14,12 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import layout
-from nova_nodb_scheduler.wire import codec, objects
+from nova_nodb_scheduler.wire import bounds, codec, objects, sizes
 
 #: What the smallest back end (memcached: 250 bytes with its prefix) bears.
 MAX_KEY_BYTES = 200
+#: So much of a key, a field or a reason is told: a call may bring 1,000 errors.
+_SHOWN = 200
 
 
 @attrs.frozen
@@ -73,7 +75,7 @@ class Admitted:
 class Admission:
     """Checks updates before anything is written.
 
-    :param protected: owners whose namespaces only the plugin's own protocols
+    :param protected: names of namespaces that only the plugin's own processes
         write, whoever asks
     """
 
@@ -98,32 +100,25 @@ class Admission:
         :raises NotOwner: a namespace belongs to another
         :raises UnknownNamespace: a namespace is not declared
         :raises InvalidRecord: ``updates`` is no list, or something in it is
-            no record at all
+            no record at all, or nested too deeply
         """
         self._rate.take("the number of update_host_states calls a second")
         self._check_shape(updates)
+        self._check_size(updates)
         for name in sorted({update.namespace for update in updates}):
             self._check_owner(name, owner)
         states: dict[records.RecordKey, Mapping[str, Any] | None] = {}
         found: list[errors.InvalidRecord] = []
         counted = collections.Counter((update.namespace, update.key) for update in updates)
-        size_bytes = 0
         for update in updates:
             key = records.RecordKey(update.namespace, update.key)
             try:
                 if counted[key.namespace, key.key] > 1:
                     raise errors.InvalidRecord(str(key), "key", "it occurs twice in the call")
-                size_bytes += self._check_record(key, update.state)
+                self._check_record(key, update.state)
             except errors.InvalidRecord as error:
-                found.append(error)
+                found.append(_short(error))
                 continue
-            if size_bytes > self._limits.update_bytes:
-                raise errors.LimitExceeded(
-                    "the number of bytes in one update_host_states call",
-                    size_bytes,
-                    self._limits.update_bytes,
-                    "[nodb_scheduler] rpc_max_update_bytes",
-                )
             states[key] = update.state
         return Admitted(states, found)
 
@@ -147,16 +142,38 @@ class Admission:
                 if not update.obj_attr_is_set(field):
                     raise errors.InvalidRecord(name, field, "it is not set")
 
+    def _check_size(self, updates: Sequence[objects.HostStateUpdate]) -> None:
+        """Count what all states take decoded, before anything is done with them.
+
+        A payload's own size says nothing: it is compressed.
+        """
+        most_bytes = self._limits.update_bytes
+        size_bytes = 0
+        for update in updates:
+            name = f"{update.namespace[:_SHOWN]}/{update.key[:_SHOWN]}"
+            try:
+                for part in (update.namespace, update.key, update.state):
+                    size_bytes += sizes.decoded_bytes(part, most_bytes, bounds.MAX_DEPTH)
+            except sizes.TooDeep as error:
+                raise errors.InvalidRecord(name, "(state)", str(error)) from error
+            if size_bytes > most_bytes:
+                raise errors.LimitExceeded(
+                    "the number of decoded bytes in one update_host_states call",
+                    size_bytes,
+                    most_bytes,
+                    "[nodb_scheduler] rpc_max_update_bytes",
+                )
+
     def _check_owner(self, name: str, owner: str) -> None:
         known = self._layouts.get(name)
         if known is None:
-            raise errors.UnknownNamespace(name, ", ".join(sorted(self._layouts)))
+            raise errors.UnknownNamespace(name[:_SHOWN], ", ".join(sorted(self._layouts)))
         true_owner = known.namespace.owner
-        if true_owner != owner or true_owner in self._protected:
+        if true_owner != owner or name in self._protected:
             raise errors.NotOwner(name, true_owner, f"{owner} over RPC")
 
-    def _check_record(self, key: records.RecordKey, state: Mapping[str, Any] | None) -> int:
-        """Return the record's size in bytes.
+    def _check_record(self, key: records.RecordKey, state: Mapping[str, Any] | None) -> None:
+        """Refuse what does not fit.
 
         :raises InvalidRecord: naming the field
         """
@@ -166,7 +183,13 @@ class Admission:
                 str(key), "key", f"a key is 1 to {MAX_KEY_BYTES} bytes of printable text"
             )
         if state is None:
-            return len(key.key)
+            return
         known = self._layouts[key.namespace]
         known.page([key.key], [state])
-        return len(codec.encode(state, known.namespace.schema, record=str(key)))
+        codec.encode_text(state, known.namespace.schema, record=str(key))
+
+
+def _short(error: errors.InvalidRecord) -> errors.InvalidRecord:
+    return errors.InvalidRecord(
+        error.record[: 2 * _SHOWN], error.field[:_SHOWN], error.reason[: 2 * _SHOWN]
+    )

@@ -16,7 +16,7 @@ import oslo_messaging
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.rpc import admission as admission_module
-from nova_nodb_scheduler.rpc import api, pages, predicates
+from nova_nodb_scheduler.rpc import api, arguments, pages, predicates
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import objects
 
@@ -44,6 +44,7 @@ Publish = Callable[[str, Mapping[records.RecordKey, Mapping[str, Any] | None]], 
 Freshness = Callable[[], tuple[str, float | None]]
 
 _expected = oslo_messaging.expected_exceptions(
+    errors.InvalidArgument,
     errors.InvalidPredicate,
     errors.InvalidRecord,
     errors.LimitExceeded,
@@ -80,6 +81,7 @@ class Endpoint:
         self._freshness = freshness
 
     @_expected  # type: ignore[untyped-decorator]
+    @arguments.checked
     def update_host_states(self, ctxt: Any, owner: str, records: list[Any]) -> objects.UpdateResult:
         """Write records of namespaces that the caller owns.
 
@@ -96,12 +98,14 @@ class Endpoint:
         :param owner: the owner on whose behalf the caller writes
         :param records: ``HostStateUpdate`` objects
         :raises LimitExceeded: too many records or bytes, or calls a second
-        :raises NotOwner: a namespace belongs to another, or is written by the
-            plugin's own protocols alone
+        :raises InvalidArgument: the owner is no short text
+        :raises NotOwner: a namespace belongs to another, or is one of the
+            plugin's own, which its own processes write alone
         :raises UnknownNamespace: a namespace is not declared
         :raises InvalidRecord: something in the list is no record at all
         :raises BackendUnavailable: some may have been written; call again
         """
+        owner = arguments.text("update_host_states", "owner", owner)
         admitted = self._admission.admit(owner, records)
         found = list(admitted.errors)
         published = Published(0, 0, 0, 0)
@@ -123,6 +127,7 @@ class Endpoint:
         )
 
     @_expected  # type: ignore[untyped-decorator]
+    @arguments.checked
     def get_host_states(
         self,
         ctxt: Any,
@@ -139,20 +144,15 @@ class Endpoint:
             operator, value]``; see :mod:`nova_nodb_scheduler.rpc.predicates`
         :param limit: most records wanted; the server's page size at most
         :param marker: ``next_marker`` of the page before
+        :raises InvalidArgument: naming the one that is not what it must be
         :raises UnknownNamespace: the namespace is not declared
         :raises InvalidPredicate: naming the condition, and the choices
         :raises LimitExceeded: more keys than fit in a page
         """
+        self._check_reading(namespace, keys, predicate, limit, marker)
         view = self._store.snapshot().namespace(namespace)
         size = self._limits.page_size
-        if keys is not None and len(keys) > size:
-            raise errors.LimitExceeded(
-                "the number of keys in one get_host_states call",
-                len(keys),
-                size,
-                "[nodb_scheduler] rpc_page_size",
-            )
-        wanted = size if limit is None else min(max(1, int(limit)), size)
+        wanted = size if limit is None else min(max(1, limit), size)
         page = pages.cut(view, keys, predicate or [], wanted, marker)
         epoch, proof_age_seconds = self._freshness()
         return objects.HostStatePage(
@@ -171,6 +171,36 @@ class Endpoint:
             proof_age_seconds=proof_age_seconds,
         )
 
+    def _check_reading(
+        self, namespace: object, keys: Any, predicate: object, limit: object, marker: object
+    ) -> None:
+        method = "get_host_states"
+        arguments.text(method, "namespace", namespace)
+        if keys is not None:
+            asked = len(arguments.listed(method, "keys", keys))
+            if asked > self._limits.page_size:
+                raise errors.LimitExceeded(
+                    "the number of keys in one get_host_states call",
+                    asked,
+                    self._limits.page_size,
+                    "[nodb_scheduler] rpc_page_size",
+                )
+            arguments.texts(method, "keys", keys)
+        # A predicate is shown in errors: it must be no page, and no tower.
+        arguments.bounded(
+            method,
+            "predicate",
+            predicate,
+            arguments.MAX_PREDICATE_BYTES,
+            arguments.MAX_PREDICATE_LEVELS,
+        )
+        if limit is not None:
+            arguments.number(method, "limit", limit)
+        if marker is not None:
+            arguments.text(method, "marker", marker)
+
+    @_expected  # type: ignore[untyped-decorator]
+    @arguments.checked
     def list_namespaces(self, ctxt: Any) -> list[objects.NamespaceInfo]:
         """Return the declared namespaces with their columns, in order of name."""
         snapshot = self._store.snapshot()
@@ -192,6 +222,8 @@ class Endpoint:
             for each in sorted(self._declared, key=lambda each: each.name)
         ]
 
+    @_expected  # type: ignore[untyped-decorator]
+    @arguments.checked
     def get_status(self, ctxt: Any) -> objects.SchedulerStatus:
         """Return where this scheduler worker stands."""
         return self._status()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import urllib.parse
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -51,16 +52,15 @@ class BackendChoice:
             if name not in known:
                 raise errors.ConfigurationError(
                     "--option",
-                    f"{name}={value}",
+                    name,
                     f"{self.driver} has {', '.join(sorted(known)) or 'no options'}.",
                 )
             group, option = known[name]
             try:
                 typed = option.type(value)
             except ValueError as error:
-                raise errors.ConfigurationError(
-                    "--option", f"{name}={value}", f"{error}."
-                ) from error
+                shown = f"{name}={value}" if not option.secret else f"{name}=(hidden)"
+                raise errors.ConfigurationError("--option", shown, f"{error}.") from error
             conf.set_override(name, [typed] if option.multi else typed, group)
         made = loader.load(self.driver, conf)
         if not made.capabilities.shared:
@@ -70,6 +70,33 @@ class BackendChoice:
                 "its records are seen by one process only, and a run has several; choose another.",
             )
         return made
+
+
+def secrets_among(driver: str, options: Mapping[str, str]) -> list[str]:
+    """Return which options of a driver hold a secret, of those that are given.
+
+    The SQL driver's URL is secret only where there is a password in it.
+
+    :raises ConfigurationError: the driver is unknown
+    """
+    secret = {
+        option.name
+        for _group, found in loader.load_class(driver).list_opts()
+        for option in found
+        if option.secret
+    }
+    return sorted(
+        name
+        for name, value in options.items()
+        if name in secret and ("://" not in value or _has_password(value))
+    )
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return urllib.parse.urlsplit(url).password is not None
+    except ValueError:
+        return True
 
 
 def in_directory(directory: pathlib.Path) -> BackendChoice:

@@ -11,6 +11,9 @@ from oslo_versionedobjects import fields
 
 from nova_nodb_scheduler import errors
 
+#: So much of a namespace or a key is named in an error: they may be pages long.
+_SHOWN = 200
+
 
 class JsonObject(fields.FieldType):  # type: ignore[misc]
     """A mapping that JSON can carry.
@@ -44,8 +47,13 @@ class JsonObject(fields.FieldType):  # type: ignore[misc]
     def from_primitive(obj: Any, attr: str, value: Any) -> Any:
         """Read the text.
 
-        :raises InvalidRecord: it is not a JSON object
+        :raises InvalidRecord: it is no text of a JSON object
         """
+        if not isinstance(value, str):
+            # Whoever sends may send anything; orjson would raise a TypeError.
+            raise errors.InvalidRecord(
+                _record_of(obj), attr, f"a {type(value).__name__} is no text of JSON"
+            )
         try:
             found = orjson.loads(value)
         except orjson.JSONDecodeError as error:
@@ -69,7 +77,7 @@ class JsonObjectField(fields.AutoTypedField):  # type: ignore[misc]
 def _record_of(obj: Any) -> str:
     """Name a record as far as its object is filled."""
     parts = [
-        str(getattr(obj, name))
+        str(getattr(obj, name))[:_SHOWN]
         for name in ("namespace", "key")
         if name in obj.fields and obj.obj_attr_is_set(name)
     ]

@@ -11,11 +11,17 @@ from typing import Any
 
 from oslo_versionedobjects import base, fields
 
-from nova_nodb_scheduler.wire import json_field
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.wire import json_field, sizes
 
 #: Prefix of the keys that mark an object in a message.
 SERIAL_NAMESPACE = "nodb_object"
 PROJECT_NAMESPACE = "nova_nodb_scheduler"
+
+#: What an argument may take beside the states in it, and how deep it may be
+#: nested; a RequestSpec of Nova is some twenty levels deep.
+_AROUND_BYTES = 4 * 1024 * 1024
+_MOST_LEVELS = 72
 
 
 class NodbObject(base.VersionedObject):  # type: ignore[misc]
@@ -35,9 +41,75 @@ class NodbObject(base.VersionedObject):  # type: ignore[misc]
 
 
 class Serializer(base.VersionedObjectSerializer):  # type: ignore[misc]
-    """Turns this project's objects into primitives and back."""
+    """Turns this project's objects into primitives and back.
+
+    :param most_update_bytes: of a server: what the states of one message may
+        take decoded; they travel as text, which is decoded here. None: no bound
+    """
 
     OBJ_BASE_CLASS = NodbObject
+
+    def __init__(self, most_update_bytes: int | None = None) -> None:
+        super().__init__()
+        self._most_update_bytes = most_update_bytes
+
+    def deserialize_entity(self, context: Any, entity: Any) -> Any:
+        """Turn primitives into objects.
+
+        :raises LimitExceeded: an argument is too large, or the states in it are
+        :raises InvalidArgument: an argument is nested too deeply, or holds an object
+            that cannot be read
+        :raises InvalidRecord: a state is no JSON object
+        """
+        if self._most_update_bytes is None:
+            return super().deserialize_entity(context, entity)
+        self._check_whole(entity, self._most_update_bytes)
+        if isinstance(entity, list):
+            self._check_states(entity, self._most_update_bytes)
+        try:
+            return super().deserialize_entity(context, entity)
+        except errors.NodbError:
+            raise
+        except Exception as error:
+            # The library raises what it happens to meet in an object that is none.
+            raise errors.InvalidArgument(
+                "The nodb API",
+                "(object)",
+                f"it cannot be read ({type(error).__name__}: {str(error)[:200]})",
+            ) from error
+
+    @staticmethod
+    def _check_whole(entity: Any, most_update_bytes: int) -> None:
+        """Refuse what would be walked for long, or by more calls than Python nests."""
+        # The states as text, the objects around them, or a request to be explained.
+        most_bytes = 2 * most_update_bytes + _AROUND_BYTES
+        try:
+            size_bytes = sizes.decoded_bytes(entity, most_bytes, _MOST_LEVELS)
+        except sizes.TooDeep as error:
+            raise errors.InvalidArgument("The nodb API", "(any)", f"it is {error}") from error
+        if size_bytes > most_bytes:
+            raise errors.LimitExceeded(
+                "the number of bytes in one argument",
+                size_bytes,
+                most_bytes,
+                "[nodb_scheduler] rpc_max_update_bytes",
+            )
+
+    @staticmethod
+    def _check_states(entity: list[Any], most_bytes: int) -> None:
+        size_bytes = 0
+        for each in entity:
+            data = each.get(f"{SERIAL_NAMESPACE}.data") if isinstance(each, dict) else None
+            state = data.get("state") if isinstance(data, dict) else None
+            if isinstance(state, str):
+                size_bytes += sizes.least_decoded_bytes(state)
+            if size_bytes > most_bytes:
+                raise errors.LimitExceeded(
+                    "the number of decoded bytes in one update_host_states call",
+                    size_bytes,
+                    most_bytes,
+                    "[nodb_scheduler] rpc_max_update_bytes",
+                )
 
 
 @base.VersionedObjectRegistry.register

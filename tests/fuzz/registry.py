@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from tests.fuzz import decoder, names, target
+from tests.fuzz import decoder, names, rpc, target
 
 
 @attrs.frozen
@@ -32,4 +32,5 @@ TARGETS: Mapping[str, Entry] = {
         names.NamesOverEngines,
         needs_servers=True,
     ),
+    "rpc": Entry("messages to a worker's endpoints", rpc.Endpoints),
 }

@@ -23,6 +23,8 @@ TEST_DIRECTORIES = {
     "chaos",
     "differential",
     "engine_faults",
+    # Targets; a short run of each is among the unit tests.
+    "fuzz",
     "faults",
     "functional",
     "nova_suite",

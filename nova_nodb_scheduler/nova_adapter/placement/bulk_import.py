@@ -74,7 +74,7 @@ def fill(
         if page is None:
             break
         after = page.last
-        _publish(page, began_at, publisher, result)
+        _publish(page, began_at, publisher, result, synchronizer.now_seconds)
         progress(result.trees)
     result.seconds = round(time.monotonic() - began, 3)
     return result
@@ -85,12 +85,13 @@ def _publish(
     began_at: float,
     publisher: publisher_module.Publisher,
     result: Result,
+    now_seconds: tree_publishing.NowSeconds,
 ) -> None:
     newer: set[str] = set()
     report = publisher.publish(
         {
             records.RecordKey(namespaces.PROVIDERS.name, root): _imported(
-                root, state, began_at, newer
+                root, state, began_at, newer, now_seconds
             )
             for root, state in page.states.items()
         }
@@ -106,10 +107,14 @@ def _publish(
 
 
 def _imported(
-    root: str, state: Mapping[str, Any], began_at: float, newer: set[str]
+    root: str,
+    state: Mapping[str, Any],
+    began_at: float,
+    newer: set[str],
+    now_seconds: tree_publishing.NowSeconds,
 ) -> publisher_module.Compute:
     written = tree_publishing.Written()
-    replaced = tree_publishing.replaced(state, began_at, root, written)
+    replaced = tree_publishing.replaced(state, began_at, root, written, now_seconds)
 
     def compute(
         current: publisher_module.State | None,

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.placement import reading, tree_publishing, trees
 from nova_nodb_scheduler.nova_adapter.placement import sweep as sweep_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -129,8 +130,10 @@ class ChosenTrees:
 
     def _is_compared(self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float) -> bool:
         state = _state(snapshot, root)
-        at = max(_compared_at(state, snapshot, self._own_seconds), self._noted.get(root, 0.0))
-        return at >= asked_at or self._now_seconds() - at <= self._bound_seconds
+        now = self._now_seconds()
+        at = _compared_at(state, snapshot, self._own_seconds, now)
+        at = max(at, self._noted.get(root, 0.0))
+        return at >= asked_at or now - at <= self._bound_seconds
 
     def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
         """Ask for trees; note those that did not change, publish the others."""
@@ -180,7 +183,10 @@ def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] |
 
 
 def _compared_at(
-    state: Mapping[str, Any] | None, snapshot: snapshot_module.Snapshot, own_seconds: float
+    state: Mapping[str, Any] | None,
+    snapshot: snapshot_module.Snapshot,
+    own_seconds: float,
+    now_seconds: float,
 ) -> float:
     """Return when a record was compared at the latest, for all that records tell.
 
@@ -189,10 +195,10 @@ def _compared_at(
     """
     if state is None:
         return 0.0
-    at = float(state.get("whole_at", 0.0))
+    at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
     record = snapshot.namespace(namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
     if record is not None:
-        swept_from = float(record.state["swept_from"])
+        swept_from = backend_time.believed(float(record.state["swept_from"]), now_seconds)
         if float(state.get("written_at", 0.0)) < swept_from - own_seconds:
             at = max(at, swept_from)
     return at

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.placement import reading, tree_publishing, trees
 from nova_nodb_scheduler.nova_adapter.placement import sweep as sweep_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -72,16 +73,19 @@ class Mirror:
         self._last: _Proved | None = None
 
     def age_seconds(self, snapshot: snapshot_module.Snapshot) -> float | None:
-        """Return how long ago the last complete sweep began; None without one."""
-        swept = self._swept(snapshot)
-        return None if swept is None else max(0.0, self._now_seconds() - swept["swept_from"])
+        """Return how long ago the last complete sweep began; None if none is known."""
+        swept, now = self._swept(snapshot), self._now_seconds()
+        if swept is None or not backend_time.is_believed(float(swept["swept_from"]), now):
+            return None
+        return float(max(0.0, now - swept["swept_from"]))
 
     def usable(self, snapshot: snapshot_module.Snapshot) -> str | None:
         """Return why the mirror may not be used, None if it may. No I/O."""
         swept = self._swept(snapshot)
         if swept is None or swept["epoch"] != self._epoch():
             return NEVER_SWEPT
-        if self._now_seconds() - swept["swept_from"] > self._bound_seconds:
+        now = self._now_seconds()
+        if now - backend_time.believed(float(swept["swept_from"]), now) > self._bound_seconds:
             return TOO_OLD
         return None
 

@@ -16,13 +16,15 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.nova_adapter.placement import reading, trees
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 
 Tree = tuple[str, Sequence[trees.Provider]]
+#: Asks the back end for its time.
+NowSeconds = Callable[[], float]
 
 
 @attrs.define
@@ -76,11 +78,11 @@ class TreePublisher:
         updates: dict[str, publisher_module.Compute] = {}
         for (root, _members), state in zip(wanted, found, strict=True):
             if state is None:
-                updates[root] = _dropped(began_at)
+                updates[root] = _dropped(began_at, self._synchronizer.now_seconds)
                 continue
             written.broken += "broken" in state
             written.seen[root] = state["allocations"]
-            updates[root] = replaced(state, began_at, root, written)
+            updates[root] = replaced(state, began_at, root, written, self._synchronizer.now_seconds)
         return self._publish(updates, written)
 
     def allocations(self, roots: Sequence[str]) -> Written:
@@ -100,13 +102,16 @@ class TreePublisher:
                 written.whole.add(root)
             else:
                 written.seen[root] = answer.by_consumer
-                updates[root] = _allocated(answer, began_at, root, written)
+                updates[root] = _allocated(
+                    answer, began_at, root, written, self._synchronizer.now_seconds
+                )
         return self._publish(updates, written)
 
     def drop(self, roots: Sequence[str], listed_from: float) -> Written:
         """Delete the records of trees that a listing begun at that time did not hold."""
         written = Written()
-        return self._publish({root: _dropped(listed_from) for root in roots}, written)
+        now_seconds = self._synchronizer.now_seconds
+        return self._publish({root: _dropped(listed_from, now_seconds) for root in roots}, written)
 
     def _each(self, read: Callable[[Any], Any], wanted: Sequence[Any]) -> list[Any]:
         if self._readers is None or len(wanted) < 2:
@@ -129,37 +134,61 @@ class TreePublisher:
         return written
 
 
-def _written_since(current: Mapping[str, Any], began_at: float) -> bool:
-    return float(current.get("written_at", 0.0)) >= began_at
+def _time(current: Mapping[str, Any], name: str, began_at: float, now_seconds: NowSeconds) -> float:
+    """Return a time of a record; one in the future is not believed, or it would stay for ever.
+
+    The back end is asked for its time only where a record looks like that: against
+    the begin of a reading that was paused, a newer one would look so, too.
+    """
+    at = float(current.get(name, 0.0))
+    if backend_time.is_believed(at, began_at):
+        return at
+    return backend_time.believed(at, now_seconds())
 
 
-def _undoes(stands: Mapping[str, Any], current: Mapping[str, Any], began_at: float) -> bool:
+def _written_since(current: Mapping[str, Any], began_at: float, now_seconds: NowSeconds) -> bool:
+    return _time(current, "written_at", began_at, now_seconds) >= began_at
+
+
+def _undoes(
+    stands: Mapping[str, Any],
+    current: Mapping[str, Any],
+    began_at: float,
+    now_seconds: NowSeconds,
+) -> bool:
     """Tell whether a reading lacks what a scheduler may have written since it began.
 
     Generations would not tell: the own write may have been added to a record
     that was behind by a foreign one, and then has the reading's generation.
     """
-    return _written_since(current, began_at) and not stands.keys() >= current["allocations"].keys()
+    if stands.keys() >= current["allocations"].keys():
+        return False
+    return _written_since(current, began_at, now_seconds)
 
 
 def replaced(
-    state: Mapping[str, Any], began_at: float, root: str, written: Written
+    state: Mapping[str, Any],
+    began_at: float,
+    root: str,
+    written: Written,
+    now_seconds: NowSeconds,
 ) -> publisher_module.Compute:
     """Return what puts a whole tree in its record's place, unless that is newer.
 
     :param state: of the record, without its times
     :param began_at: back-end seconds before the tree was read
     :param written: told of a scheduler's write since then, in ``again``
+    :param now_seconds: asks the back end for its time
     """
 
     def compute(
         current: publisher_module.State | None,
     ) -> publisher_module.State | publisher_module.Outcome:
         if current is not None:
-            if _undoes(state["allocations"], current, began_at):
+            if _undoes(state["allocations"], current, began_at, now_seconds):
                 written.again.add(root)
                 return publisher_module.UNCHANGED
-            if float(current.get("read_at", 0.0)) > began_at:
+            if _time(current, "read_at", began_at, now_seconds) > began_at:
                 # Another keeper, who came after us, has read it since.
                 return publisher_module.UNCHANGED
         return {**state, "read_at": began_at, "whole_at": began_at}
@@ -168,7 +197,11 @@ def replaced(
 
 
 def _allocated(
-    answer: reading.Allocations, began_at: float, root: str, written: Written
+    answer: reading.Allocations,
+    began_at: float,
+    root: str,
+    written: Written,
+    now_seconds: NowSeconds,
 ) -> publisher_module.Compute:
     stands = {consumer: answer.by_consumer[consumer] for consumer in sorted(answer.by_consumer)}
 
@@ -178,25 +211,27 @@ def _allocated(
         if current is None or "broken" in current:
             written.whole.add(root)
             return publisher_module.UNCHANGED
-        if _undoes(stands, current, began_at):
+        if _undoes(stands, current, began_at, now_seconds):
             written.again.add(root)
             return publisher_module.UNCHANGED
         if current["generation"] != answer.generation:
             written.whole.add(root)
             return publisher_module.UNCHANGED
-        if current["allocations"] == stands or float(current["read_at"]) > began_at:
+        read_at = _time(current, "read_at", began_at, now_seconds)
+        if current["allocations"] == stands or read_at > began_at:
             return publisher_module.UNCHANGED
         return {**current, "allocations": stands, "read_at": began_at}
 
     return compute
 
 
-def _dropped(asked_at: float) -> publisher_module.Compute:
+def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compute:
     def compute(
         current: publisher_module.State | None,
     ) -> publisher_module.State | publisher_module.Outcome:
         if current is not None and (
-            _written_since(current, asked_at) or float(current.get("read_at", 0.0)) > asked_at
+            _written_since(current, asked_at, now_seconds)
+            or _time(current, "read_at", asked_at, now_seconds) > asked_at
         ):
             return publisher_module.UNCHANGED
         return publisher_module.DELETE

@@ -128,6 +128,10 @@ def _sent(found: Any) -> dict[str, int]:
     return {name: n for name, n in found["counts"].items() if name == "sent"}
 
 
+#: Programs that read nova.conf and have nothing to do with host states.
+STRANGERS = ("/usr/bin/nova-novncproxy", "nova-serialproxy", "nova-status", "an-operators-script")
+
+
 class ProcessesTest(unittest.TestCase):
     """What each of Nova's programs becomes."""
 
@@ -147,6 +151,7 @@ class ProcessesTest(unittest.TestCase):
                     for program in programs
                 ),
                 processes.Case("uwsgi", everything, argv=("uwsgi",)),
+                *(processes.Case(stranger, everything, argv=(stranger,)) for stranger in STRANGERS),
                 processes.Case("lines removed", nova_conf(form="both")),
                 processes.Case("reporting only", nova_conf(LINE)),
                 processes.Case("misspelt", nova_conf(LINE, more="flush_intervall_seconds = 1")),
@@ -193,12 +198,15 @@ class ProcessesTest(unittest.TestCase):
             self.found["reporting only"]["managers"]["nova-scheduler"],
         )
 
-    def test_a_compute_node_with_the_package_is_stock(self) -> None:
-        found = self.found["compute"]
-        self.assertFalse(found.get("reports"))
-        self.assertEqual(self.stock["managers"], found["managers"])
-        self.assertEqual(self.stock["objects"], found["objects"])
-        self.assertEqual(self.stock["registry"], found["registry"])
+    def test_compute_nodes_and_strangers_with_the_package_are_stock(self) -> None:
+        for name in ("compute", *STRANGERS):
+            with self.subTest(name):
+                found = self.found[name]
+                self.assertFalse(found.get("reports"))
+                self.assertEqual(self.stock["managers"], found["managers"])
+                self.assertEqual(self.stock["objects"], found["objects"])
+                self.assertEqual(self.stock["registry"], found["registry"])
+                self.assertEqual("", found["stderr"])
 
     def test_an_option_that_does_not_exist_is_named(self) -> None:
         found = self.found["misspelt"]
@@ -240,13 +248,15 @@ MISTAKES = {
 COMMANDS = {
     "nova-scheduler": {"kind": "call", "call": "nova.cmd.scheduler:main"},
     "nova-conductor": {"kind": "call", "call": "nova.cmd.conductor:main"},
-    "nova-manage": {
-        "kind": "call",
-        "call": "nova.cmd.manage:main",
-        "arguments": ("cell_v2", "list_cells"),
-    },
     "uwsgi": {"kind": "wsgi", "call": "nova.wsgi.osapi_compute:no_such_name"},
+    # Nova's API under a server that nobody has heard of.
+    "/opt/granian": {"kind": "wsgi", "call": "nova.wsgi.osapi_compute:no_such_name"},
 }
+
+
+#: Programs that such a mistake must not stop, and the mistakes tried there.
+LENIENT = ("nova-manage", "nova-novncproxy", "nova-nodb-manage")
+FORGIVEN = ("synchronizer", "scheduler_driver", "out of bounds")
 
 
 class BadInputTest(unittest.TestCase):
@@ -268,6 +278,19 @@ class BadInputTest(unittest.TestCase):
                 for mistake, (line, _texts) in MISTAKES.items()
             ]
         )
+        cls.lenient = processes.run(
+            [
+                processes.Case(
+                    f"{command} {mistake}",
+                    nova_conf(LINE, more=MISTAKES[mistake][0]),
+                    argv=(command,),
+                )
+                for command in LENIENT
+                for mistake in FORGIVEN
+            ]
+        )
+
+    lenient: ClassVar[processes.Results]
 
     def test_every_service_refuses_and_names_option_and_choices(self) -> None:
         for command in COMMANDS:
@@ -279,6 +302,24 @@ class BadInputTest(unittest.TestCase):
                     for text in texts:
                         self.assertIn(text, found["stderr"])
                     self.assertNotIn("Traceback", found["stderr"])
+
+    def test_a_mistake_never_stops_nova_manage_and_is_told(self) -> None:
+        for mistake in FORGIVEN:
+            with self.subTest(mistake):
+                found = self.lenient[f"nova-manage {mistake}"]
+                self.assertEqual(0, found["code"], found["stderr"])
+                self.assertIn("nova_nodb_scheduler is NOT active", found["stderr"])
+                for text in MISTAKES[mistake][1]:
+                    self.assertIn(text, found["stderr"])
+                self.assertFalse(found.get("reports"))
+
+    def test_a_mistake_never_stops_a_program_that_does_not_use_the_plugin(self) -> None:
+        """Our own commands are left to say it themselves."""
+        for command in LENIENT[1:]:
+            for mistake in FORGIVEN:
+                with self.subTest(command=command, mistake=mistake):
+                    found = self.lenient[f"{command} {mistake}"]
+                    self.assertEqual((0, ""), (found["code"], found["stderr"]))
 
 
 class RealCommandTest(unittest.TestCase):

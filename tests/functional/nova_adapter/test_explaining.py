@@ -32,8 +32,10 @@ class ExplainingTest(test_memory_decisions.MemoryDecisionsCase):
 
     def setUp(self) -> None:
         super().setUp()
-        explainer = explaining.Explainer(self.runtime)
-        self.endpoint = rpc_explaining.ExplainingEndpoint(explainer.explain, explainer.past)
+        explainer = explaining.Explainer(self.runtime, 60.0)
+        self.endpoint = rpc_explaining.ExplainingEndpoint(
+            explainer.explain, explainer.past, lambda: 100, rpc_explaining.ExplainBounds()
+        )
 
     def over_the_wire(self, value: Any) -> Any:
         serializer = objects.Serializer()

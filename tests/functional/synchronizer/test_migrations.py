@@ -7,7 +7,7 @@ import threading
 from unittest import mock
 
 import sqlalchemy as sa
-from alembic import autogenerate
+from alembic import autogenerate, command
 from alembic.runtime import migration as alembic_migration
 
 from nova_nodb_scheduler import errors
@@ -16,7 +16,7 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration, schema
 from tests.functional.synchronizer import sql_databases
 
-HEADS = {"expand": "expand_0002", "contract": "contract_0001"}
+HEADS = {"expand": "expand_0003", "contract": "contract_0001"}
 NOTHING = {"expand": None, "contract": None}
 
 
@@ -60,7 +60,7 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
         self.assertEqual(HEADS, migration.version(self.engine))
 
     def test_contract_before_expand_is_refused(self) -> None:
-        with self.assertRaisesRegex(errors.SchemaMismatch, "expand_0002 before contracting"):
+        with self.assertRaisesRegex(errors.SchemaMismatch, "expand_0003 before contracting"):
             migration.sync(self.engine, "contract")
         self.assertEqual(NOTHING, migration.version(self.engine))
 
@@ -89,7 +89,7 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
     def test_check_names_what_is_pending_and_the_remedy(self) -> None:
         findings = migration.check(self.engine)
         self.assertEqual(2, len(findings))
-        self.assertRegex(findings[0], "expand: at none, expand_0002 is pending: .*db sync")
+        self.assertRegex(findings[0], "expand: at none, expand_0003 is pending: .*db sync")
         migration.sync(self.engine, "expand")
         self.assertEqual(1, len(migration.check(self.engine)))
         migration.sync(self.engine)
@@ -117,6 +117,21 @@ class TestMigrationsSQLite(sql_databases.SQLiteCase):
         synchronizer.open()
         key = records.RecordKey("suite", "a")
         synchronizer.write([records.Write(key, 0, b"one")])
+        migration.sync(self.engine)
+        self.assertEqual(b"one", synchronizer.read([key])[key].payload)
+
+    def test_an_expansion_can_be_taken_back_and_made_again(self) -> None:
+        synchronizer = self.synchronizer(auto_upgrade=True)
+        synchronizer.open()
+        key = records.RecordKey("suite", "a")
+        synchronizer.write([records.Write(key, 0, b"one")])
+        with self.engine.connect() as connection, engines.as_writer(connection).begin():
+            settings = migration._config()
+            settings.attributes["connection"] = connection
+            command.downgrade(settings, "expand@expand_0002")
+
+        self.assertEqual("expand_0002", migration.version(self.engine)["expand"])
+        self.assertNotIn("nodb_cloud", sa.inspect(self.engine).get_table_names())
         migration.sync(self.engine)
         self.assertEqual(b"one", synchronizer.read([key])[key].payload)
 

@@ -8,10 +8,12 @@ import unittest
 
 import testtools
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import backend_records, deployment
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import publisher
+from tests.unit.store import samples
 
 HAVE_NOVA = importlib.util.find_spec("nova") is not None
 
@@ -93,20 +95,35 @@ class SchedulerRpcTest(testtools.TestCase):
         self.assertIn("api", cells)
 
     def test_an_update_over_rpc_reaches_the_store_of_another_scheduler(self):
+        self.plugin.declared = (*self.plugin.declared, samples.POOLS)
         first, second = self.start("sched1"), self.start("sched2")
-        state = {"cell": "cell1", "row": {"host": "h9"}}
+        state = {"pool": {"free_gb": 5}, "backend": "lvm"}
 
         result = self.client.update_host_states(
-            self.context(), "nova", {("compute_nodes", "n9"): state}, server="sched1"
+            self.context(), "cinder", {("pools", "n9"): state}, server="sched1"
         )
 
         self.assertEqual([], result.errors)
         for runtime in (first, second):
             self.assertTrue(runtime.replicator.wait_until(result.version, 5.0))
         page = self.client.get_host_states(
-            self.context(), "compute_nodes", predicate=[["host", "==", "h9"]], server="sched2"
+            self.context(), "pools", predicate=[["backend", "==", "lvm"]], server="sched2"
         )
         self.assertEqual([state], [each.state for each in page.states])
+
+    def test_a_worker_lets_nobody_write_what_is_built_in(self):
+        self.start()
+
+        for namespace in namespaces.BUILT_IN:
+            update = {(namespace.name, "k"): {"swept_from": 1e18}}
+            error = self.assertRaises(
+                errors.NotOwner,
+                self.client.update_host_states,
+                self.context(),
+                namespace.owner,
+                update,
+            )
+            self.assertEqual(namespace.name, error.namespace)
 
     def test_a_record_beyond_the_back_ends_limit_is_counted(self):
         runtime = self.start()

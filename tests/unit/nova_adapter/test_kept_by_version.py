@@ -112,7 +112,8 @@ class KeptByVersionTest(test_proof.JudgeTest):
                     "cell": dice.choice([A, B, reporter.EVERY_CELL]),
                     "guards": dice.sample([A, B], dice.randrange(3)),
                     "since": dice.choice([100.0, 900.0, 950.0]),
-                    "beat_at": self.backend_now - dice.choice([-3.0, 0.0, 5.0, 15.0, 15.5, 40.0]),
+                    "beat_at": self.backend_now
+                    - dice.choice([-99.0, -3.0, 0.0, 5.0, 15.0, 15.5, 40.0]),
                     "behind_seconds": dice.choice([{}, {}, {A: 3.0}, {B: 14.0}, {A: 0.0}]),
                 }
                 for _each in range(dice.randrange(4))
@@ -120,7 +121,7 @@ class KeptByVersionTest(test_proof.JudgeTest):
             kept, each = reporter_beats.ReporterBeats(states), reporter_beats.ReporterBeats(states)
             each._readable = False
             for scope in (A, B, scopes.API):
-                swept = {"swept_from": dice.choice([900.0, 980.0, 1000.0])}
+                swept = {"swept_from": dice.choice([900.0, 980.0, 1000.0, 9000.0])}
                 self.assertEqual(
                     self.judge._path(scope, each, swept),
                     self.judge._path(scope, kept, swept),

@@ -149,6 +149,26 @@ class JudgeTest(unittest.TestCase):
         self.beat(f"conductor-{A}", cell=A, guards=[A], since=950.0)
         self.assertEqual({A: proof.Reason.UNSWEPT}, self.found())
 
+    def test_a_sweep_from_the_future_proves_nothing(self) -> None:
+        self.swept(A, swept_from=self.backend_now + 10_000.0)
+        self.assertEqual({A: proof.Reason.UNSWEPT}, self.found())
+        # A clock may lead a little.
+        self.swept(A, swept_from=self.backend_now + 5.0)
+        self.assertEqual({}, self.found())
+
+    def test_a_sweep_from_the_future_makes_no_silence_good(self) -> None:
+        self.backend_now = 2000.0
+        for cell in (A, B):
+            self.beat(f"conductor-{cell}", cell=cell, guards=[cell])
+        for scope in (A, B, scopes.API):
+            self.swept(scope, delta_from=1e18)
+        silent = proof.Reason.SILENT_REPORTER
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), silent), self.found())
+
+    def test_a_beat_from_the_future_is_no_sign_of_life(self) -> None:
+        self.beat(f"conductor-{A}", cell=A, guards=[A], beat_at=self.backend_now + 10_000.0)
+        self.assertEqual({A: proof.Reason.SILENT_REPORTER}, self.found())
+
     def test_a_reporter_that_is_behind_counts_against_the_scope_it_is_behind_in(self) -> None:
         self.beat("api", cell=reporter.EVERY_CELL, behind_seconds={A: BOUND + 1, B: 1.0})
         self.assertEqual({A: proof.Reason.BEHIND}, self.found())

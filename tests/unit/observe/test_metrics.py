@@ -3,6 +3,8 @@
 
 import os
 import socket
+import threading
+import time
 import urllib.request
 
 import prometheus_client
@@ -121,10 +123,10 @@ class TestMetrics(testtools.TestCase):
 
 
 class TestExporter(testtools.TestCase):
-    def _exporter(self, port=0, ports=1):
+    def _exporter(self, port=0, ports=1, **more):
         registry = prometheus_client.CollectorRegistry()
         self.metrics = metrics.Metrics(registry)
-        made = exporter.Exporter(registry, "127.0.0.1", port, ports)
+        made = exporter.Exporter(registry, "127.0.0.1", port, ports, **more)
         self.addCleanup(made.stop)
         return made
 
@@ -155,11 +157,35 @@ class TestExporter(testtools.TestCase):
         self.assertGreater(second.address[1], port)
         self.assertIn("nodb_applied_changes", self._scrape(second.address))
 
-    def test_without_a_free_port_it_says_so(self):
+    def test_a_port_in_use_stops_nobody_and_is_taken_when_it_is_free(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            refused = self._exporter(taken.getsockname()[1])
-            self.assertRaises(OSError, refused.start)
-            self.assertIsNone(refused.address)
+            port = taken.getsockname()[1]
+            late = self._exporter(port, again_seconds=0.05)
+            with self.assertLogs(exporter.__name__, "ERROR") as logged:
+                late.start()
+            late.start()
+            self.assertIsNone(late.address)
+        [line] = logged.output
+        self.assertIn("metrics_port", line)
+
+        deadline = time.monotonic() + 30
+        while late.address is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(("127.0.0.1", port), late.address)
+        self.assertIn("nodb_applied_changes", self._scrape(late.address))
+
+    def test_an_address_that_is_not_this_hosts_stops_nobody(self):
+        registry = prometheus_client.CollectorRegistry()
+        elsewhere = exporter.Exporter(registry, "192.0.2.7", 9100, 3, again_seconds=0.05)
+        self.addCleanup(elsewhere.stop)
+
+        with self.assertLogs(exporter.__name__, "ERROR") as logged:
+            elsewhere.start()
+
+        self.assertIn("192.0.2.7, ports 9100 to 9102", logged.output[0])
+        elsewhere.stop()
+        names = {thread.name for thread in threading.enumerate()}
+        self.assertNotIn("nodb-metrics-address", names)
 
     def test_it_works_in_a_forked_worker(self):
         served = self._exporter()

@@ -71,7 +71,7 @@ class CloudFixture(fixtures.Fixture):
         self.endpoint = endpoint.Endpoint(
             self.store,
             DECLARED,
-            admission.Admission(DECLARED, self.limits, [namespaces.CLAIMS, namespaces.NODB]),
+            admission.Admission(DECLARED, self.limits, [each.name for each in namespaces.BUILT_IN]),
             self.limits,
             self._publish,
             self._status,
@@ -82,7 +82,7 @@ class CloudFixture(fixtures.Fixture):
             oslo_messaging.Target(topic=self.topic, server=self.host),
             self.endpoints(),
             executor="threading",
-            serializer=objects.Serializer(),
+            serializer=objects.Serializer(self.limits.update_bytes),
         )
         server.start()
         self.addCleanup(server.wait)

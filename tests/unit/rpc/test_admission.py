@@ -6,7 +6,7 @@ import testtools
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.rpc import admission
-from nova_nodb_scheduler.wire import objects
+from nova_nodb_scheduler.wire import bounds, objects
 from tests.unit.store import samples
 
 LEDGER = namespaces.Namespace("claims", "claims", samples.V1)
@@ -127,6 +127,56 @@ class AdmissionTest(testtools.TestCase):
         )
 
         self.assertIn("rpc_max_update_bytes", str(error))
+
+    def test_bytes_are_counted_as_they_are_decoded_and_not_as_they_are_compressed(self):
+        """100 kB of one letter are some hundred bytes in a payload."""
+        long = self.assertRaises(
+            errors.LimitExceeded,
+            self.admission(update_bytes=50_000).admit,
+            "cinder",
+            [update("a", {"x": "y" * 100_000})],
+        )
+        # 3 kB of JSON, which take 64 kB of memory.
+        many = self.assertRaises(
+            errors.LimitExceeded,
+            self.admission(update_bytes=50_000).admit,
+            "cinder",
+            [update("a", {"x": [[] for _ in range(1000)]})],
+        )
+
+        for error in (long, many):
+            self.assertIn("rpc_max_update_bytes", str(error))
+
+    def test_what_is_too_large_is_refused_before_it_is_walked_to_its_end(self):
+        read = []
+
+        class Counted(list):
+            def __iter__(self):
+                for each in super().__iter__():
+                    read.append(each)
+                    yield each
+
+        self.assertRaises(
+            errors.LimitExceeded,
+            self.admission(update_bytes=10_000).admit,
+            "cinder",
+            [update("a", {"x": Counted([{} for _ in range(100_000)])})],
+        )
+        self.assertLess(len(read), 1000)
+
+    def test_a_tower_of_lists_is_refused_by_its_name(self):
+        state = tower = {}
+        for _ in range(bounds.MAX_DEPTH + 1):
+            tower["x"] = {}
+            tower = tower["x"]
+
+        error = self.assertRaises(
+            errors.InvalidRecord,
+            self.admission(update_bytes=1 << 20).admit,
+            "cinder",
+            [update("a", state)],
+        )
+        self.assertEqual("pools/a", error.record)
 
     def test_what_is_no_record_is_named_by_its_place(self):
         unset = objects.HostStateUpdate(namespace="pools", key="a")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explanations over RPC, and callers of both versions of the API."""
 
+import threading
+
 import fixtures
 import oslo_messaging
 import testtools
@@ -23,8 +25,11 @@ class Worker:
 
     def __init__(self):
         self.asked = []
+        self.explain_with = None
 
     def explain(self, context, request, servers, limit):
+        if self.explain_with is not None:
+            return self.explain_with(context, request, servers, limit)
         self.asked.append((request, servers, limit))
         if request.get("broken"):
             raise errors.InvalidRequest("request", "it is broken")
@@ -98,7 +103,9 @@ class ExplainingCloud(cloud.CloudFixture):
     def endpoints(self):
         return [
             self.endpoint,
-            explaining.ExplainingEndpoint(self.worker.explain, self.worker.past),
+            explaining.ExplainingEndpoint(
+                self.worker.explain, self.worker.past, lambda: 20_000, explaining.ExplainBounds()
+            ),
         ]
 
 
@@ -130,6 +137,51 @@ class ExplainingTest(testtools.TestCase):
             )
             self.assertEqual(argument, error.argument)
         self.assertEqual(1, len(self.cloud.worker.asked))
+
+    def test_one_explanation_at_a_time_and_who_comes_above_is_told(self):
+        entered, leave = threading.Event(), threading.Event()
+        self.addCleanup(leave.set)
+
+        def slow(context, request, servers, limit):
+            entered.set()
+            leave.wait(30)
+            return Worker().explain(context, request, servers, limit)
+
+        self.cloud.worker.explain_with = slow
+        first = threading.Thread(target=self.client.explain, args=({}, REQUEST))
+        first.start()
+        self.assertTrue(entered.wait(30))
+
+        error = self.assertRaises(errors.LimitExceeded, self.client.explain, {}, REQUEST)
+        leave.set()
+        first.join()
+
+        self.assertIn("rpc_max_explanations", str(error))
+        self.cloud.worker.explain_with = None
+        self.assertEqual("sched1", self.client.explain({}, REQUEST).scheduler)
+
+    def test_an_explanation_that_failed_leaves_its_place_to_the_next(self):
+        for _ in range(3):
+            self.assertRaises(errors.InvalidRequest, self.client.explain, {}, {"broken": True})
+        self.assertEqual("sched1", self.client.explain({}, REQUEST).scheduler)
+
+    def test_servers_times_hosts_are_bounded(self):
+        """20,000 hosts are in memory: 500 servers are the most."""
+        self.client.explain({}, REQUEST, servers=500)
+
+        error = self.assertRaises(errors.LimitExceeded, self.client.explain, {}, REQUEST, 501)
+
+        self.assertIn("rpc_max_explained_places", str(error))
+
+    def test_a_request_that_is_too_large_or_too_deep_never_reaches_the_planner(self):
+        tower = []
+        for _ in range(60):
+            tower = [tower]
+        for request in ({"x": ["y" * 100] * 50_000}, {"x": {"y": [[tower]]}}):
+            self.assertRaises(
+                (errors.InvalidArgument, errors.LimitExceeded), self.client.explain, {}, request
+            )
+        self.assertEqual([], self.cloud.worker.asked)
 
     def test_callers_of_either_version_reach_the_first_methods(self):
         for version in ("1.0", "1.1"):

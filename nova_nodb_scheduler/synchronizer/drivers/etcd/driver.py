@@ -98,6 +98,7 @@ class EtcdSynchronizer(contract.Synchronizer):
         if self._is_open:
             return
         admittance.check_files(self._settings)
+        self._settings.warn_of_plain_password()
         self._connection.open()
         try:
             admittance.check_server(self._settings, self._connection)

@@ -9,7 +9,7 @@ import urllib.parse
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler.synchronizer import driver_options
+from nova_nodb_scheduler.synchronizer import driver_options, plain_passwords
 
 GROUP = "nodb_etcd"
 DEFAULT_ENDPOINT = "http://127.0.0.1:2379"
@@ -146,6 +146,17 @@ class EtcdOptions:
             raise refusal(
                 "tls_certfile", self.tls_certfile, "set both tls_certfile and tls_keyfile."
             )
+
+    def warn_of_plain_password(self) -> None:
+        """Say so where the password would go over a network as it is."""
+        if self.password is None:
+            return
+        found = map(Endpoint.parse, self.endpoints)
+        plain_passwords.warn(
+            f"[{GROUP}] endpoints",
+            [each.host for each in found if each.scheme != "https"],
+            "begin the endpoints with https, for TLS",
+        )
 
 
 def from_config(conf: cfg.ConfigOpts) -> EtcdOptions:

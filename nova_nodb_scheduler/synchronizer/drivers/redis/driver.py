@@ -76,6 +76,7 @@ class RedisSynchronizer(contract.Synchronizer):
     def open(self) -> None:
         if self._is_open:
             return
+        self._settings.warn_of_plain_password()
         self._connection.open()
         self._epochs.forget()
         try:

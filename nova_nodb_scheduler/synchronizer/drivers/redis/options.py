@@ -9,7 +9,7 @@ import urllib.parse
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler.synchronizer import driver_options
+from nova_nodb_scheduler.synchronizer import driver_options, plain_passwords
 
 GROUP = "nodb_redis"
 
@@ -156,6 +156,14 @@ class RedisOptions:
                 raise refusal(name, value, "it needs a 'url' that begins with rediss://.")
         if bool(self.tls_certfile) != bool(self.tls_keyfile):
             raise refusal("tls_certfile", self.tls_certfile, "set it together with 'tls_keyfile'.")
+
+    def warn_of_plain_password(self) -> None:
+        """Say so where the password would go over a network as it is."""
+        address = self.address()
+        if self.password and not address.tls:
+            plain_passwords.warn(
+                f"[{GROUP}] url", [address.host], "begin the URL with rediss://, for TLS"
+            )
 
 
 def from_config(conf: cfg.ConfigOpts) -> RedisOptions:

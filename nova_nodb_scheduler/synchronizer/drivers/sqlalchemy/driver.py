@@ -16,6 +16,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import admission, contract, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    clouds,
     database,
     engines,
     epochs,
@@ -130,8 +131,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         with self._lock:
             if self._opened is not None:
                 return
-            if not may_prepare:
+            if may_prepare:
+                engines.prepare_store(self._options)
+            else:
                 engines.require_store(self._options)
+            engines.warn_of_plain_password(self._options)
             engine = engines.create(self._options)
             try:
                 with refusals.opening(self._url):
@@ -147,6 +151,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             opened = database.Database(engine, readers, self._options.timeout_seconds)
             keeper = epochs.Epochs(opened, self._options.ordering, self._report_step)
             try:
+                clouds.agree(opened, self._options.cloud_name, may_write=may_prepare)
                 keeper.agree_on_ordering()
             except BaseException:
                 opened.close()

@@ -19,7 +19,8 @@ from oslo_db.sqlalchemy import engines as oslo_engines
 from oslo_db.sqlalchemy import exc_filters
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, galera
+from nova_nodb_scheduler.synchronizer import plain_passwords
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, galera, sqlite_file
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
 
 _CONNECTION_OPTION = f"[{sql_options.GROUP}] connection"
@@ -110,13 +111,49 @@ def require_store(options: sql_options.SQLOptions) -> None:
     :raises StoreMissing: there is no such SQLite file; a server tells by itself
     """
     url = parse(options.connection)
-    if not url.drivername.startswith("sqlite") or not url.database:
-        return
-    path = url.database
-    if url.query.get("uri"):
-        path = urllib.parse.unquote(path.removeprefix("file:"))
-    if not os.path.isfile(path):
+    path = _sqlite_path(url)
+    if path is not None and not os.path.isfile(path):
         raise errors.StoreMissing(failures.backend_name(url))
+
+
+def prepare_store(options: sql_options.SQLOptions) -> None:
+    """Make an SQLite file for its owner alone, before connecting makes it for all to read.
+
+    :raises ConfigurationError: everybody may replace it; see :mod:`.sqlite_file`
+    """
+    path = _sqlite_path(parse(options.connection))
+    if path is not None:
+        sqlite_file.prepare(path, _CONNECTION_OPTION)
+
+
+def warn_of_plain_password(options: sql_options.SQLOptions) -> None:
+    """Say so where the password would go over a network as it is.
+
+    A server that both sides could speak TLS with is not enough: PostgreSQL's
+    client takes none where the server, or somebody between, says so.
+    """
+    url = parse(options.connection)
+    if url.password is None:
+        return
+    if url.drivername.startswith("mysql"):
+        encrypted = any(name.startswith("ssl") for name in url.query)
+        if "unix_socket" in url.query:
+            return
+        remedy = "add ?ssl_ca=FILE to the URL, for TLS"
+    else:
+        encrypted = url.query.get("sslmode") in ("require", "verify-ca", "verify-full")
+        remedy = "add ?sslmode=verify-full&sslrootcert=FILE to the URL, for TLS"
+    if not encrypted:
+        plain_passwords.warn(_CONNECTION_OPTION, [url.host or ""], remedy)
+
+
+def _sqlite_path(url: sa.URL) -> str | None:
+    """Return where an SQLite file lies; None for a server."""
+    if not url.drivername.startswith("sqlite") or not url.database:
+        return None
+    if url.query.get("uri"):
+        return urllib.parse.unquote(url.database.removeprefix("file:"))
+    return url.database
 
 
 def create(options: sql_options.SQLOptions) -> sa.Engine:

@@ -47,6 +47,7 @@ class SQLOptions:
         :data:`.schema.ORDERINGS`
     :param auto_upgrade: let ``open()`` migrate the schema of a server too
     :param engine: keyword arguments for oslo.db's ``create_engine``
+    :param cloud_name: whose records the database holds; see :mod:`.clouds`
     """
 
     connection: str
@@ -57,6 +58,7 @@ class SQLOptions:
     ordering: str = schema.COUNTER
     engine: Mapping[str, Any] = attrs.field(factory=dict)
     busy_poll_interval_seconds: float | None = None
+    cloud_name: str = ""
 
     def poll_intervals(self) -> polling.Intervals:
         """Return when the feed is looked at.
@@ -87,6 +89,18 @@ for example ``&ssl_ca=/etc/ssl/ca.pem`` (MariaDB) or
 Point all writers at one Galera node (a proxy with a single active server), or
 set ``ordering = sequencer``: in counter mode writes through several nodes work,
 but conflict on every commit.
+""",
+    ),
+    cfg.StrOpt(
+        "cloud_name",
+        default="",
+        max_length=255,
+        help="""
+Name of this cloud, kept in the database by the first service that opens it with
+one: a service whose ``cloud_name`` differs is refused, before two clouds write
+each other's records. All services of a cloud must have the same value. Set it
+where more than one cloud has its databases on a server, or could be given this
+one's ``connection`` by mistake. A database that has no name takes the first.
 """,
     ),
     cfg.StrOpt(
@@ -217,5 +231,6 @@ def read(conf: cfg.ConfigOpts) -> SQLOptions:
         max_payload_bytes=group.max_payload_bytes,
         auto_upgrade=group.auto_upgrade,
         ordering=group.ordering,
+        cloud_name=group.cloud_name,
         engine={name: group[name] for name in _ENGINE_OPTIONS},
     )

@@ -10,6 +10,7 @@ row was written and has yet to be numbered. ``nodb_sequence`` holds one row:
 the epoch, the last version handed out, the floor below which tombstones may
 have been collected, and the mode. Who hands out versions locks that row:
 every writer in counter mode, the one who numbers in sequencer mode.
+``nodb_cloud`` holds the name of the cloud whose records these are, if it has one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import sqlalchemy.types as sqltypes
 from nova_nodb_scheduler.model import record_keys
 
 VERSION_TABLE = "nodb_alembic_version"
-#: The one row of ``nodb_sequence``.
+#: The one row of ``nodb_sequence``, and that of ``nodb_cloud``.
 SEQUENCE_ID = 1
+CLOUD_ID = 1
 COUNTER = "counter"
 SEQUENCER = "sequencer"
 #: How versions are handed out.
@@ -104,5 +106,14 @@ sequence = sa.Table(
     # One of ORDERINGS; NULL is the first of them.
     sa.Column("ordering", sa.String(16), nullable=True),
     sa.PrimaryKeyConstraint("id", name="nodb_sequence_pkey"),
+    **_TABLE_OPTIONS,
+)
+
+cloud = sa.Table(
+    "nodb_cloud",
+    metadata,
+    sa.Column("id", sa.Integer(), nullable=False, autoincrement=False),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.PrimaryKeyConstraint("id", name="nodb_cloud_pkey"),
     **_TABLE_OPTIONS,
 )
