@@ -55,6 +55,7 @@ def make_claimer(
         views.claimable,
         now_seconds=now_seconds,
         count_lost=meter.lost,
+        count_absorbed=meter.absorbed,
         latest=latest,
     )
     return claimer.LedgerClaimer(batches, views, strict=_strict(engine.settings), meter=meter)

@@ -92,6 +92,8 @@ class ClaimBatches:
     :param after_step: called with each of STEPS once done, to inject crashes
     :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param count_absorbed: told of changes of a record that lost one and were then
+        written to the same record all the same, with how many
     :param latest: shared with who settles here
     """
 
@@ -110,6 +112,7 @@ class ClaimBatches:
         after_step: Callable[[str], None] = claims.no_crash,
         pause: Callable[[int], None] = record_editor.pause_briefly,
         count_lost: Callable[[int], None] = lambda count: None,
+        count_absorbed: Callable[[int], None] = lambda count: None,
         latest: latest_records.LatestRecords | None = None,
     ) -> None:
         self._synchronizer = synchronizer
@@ -120,7 +123,11 @@ class ClaimBatches:
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
         self._edits = claim_edits.ClaimEdits(
-            synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
+            synchronizer,
+            pause,
+            count_lost,
+            count_absorbed,
+            latest or latest_records.LatestRecords(),
         )
         self._groups = group_places.GroupPlaces(
             self._edits,

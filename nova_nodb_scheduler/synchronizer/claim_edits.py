@@ -41,6 +41,7 @@ class ClaimEdits:
 
     :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param count_absorbed: see :class:`record_batches.BatchEditor`
     :param latest: what this process last saw or wrote of the records
     """
 
@@ -49,6 +50,7 @@ class ClaimEdits:
         synchronizer: contract.Synchronizer,
         pause: Callable[[int], None],
         count_lost: Callable[[int], None],
+        count_absorbed: Callable[[int], None],
         latest: latest_records.LatestRecords,
     ) -> None:
         self._latest = latest
@@ -57,6 +59,7 @@ class ClaimEdits:
             [namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS],
             pause=pause,
             count_lost=count_lost,
+            count_absorbed=count_absorbed,
         )
 
     def see(self, epoch: str, seen: Iterable[records.Record]) -> None:

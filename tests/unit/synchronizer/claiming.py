@@ -96,7 +96,7 @@ class Scheduler:
     ) -> None:
         numbers = itertools.count()
         self.client = client
-        self.lost = 0
+        self.lost = self.absorbed = 0
         self.views = Views(client, capacity, shown)
         self.batches = claim_batches.ClaimBatches(
             client,
@@ -108,6 +108,7 @@ class Scheduler:
             after_step=after_step,
             pause=pause,
             count_lost=self._lose,
+            count_absorbed=self._absorb,
         )
         self.claimer = ledger_claimer.LedgerClaimer(
             self.batches, self.views, clock=clock, sleep=sleep
@@ -115,6 +116,9 @@ class Scheduler:
 
     def _lose(self, count: int) -> None:
         self.lost += count
+
+    def _absorb(self, count: int) -> None:
+        self.absorbed += count
 
 
 def wanted(consumer: str, host: str, vcpus: int = 1, **fields: object) -> claimer.Wanted:
