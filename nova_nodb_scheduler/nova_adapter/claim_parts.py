@@ -57,6 +57,7 @@ def make_claimer(
         count_lost=meter.lost,
         count_absorbed=meter.absorbed,
         latest=latest,
+        shown=views.shown,
     )
     return claimer.LedgerClaimer(batches, views, strict=_strict(engine.settings), meter=meter)
 

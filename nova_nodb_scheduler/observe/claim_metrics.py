@@ -7,22 +7,10 @@ import collections
 
 import prometheus_client
 
-from nova_nodb_scheduler.model import claims
-from nova_nodb_scheduler.synchronizer import record_editor
+from nova_nodb_scheduler.synchronizer import claimer
 
 #: From a compare-and-set in memory to a back end that struggles, in seconds.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-
-
-#: Reasons of refusals that are no other scheduler's doing.
-_NO_CONFLICTS = frozenset(
-    (
-        record_editor.Unwritten.UNAVAILABLE.value,
-        record_editor.Unwritten.UNREADABLE.value,
-        claims.Reason.NOT_CLAIMABLE.value,
-        claims.Reason.EPOCH_CHANGED.value,
-    )
-)
 
 
 class ClaimMetrics:
@@ -89,7 +77,7 @@ class ClaimMetrics:
         """Record one claim that was not taken."""
         self._counts[f"refused: {reason}"] += 1
         self._refused.labels(reason).inc()
-        if reason not in _NO_CONFLICTS:
+        if claimer.is_conflict(reason):
             self._counts["conflicts"] += 1
             self._conflicts.inc()
 

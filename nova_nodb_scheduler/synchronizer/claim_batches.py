@@ -95,6 +95,7 @@ class ClaimBatches:
     :param count_absorbed: told of changes of a record that lost one and were then
         written to the same record all the same, with how many
     :param latest: shared with who settles here
+    :param shown: see :class:`claim_edits.ClaimEdits`; by default nothing is shown
     """
 
     #: Points between which a scheduler may die.
@@ -114,6 +115,7 @@ class ClaimBatches:
         count_lost: Callable[[int], None] = lambda count: None,
         count_absorbed: Callable[[int], None] = lambda count: None,
         latest: latest_records.LatestRecords | None = None,
+        shown: claim_edits.Shown = lambda keys: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._writer = writer
@@ -128,6 +130,7 @@ class ClaimBatches:
             count_lost,
             count_absorbed,
             latest or latest_records.LatestRecords(),
+            shown,
         )
         self._groups = group_places.GroupPlaces(
             self._edits,

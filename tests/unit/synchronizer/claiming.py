@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records, requests
@@ -63,6 +63,13 @@ class Views:
             cursor = type(cursor)(self.epoch, cursor.version)
         return claim_batches.View(cursor, self.fits, self.stored.get)
 
+    def shown(
+        self, keys: Iterable[records.RecordKey]
+    ) -> tuple[str, Iterable[records.Record]] | None:
+        if not self.followed or not self.stored:
+            return None
+        return self._client.head().epoch, [self.stored[key] for key in keys if key in self.stored]
+
     def members(self, group: requests.Group) -> group_rules.Known:
         return self.known
 
@@ -109,6 +116,7 @@ class Scheduler:
             pause=pause,
             count_lost=self._lose,
             count_absorbed=self._absorb,
+            shown=self.views.shown,
         )
         self.claimer = ledger_claimer.LedgerClaimer(
             self.batches, self.views, clock=clock, sleep=sleep
