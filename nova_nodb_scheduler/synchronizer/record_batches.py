@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
@@ -106,14 +108,16 @@ class BatchEditor(record_editor.RecordEditor):
         drafts = []
         for key in keys:
             record = batch.found[key]
+            propose = batch.left[key]
             try:
-                edited, write = self._propose_one(batch, key, record)
+                edited, write = self._propose_one(key, propose, record)
             except errors.UndecodableRecord:
                 batch.answer(key, record_editor.Unwritten.UNREADABLE)
                 continue
             if write is not None:
-                anew = functools.partial(self._propose_anew, batch, key)
-                drafts.append(shared_writes.Draft(write, anew))
+                anew = functools.partial(self._propose_anew, key, propose)
+                first = shared_writes.Proposed(write, edited)
+                drafts.append(shared_writes.Draft(first, anew))
             elif key in batch.fresh:
                 batch.answer(key, edited)
             else:
@@ -121,23 +125,29 @@ class BatchEditor(record_editor.RecordEditor):
         return drafts
 
     def _propose_anew(
-        self, batch: _Batch[T], key: records.RecordKey, before: records.Record
-    ) -> records.Write | None:
+        self,
+        key: records.RecordKey,
+        propose: record_editor.Propose[T],
+        before: records.Record,
+    ) -> shared_writes.Proposed | None:
         """Propose on what others of this process leave; in whichever's thread writes."""
-        return self._propose_one(batch, key, before)[1]
+        edited, write = self._propose_one(key, propose, before)
+        return None if write is None else shared_writes.Proposed(write, edited)
 
     def _propose_one(
-        self, batch: _Batch[T], key: records.RecordKey, record: records.Record | None
+        self,
+        key: records.RecordKey,
+        propose: record_editor.Propose[T],
+        record: records.Record | None,
     ) -> tuple[record_editor.Edited[T], records.Write | None]:
         state, revision, version = self._decoded(key, {key: record} if record else {})
-        proposal = batch.left[key](state, version)
+        proposal = propose(state, version)
         edited = record_editor.Edited(proposal.answer, (proposal.answer,), revision, record)
         if not proposal.accepted or proposal.state is None:
             return edited, None
         payload = codec.encode(
             proposal.state, self._namespaces[key.namespace].schema, record=str(key)
         )
-        batch.proposed[key] = edited
         return edited, records.Write(key, revision, payload)
 
 
@@ -156,7 +166,6 @@ class _Batch(Generic[T]):
         }
         #: Keys whose record is the back end's word in this call.
         self.fresh: set[records.RecordKey] = set()
-        self.proposed: dict[records.RecordKey, record_editor.Edited[T]] = {}
         #: For good: a write in doubt may have been carried out, and then lost
         #: its recognition to somebody else's.
         self._unsure: set[records.RecordKey] = set()
@@ -191,23 +200,21 @@ class _Batch(Generic[T]):
         self, drafts: Sequence[shared_writes.Draft], results: Sequence[shared_writes.Result]
     ) -> None:
         """Take in how writes ended."""
-        for draft, result in zip(drafts, results, strict=True):
-            key = draft.write.key
-            if isinstance(result, shared_writes.Unmade):
-                self._stands(key, result.standing)
-            elif result.won and result.record is not None:
-                proposed = self.proposed[key]
+        for draft, carried in zip(drafts, results, strict=True):
+            key = draft.key
+            if isinstance(carried, shared_writes.Unmade):
+                self._stands(key, carried.standing)
+                continue
+            result = carried.result
+            if result.won and result.record is not None:
                 self.absorbed += key in self._lost
-                self.answer(
-                    key,
-                    record_editor.Edited(
-                        proposed.answer,
-                        proposed.answers,
-                        result.record.revision,
-                        result.record,
-                        result.epoch,
-                    ),
+                edited: record_editor.Edited[T] = attrs.evolve(
+                    carried.answer,
+                    revision=result.record.revision,
+                    record=result.record,
+                    epoch=result.epoch,
                 )
+                self.answer(key, edited)
             elif result.verdict is records.Verdict.LOST:
                 self._lost.add(key)
                 self.found[key] = result.record

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -33,17 +34,46 @@ _MOST = 64
 
 
 @attrs.frozen
+class Proposed:
+    """A write, with what it means to its maker if it wins.
+
+    :param answer: the maker's own
+    """
+
+    write: records.Write
+    answer: Any = None
+
+
+@attrs.frozen
 class Draft:
     """A write, and how it is made on what others of this process leave before it.
 
-    :param anew: from the record before it to the write; None if nothing is to be
+    :param first: by what its thread knew
+    :param anew: from the record before it to the same; None if nothing is to be
         written on that. A record that is about to be written has version 0.
         Called in another thread, while its own waits; any exception is as None:
         the own thread will meet it again
     """
 
-    write: records.Write
-    anew: Callable[[records.Record], records.Write | None] = lambda before: None
+    first: Proposed
+    anew: Callable[[records.Record], Proposed | None] = lambda before: None
+
+    @property
+    def key(self) -> records.RecordKey:
+        """The record's."""
+        return self.first.write.key
+
+
+@attrs.frozen
+class Carried:
+    """A draft that a write carried.
+
+    :param answer: of the proposal that was written, the first or one made anew
+    :param result: of that write
+    """
+
+    answer: Any
+    result: records.WriteResult
 
 
 @attrs.frozen
@@ -56,8 +86,8 @@ class Unmade:
     standing: records.Record | None = None
 
 
-#: What became of a draft: of the write that carried it, where one did.
-Result = records.WriteResult | Unmade
+#: What became of a draft.
+Result = Carried | Unmade
 
 
 class SharedWrites:
@@ -112,7 +142,7 @@ class SharedWrites:
         keys: set[records.RecordKey] = set()
         later: set[records.RecordKey] = set()
         for call in self._waiting:
-            own = {draft.write.key for draft in call.drafts}
+            own = {draft.key for draft in call.drafts}
             # Whoever comes later for the same record does not overtake.
             if taken and (len(keys | own) > self._most or later & own):
                 left.append(call)
@@ -125,11 +155,11 @@ class SharedWrites:
 
     def _carry_out(self, calls: Sequence[_Call]) -> None:
         try:
-            writes, carried = self._combined(calls)
+            writes, answers = self._combined(calls)
             results = dict(zip(writes, self._write(list(writes.values())), strict=True))
             self._newest = {key: each.record for key, each in results.items() if each.record}
             for call in calls:
-                call.results = [_result(draft, carried, results) for draft in call.drafts]
+                call.results = [_result(draft, answers, results) for draft in call.drafts]
         except errors.BackendUnavailable as error:
             for call in calls:
                 call.error = error
@@ -147,28 +177,28 @@ class SharedWrites:
 
     def _combined(
         self, calls: Sequence[_Call]
-    ) -> tuple[dict[records.RecordKey, records.Write], set[int]]:
-        """Return one write for each record, and the ids of the drafts that they carry."""
+    ) -> tuple[dict[records.RecordKey, records.Write], dict[int, Any]]:
+        """Return one write for each record, and the answers of the drafts in them, by id."""
         writes: dict[records.RecordKey, records.Write] = {}
-        carried: set[int] = set()
+        answers: dict[int, Any] = {}
         for call in calls:
             for draft in call.drafts:
-                write = self._made(draft, writes.get(draft.write.key))
-                if write is not None:
-                    writes[write.key] = write
-                    carried.add(id(draft))
-        return writes, carried
+                made = self._made(draft, writes.get(draft.key))
+                if made is not None:
+                    writes[draft.key] = made.write
+                    answers[id(draft)] = made.answer
+        return writes, answers
 
-    def _made(self, draft: Draft, former: records.Write | None) -> records.Write | None:
-        """Return a draft's write on top of a former one, or of what is known to stand."""
-        key, revision = draft.write.key, draft.write.expected_revision
+    def _made(self, draft: Draft, former: records.Write | None) -> Proposed | None:
+        """Return a draft on top of a former write, or of what is known to stand."""
+        key, revision = draft.key, draft.first.write.expected_revision
         if former is not None:
             # By the former's compare-and-set; its version nobody knows yet.
             before = records.Record(key, former.expected_revision, 0, former.payload)
         else:
             newest = self._newest.get(key)
             if newest is None or newest.revision <= revision:
-                return draft.write
+                return draft.first
             before = newest
         try:
             return draft.anew(before)
@@ -193,7 +223,8 @@ class _Call:
     def give_up(self) -> None:
         """Answer that nobody knows, where there is no answer yet."""
         if not self.is_over:
-            self.results = [records.WriteResult(records.Verdict.UNKNOWN) for _ in self.drafts]
+            unknown = records.WriteResult(records.Verdict.UNKNOWN)
+            self.results = [Carried(None, unknown) for _ in self.drafts]
 
     def answer(self) -> list[Result]:
         if self.error is not None:
@@ -204,10 +235,10 @@ class _Call:
 
 def _result(
     draft: Draft,
-    carried: set[int],
+    answers: Mapping[int, Any],
     results: Mapping[records.RecordKey, records.WriteResult],
 ) -> Result:
-    result = results.get(draft.write.key)
-    if result is not None and id(draft) in carried:
-        return result
+    result = results.get(draft.key)
+    if result is not None and id(draft) in answers:
+        return Carried(answers[id(draft)], result)
     return Unmade(None if result is None else result.record)

@@ -16,20 +16,21 @@ from nova_nodb_scheduler.synchronizer.drivers import memory
 
 
 def write(key: str, revision: int = 0, payload: bytes = b"x") -> shared_writes.Draft:
-    """Return a draft that adds its payload to what others leave."""
+    """Return a draft that adds its payload to what others leave, and answers with all of it."""
 
-    def anew(before: records.Record) -> records.Write:
-        return attrs.evolve(
-            made, expected_revision=before.revision, payload=before.payload + payload
-        )
+    def proposed(before: bytes, revision: int) -> shared_writes.Proposed:
+        made = records.Write(records.RecordKey("claims", key), revision, before + payload)
+        return shared_writes.Proposed(made, made.payload)
 
-    made = records.Write(records.RecordKey("claims", key), revision, payload)
-    return shared_writes.Draft(made, anew)
+    return shared_writes.Draft(
+        proposed(b"", revision), lambda before: proposed(before.payload, before.revision)
+    )
 
 
-def stubborn(key: str, revision: int = 0) -> shared_writes.Draft:
+def stubborn(key: str) -> shared_writes.Draft:
     """Return a draft that is nothing on what others leave."""
-    return shared_writes.Draft(records.Write(records.RecordKey("claims", key), revision))
+    made = records.Write(records.RecordKey("claims", key), 0)
+    return shared_writes.Draft(shared_writes.Proposed(made))
 
 
 class SharedWritesTest(testtools.TestCase):
@@ -84,13 +85,13 @@ class SharedWritesTest(testtools.TestCase):
         self.assertEqual([["first"], ["a", "b", "c"]], self.calls)
         self.assertEqual(
             [["a"], ["b", "c"]],
-            [[each.record.key.key for each in answer] for answer in answers],
+            [[each.result.record.key.key for each in answer] for answer in answers],
         )
 
     def test_nobody_waits_who_is_alone(self):
         self.go_on.set()
-        self.assertTrue(self.shared.write([write("a")])[0].won)
-        self.assertTrue(self.shared.write([write("b")])[0].won)
+        self.assertTrue(self.shared.write([write("a")])[0].result.won)
+        self.assertTrue(self.shared.write([write("b")])[0].result.won)
         self.assertEqual([["a"], ["b"]], self.calls)
 
     def test_a_record_is_written_once_by_all_in_the_order_of_the_calls(self):
@@ -99,24 +100,37 @@ class SharedWritesTest(testtools.TestCase):
         self.assertEqual([["first"], ["a", "b", "c"]], self.calls)
         self.assertEqual(
             [[b"12"], [b"12", b"x3"], [b"x3", b"x"]],
-            [[each.record.payload for each in answer] for answer in answers],
+            [[each.result.record.payload for each in answer] for answer in answers],
+        )
+        # Each has its own answer, by what it was made on.
+        self.assertEqual(
+            [[b"1"], [b"12", b"x"], [b"x3", b"x"]],
+            [[each.answer for each in answer] for answer in answers],
         )
 
     def test_what_queued_up_behind_a_record_goes_on_from_what_was_written(self):
         [[after]] = self.together([write("first", payload=b"2")])
-        self.assertTrue(after.won)
-        self.assertEqual(b"x2", after.record.payload)
+        self.assertTrue(after.result.won)
+        self.assertEqual(b"x2", after.result.record.payload)
+
+    def test_writes_that_are_too_large_together_go_each_by_itself(self):
+        # With the answer of what was written in the end, not of what was tried first.
+        half = b"y" * (self.client.capabilities.max_payload_bytes - 1)
+        answers = self.together([write("a", payload=half)], [write("a", payload=b"zz")])
+        self.assertTrue(answers[0][0].result.won)
+        self.assertEqual(half, answers[0][0].answer)
+        self.assertIsInstance(answers[1], errors.PayloadTooLarge)
 
     def test_a_draft_that_others_leave_nothing_to_write_is_told_what_stands(self):
         answers = self.together([write("a")], [stubborn("a"), write("b")], [stubborn("first")])
         self.assertEqual([["first"], ["a", "b"]], self.calls)
-        self.assertEqual(shared_writes.Unmade(answers[0][0].record), answers[1][0])
-        self.assertTrue(answers[1][1].won)
+        self.assertEqual(shared_writes.Unmade(answers[0][0].result.record), answers[1][0])
+        self.assertTrue(answers[1][1].result.won)
         # Nobody wrote it in that call.
         self.assertEqual([shared_writes.Unmade()], answers[2])
 
     def test_a_remembered_record_of_a_former_epoch_costs_one_try(self):
-        self.client.write([write("first").write])
+        self.client.write([write("first").first.write])
         self.carry_out = self.client.write
         hub_write, higher = self.client.write, 1000
 
@@ -131,9 +145,9 @@ class SharedWritesTest(testtools.TestCase):
 
         self.client.write = write_higher
         [[lost]] = self.together([write("first", 1)])
-        self.assertIs(records.Verdict.LOST, lost.verdict)
-        [again] = self.shared.write([write("first", lost.record.revision)])
-        self.assertTrue(again.won)
+        self.assertIs(records.Verdict.LOST, lost.result.verdict)
+        [again] = self.shared.write([write("first", lost.result.record.revision)])
+        self.assertTrue(again.result.won)
 
     def test_a_call_has_its_limit(self):
         self.together(*([write(f"{n}a"), write(f"{n}b")] for n in range(3)))
@@ -157,7 +171,7 @@ class SharedWritesTest(testtools.TestCase):
     def test_one_that_no_driver_takes_harms_no_other(self):
         large = b"x" * (self.client.capabilities.max_payload_bytes + 1)
         answers = self.together([write("a")], [write("b", payload=large)])
-        self.assertTrue(answers[0][0].won)
+        self.assertTrue(answers[0][0].result.won)
         self.assertIsInstance(answers[1], errors.PayloadTooLarge)
 
     def test_who_shared_with_a_thread_that_died_does_not_know(self):
@@ -172,4 +186,4 @@ class SharedWritesTest(testtools.TestCase):
         kinds = {type(each) for each in answers}
         self.assertEqual({Died, list}, kinds)
         [unknown] = [each for each in answers if isinstance(each, list)]
-        self.assertIs(records.Verdict.UNKNOWN, unknown[0].verdict)
+        self.assertIs(records.Verdict.UNKNOWN, unknown[0].result.verdict)
