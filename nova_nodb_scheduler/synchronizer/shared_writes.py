@@ -202,11 +202,8 @@ class SharedWrites:
             before = newest
         try:
             return draft.anew(before)
-        except Exception as error:
-            LOG.debug(
-                "A write of %(key)s is left to its own thread: %(error)s",
-                {"key": key, "error": error},
-            )
+        except Exception:
+            LOG.debug("A write of %(key)s is left to its own thread", {"key": key}, exc_info=True)
             return None
 
 

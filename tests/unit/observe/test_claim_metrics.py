@@ -56,6 +56,4 @@ class ClaimMetricsTest(testtools.TestCase):
         self.metrics.claimed(1, 0.0)
         self.metrics.claim_refused("full")
         self.metrics.lost(0)
-        self.assertEqual(
-            {"taken": 1, "refused: full": 1, "conflicts": 1}, self.metrics.figures()
-        )
+        self.assertEqual({"taken": 1, "refused: full": 1, "conflicts": 1}, self.metrics.figures())

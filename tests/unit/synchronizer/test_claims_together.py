@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of schedulers that want one host at the same moment: one write, each judged for itself."""
+"""Threads that want one host at the same moment: one write, each judged for itself."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ class Worker(claiming.Scheduler):
     def _take(self, wanted: claimer.Wanted) -> object:
         return self.claimer.take(claiming.REQUEST, [wanted], claiming.DEADLINE)
 
-    def taking(
-        self, *wanted: claimer.Wanted, request: requests.Request = claiming.REQUEST
-    ) -> Job:
+    def taking(self, *wanted: claimer.Wanted, request: requests.Request = claiming.REQUEST) -> Job:
         return lambda: self.claimer.take(request, list(wanted), claiming.DEADLINE)
 
     def confirming(self, *taken: claimer.Taken) -> Job:

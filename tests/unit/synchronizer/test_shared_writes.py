@@ -156,9 +156,7 @@ class SharedWritesTest(testtools.TestCase):
     def test_nobody_overtakes_who_waits_for_the_same_record(self):
         calls = [[write(f"{n}{each}") for each in "abc"] for n in range(2)]
         self.together(*calls, [write("1a", payload=b"2")], [write("0a", payload=b"2")])
-        self.assertEqual(
-            [["first"], ["0a", "0b", "0c"], ["1a", "1b", "1c"]], self.calls
-        )
+        self.assertEqual([["first"], ["0a", "0b", "0c"], ["1a", "1b", "1c"]], self.calls)
 
     def test_all_learn_that_the_back_end_is_away(self):
         def away(writes: Sequence[records.Write]) -> list[records.WriteResult]:
