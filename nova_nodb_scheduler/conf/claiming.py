@@ -93,7 +93,8 @@ deletes them: for where nothing but a person may delete what Placement has.
         help="""
 How several schedulers keep out of one another's way. All of them find the same
 best host; who claims it a moment later than another loses a compare-and-set,
-reads what the other claimed, and claims again, which takes some milliseconds.
+judges the host again by what the other claimed, and claims what is left of it: the
+same decision, one exchange with the back end later.
 With ``auto`` each host belongs to one of the living schedulers, which prefers
 its own among those that Nova itself might take: hosts that weigh exactly the
 same, and the best ``[filter_scheduler] host_subset_size``. Every decision is
@@ -103,8 +104,9 @@ weights differ from it by no more than 0.05, and the best hundredth of all that
 pass the filters if they differ by no more than 1. That deviates from Nova's
 order; never where server groups, a preferred cell, image properties or weighers
 that only Nova's own code runs have a say. Choose it where many schedulers
-decide many requests a second over hosts that weigh differently, and the metric
-nodb_claim_conflicts_total grows with a good part of the requests.
+decide many requests a second over hosts that weigh differently, the metric
+nodb_claim_writes_absorbed_total grows with a good part of the requests, and an
+exchange with the back end is dear.
 A scheduler worker that is alone keeps Nova's order always. Without ``claims``
 this has no effect.
 """,

@@ -158,8 +158,11 @@ class HeldClaim:
 
         The confirm itself cannot note its version, which is not known before
         it is written; whoever reads the record next does.
+
+        :param version: 0 of a record that is about to be written: nothing is known
+            of its confirms yet
         """
-        if self.state is ClaimState.CONFIRMED and self.confirmed_by is None:
+        if self.state is ClaimState.CONFIRMED and self.confirmed_by is None and version:
             return attrs.evolve(self, confirmed_by=version)
         return self
 

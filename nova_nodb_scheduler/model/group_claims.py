@@ -74,8 +74,11 @@ class Member:
         }
 
     def as_read_at(self, version: int) -> Member:
-        """Return the member with what its record's version says of its confirm."""
-        if self.state is claims.ClaimState.CONFIRMED and self.confirmed_by is None:
+        """Return the member with what its record's version says of its confirm.
+
+        :param version: see :meth:`claims.HeldClaim.as_read_at`
+        """
+        if self.state is claims.ClaimState.CONFIRMED and self.confirmed_by is None and version:
             return attrs.evolve(self, confirmed_by=version)
         return self
 

@@ -276,6 +276,7 @@ class Plugin:
             options.claim_lease_seconds,
             claimable=lambda host: True,
             count_lost=runtime.claim_metrics.lost,
+            count_absorbed=runtime.claim_metrics.absorbed,
         )
         silent_seconds = 3 * options.beat_interval_seconds + 1
         return unjudged_claims.Unjudging(

@@ -55,7 +55,9 @@ def make_claimer(
         views.claimable,
         now_seconds=now_seconds,
         count_lost=meter.lost,
+        count_absorbed=meter.absorbed,
         latest=latest,
+        shown=views.shown,
     )
     return claimer.LedgerClaimer(batches, views, strict=_strict(engine.settings), meter=meter)
 

@@ -7,6 +7,8 @@ import collections
 
 import prometheus_client
 
+from nova_nodb_scheduler.synchronizer import claimer
+
 #: From a compare-and-set in memory to a back end that struggles, in seconds.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -36,7 +38,19 @@ class ClaimMetrics:
         )
         self._conflicts = prometheus_client.Counter(
             "nodb_claim_conflicts",
-            "Compare-and-sets of claims that another scheduler won, tries again included",
+            "Claims that what others wrote since the view left no way for on the host that was "
+            "chosen: the request was decided again",
+            registry=registry,
+        )
+        self._lost = prometheus_client.Counter(
+            "nodb_claim_writes_lost",
+            "Compare-and-sets of claims that another process won, tries again included",
+            registry=registry,
+        )
+        self._absorbed = prometheus_client.Counter(
+            "nodb_claim_writes_absorbed",
+            "Takes, confirms and releases that lost a compare-and-set, were judged by what it "
+            "was lost to, and written to the same host: the same decision, one exchange later",
             registry=registry,
         )
         self._verified = prometheus_client.Counter(
@@ -63,6 +77,9 @@ class ClaimMetrics:
         """Record one claim that was not taken."""
         self._counts[f"refused: {reason}"] += 1
         self._refused.labels(reason).inc()
+        if claimer.is_conflict(reason):
+            self._counts["conflicts"] += 1
+            self._conflicts.inc()
 
     def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
         """Record claims of one call that were confirmed, and that were gone."""
@@ -82,8 +99,14 @@ class ClaimMetrics:
     def lost(self, count: int) -> None:
         """Record compare-and-sets that were lost."""
         if count:
-            self._counts["conflicts"] += count
-            self._conflicts.inc(count)
+            self._counts["writes lost"] += count
+            self._lost.inc(count)
+
+    def absorbed(self, count: int) -> None:
+        """Record changes of claims that lost a compare-and-set, and were then written."""
+        if count:
+            self._counts["writes absorbed"] += count
+            self._absorbed.inc(count)
 
     def figures(self) -> dict[str, int]:
         """Return the counts so far, by what is counted."""

@@ -10,7 +10,7 @@ then, and the claim decides.
 What Nova might take is a tie for the best, and with ``host_subset_size`` all that
 weigh no less than the host that was drawn among the best, each of which might have
 been drawn. Where no two hosts weigh the same, all schedulers want the same host:
-who loses the claim reads what was claimed before, and claims what is left of it.
+who loses the claim is told what was claimed before, and claims what is left of it.
 
 An operator may tolerate more (``claim_spread = tolerant``): hosts about as good
 as the best count as ties, a deviation from Nova's order. Not where a weigher

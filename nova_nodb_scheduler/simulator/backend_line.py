@@ -65,7 +65,7 @@ class LinedSynchronizer(contract.Synchronizer):
 
     :param timeout_seconds: after which a call over a cut line ends
     :param witness: of the claims that pass by; its own unless given
-    :ivar conflicts: compare-and-sets on claims that others won, by what won
+    :ivar writes_lost: compare-and-sets on claims that others won, by what won
     :ivar failed_calls: calls that the line made fail
     """
 
@@ -84,7 +84,7 @@ class LinedSynchronizer(contract.Synchronizer):
         self._sleep = sleep
         self.name = inner.name
         self._witness = witness or conflicts_module.Witness()
-        self.conflicts: collections.Counter[str] = collections.Counter()
+        self.writes_lost: collections.Counter[str] = collections.Counter()
         self.failed_calls = 0
 
     def beside(self) -> LinedSynchronizer:
@@ -159,7 +159,7 @@ class LinedSynchronizer(contract.Synchronizer):
                 result.verdict is records.Verdict.LOST
                 and write.key.namespace == namespaces.CLAIM_RECORDS.name
             ):
-                self.conflicts[self._witness.cause(write, result.record).value] += 1
+                self.writes_lost[self._witness.cause(write, result.record).value] += 1
         self._witness.see(result.record for result in results)
         return results
 

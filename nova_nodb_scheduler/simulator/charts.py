@@ -120,6 +120,7 @@ def _harm(path: pathlib.Path, found: Sequence[results.Result]) -> pathlib.Path:
         ("servers over-committed", "overcommitted_servers"),
         ("refusals at hosts", "refusals_at_hosts"),
         ("claims' conflicts", "conflicts"),
+        ("compare-and-sets lost", "writes_lost"),
     )
     width = 0.8 / len(found)
     for number, (each, color) in enumerate(zip(found, _COLORS, strict=False)):

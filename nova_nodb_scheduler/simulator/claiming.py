@@ -41,6 +41,22 @@ _SETTLING = settling.SettlingOptions(
 )
 
 
+class ConflictMeter(claimer.NoMeter):
+    """Counts claims that what others wrote left no way for. One thread."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def claim_refused(self, reason: str) -> None:
+        """See :class:`.claimer.Meter`."""
+        self._count += claimer.is_conflict(reason)
+
+    def reap(self) -> int:
+        """Return how many there were since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+
 class BackendClock:
     """The back end's clock without I/O, from an offset taken with each beat."""
 
@@ -101,9 +117,13 @@ class Claims:
             views.claimable,
             now_seconds=clock.now_seconds,
             latest=latest,
+            shown=views.shown,
         )
-        self.claimer = claim_times.TimedClaimer(claimer.LedgerClaimer(batches, views))
-        # What it loses is no request's conflict.
+        self.meter = ConflictMeter()
+        self.claimer = claim_times.TimedClaimer(
+            claimer.LedgerClaimer(batches, views, meter=self.meter)
+        )
+        # What it loses no request waits for.
         self.settling = synchronizer.beside()
         settled_by = now_seconds or time.monotonic
         self._settler = settling.Settler(

@@ -42,8 +42,13 @@ class Measures:
     :ivar lost_requests: given to a scheduler that was killed before it answered
     :ivar decisions: (real seconds from the beginning, simulated, real seconds
         it took, outcome) of each
-    :ivar conflicts: compare-and-sets lost on claims while deciding, by what won
-    :ivar settling_conflicts: those lost while settling
+    :ivar conflicts: claims that what others had written left no way for: the request
+        was decided again
+    :ivar writes_lost: compare-and-sets lost on claims while deciding, by what won
+    :ivar settling_writes_lost: those lost while settling
+    :ivar requests_with_lost_write: that lost one or more, and wrote again: on the same
+        host, unless they are among the next
+    :ivar requests_with_conflict: that were decided again
     :ivar claims: seconds of each take that was granted, and of its confirm
     :ivar sequence: (server, host uuid) of all servers placed, in order
     """
@@ -51,8 +56,10 @@ class Measures:
     outcomes: collections.Counter[str] = attrs.field(factory=collections.Counter)
     reasons: collections.Counter[str] = attrs.field(factory=collections.Counter)
     servers_placed: int = 0
-    conflicts: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    settling_conflicts: int = 0
+    conflicts: int = 0
+    writes_lost: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    settling_writes_lost: int = 0
+    requests_with_lost_write: int = 0
     requests_with_conflict: int = 0
     unproved: int = 0
     late_choices: int = 0
@@ -91,6 +98,7 @@ class Measures:
         self.outcomes[decision.outcome] += 1
         self.reasons.update(decision.reasons)
         self._claimed(decision)
+        self.requests_with_lost_write += bool(decision.writes_lost)
         self.requests_with_conflict += bool(decision.conflicts)
         self.unproved += decision.unproved
 
@@ -100,8 +108,9 @@ class Measures:
         self._claimed(decision)
 
     def _claimed(self, decision: messages.Decided) -> None:
-        self.conflicts.update(decision.conflicts)
-        self.settling_conflicts += decision.settling_conflicts
+        self.conflicts += decision.conflicts
+        self.writes_lost.update(decision.writes_lost)
+        self.settling_writes_lost += decision.settling_writes_lost
         self.claims += decision.claims
 
 

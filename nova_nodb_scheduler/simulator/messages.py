@@ -98,9 +98,10 @@ class Decided:
     :param chosen_at_seconds: simulated time at which the hosts were chosen
     :param version: place in the feed up to which the view had come
     :param reasons: how often a host was passed over, by why
-    :param conflicts: compare-and-sets on claims that others won, by what won
+    :param conflicts: claims that what others had written left no way for
+    :param writes_lost: compare-and-sets on claims that others won, by what won
         (:class:`.conflicts.Cause`)
-    :param settling_conflicts: those of the settling of claims since the last answer
+    :param settling_writes_lost: those of the settling of claims since the last answer
     :param unproved: who reports the hosts' heartbeats was silent
     :param claims: seconds of each take that was granted, and of its confirm
     :param applied: see :class:`Told`
@@ -113,9 +114,10 @@ class Decided:
     chosen_at_seconds: float
     version: int
     reasons: Mapping[str, int]
-    conflicts: Mapping[str, int]
+    conflicts: int
+    writes_lost: Mapping[str, int]
     unproved: bool
-    settling_conflicts: int = 0
+    settling_writes_lost: int = 0
     claims: tuple[tuple[float, float], ...] = ()
     applied: tuple[tuple[float, int], ...] = ()
 

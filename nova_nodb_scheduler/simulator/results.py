@@ -12,7 +12,7 @@ import attrs
 from nova_nodb_scheduler.simulator import measures, world
 
 #: Of the document; grows when a name changes its meaning.
-FORMAT = 2
+FORMAT = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -72,10 +72,14 @@ def _decided(found: measures.Measures, seconds: float) -> dict[str, Any]:
         "claim_seconds": measures.spread([take + confirm for take, confirm in found.claims]),
         "take_seconds": measures.spread([take for take, _ in found.claims]),
         "confirm_seconds": measures.spread([confirm for _, confirm in found.claims]),
-        "conflicts": found.conflicts.total(),
-        "conflicts_by_cause": dict(found.conflicts),
-        "settling_conflicts": found.settling_conflicts,
+        "conflicts": found.conflicts,
         "requests_with_conflict_share": found.requests_with_conflict / decided if decided else 0.0,
+        "writes_lost": found.writes_lost.total(),
+        "writes_lost_by_cause": dict(found.writes_lost),
+        "requests_with_lost_write_share": (
+            found.requests_with_lost_write / decided if decided else 0.0
+        ),
+        "settling_writes_lost": found.settling_writes_lost,
         "retries": sum(found.reasons.values()),
         "retries_by_reason": dict(found.reasons),
         "longest_gap_seconds": found.longest_gap_seconds,

@@ -270,7 +270,7 @@ class Scheduler:
         """Place a request's servers, or say why not."""
         began = time.perf_counter()
         deadline = time.monotonic() + self._options.deadline_seconds
-        before = self._synchronizer.conflicts.copy()
+        before = self._synchronizer.writes_lost.copy()
         trace = _Trace()
         if self._options.in_step:
             self.go_in_step()
@@ -286,9 +286,10 @@ class Scheduler:
             chosen_at_seconds=self._chosen_at,
             version=self._version,
             reasons=dict(trace.reasons),
-            conflicts=dict(self._synchronizer.conflicts - before),
+            conflicts=0 if self._claims is None else self._claims.meter.reap(),
+            writes_lost=dict(self._synchronizer.writes_lost - before),
             unproved=self._patient.silence_seconds > 0,
-            settling_conflicts=self._settling_conflicts(),
+            settling_writes_lost=self._settling_writes_lost(),
             claims=() if self._claims is None else self._claims.claimer.reap(),
             applied=self.applied(),
         )
@@ -297,10 +298,10 @@ class Scheduler:
         """Return when the store came how far, as noted since the last call."""
         return self._feed_log.take()
 
-    def _settling_conflicts(self) -> int:
+    def _settling_writes_lost(self) -> int:
         if self._claims is None:
             return 0
-        told, self._told_settling = self._told_settling, self._claims.settling.conflicts.total()
+        told, self._told_settling = self._told_settling, self._claims.settling.writes_lost.total()
         return self._told_settling - told
 
     def go_in_step(self) -> None:

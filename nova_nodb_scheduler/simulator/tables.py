@@ -38,7 +38,7 @@ def _excess(figures: Figures) -> str:
 
 
 def _causes(figures: Figures) -> str:
-    found = sorted(figures["conflicts_by_cause"].items(), key=lambda each: -each[1])
+    found = sorted(figures["writes_lost_by_cause"].items(), key=lambda each: -each[1])
     return "\n".join(f"{count:,} {cause}" for cause, count in found)
 
 
@@ -56,10 +56,12 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("worst excess on one host", _excess),
     ("refusals at hosts", _number("refusals_at_hosts")),
     ("claim p50 / p90 / p99 / max, ms", _spread("claim_seconds", 1000, ",.1f")),
-    ("compare-and-sets lost on claims", _number("conflicts")),
+    ("conflicts of claims", _number("conflicts")),
+    ("requests decided again for one", _number("requests_with_conflict_share", ".2%")),
+    ("compare-and-sets lost on claims", _number("writes_lost")),
     ("to what", _causes),
-    ("requests with such a conflict", _number("requests_with_conflict_share", ".2%")),
-    ("lost by the settling of claims", _number("settling_conflicts")),
+    ("requests that lost one", _number("requests_with_lost_write_share", ".2%")),
+    ("lost by the settling of claims", _number("settling_writes_lost")),
     ("hosts passed over after the choice", _number("retries")),
     ("feed p50 / p90 / p99 / max, ms", _spread("feed_lag_seconds", 1000, ",.0f")),
     ("view behind p50 / p90 / p99 / max, ms", _spread("stale_seconds", 1000, ",.0f")),

@@ -92,7 +92,10 @@ class ClaimBatches:
     :param after_step: called with each of STEPS once done, to inject crashes
     :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param count_absorbed: told of changes of a record that lost one and were then
+        written to the same record all the same, with how many
     :param latest: shared with who settles here
+    :param shown: see :class:`claim_edits.ClaimEdits`; by default nothing is shown
     """
 
     #: Points between which a scheduler may die.
@@ -110,7 +113,9 @@ class ClaimBatches:
         after_step: Callable[[str], None] = claims.no_crash,
         pause: Callable[[int], None] = record_editor.pause_briefly,
         count_lost: Callable[[int], None] = lambda count: None,
+        count_absorbed: Callable[[int], None] = lambda count: None,
         latest: latest_records.LatestRecords | None = None,
+        shown: claim_edits.Shown = lambda keys: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._writer = writer
@@ -120,7 +125,12 @@ class ClaimBatches:
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
         self._edits = claim_edits.ClaimEdits(
-            synchronizer, pause, count_lost, latest or latest_records.LatestRecords()
+            synchronizer,
+            pause,
+            count_lost,
+            count_absorbed,
+            latest or latest_records.LatestRecords(),
+            shown,
         )
         self._groups = group_places.GroupPlaces(
             self._edits,

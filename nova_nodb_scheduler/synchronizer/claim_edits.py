@@ -32,6 +32,10 @@ Change = Callable[[R], record_editor.Proposal[T]]
 HostChange = Change[model.ClaimRecord, T]
 GroupChange = Change[group_model.GroupRecord, T]
 
+#: From keys to the epoch and the records of them that the feed has brought by now; None
+#: while it is not followed. No I/O.
+Shown = Callable[[Iterable[records.RecordKey]], tuple[str, Iterable[records.Record]] | None]
+
 #: What came of the edit of each host or group.
 Edits = dict[str, record_editor.Edited[T] | record_editor.Unwritten]
 
@@ -41,7 +45,10 @@ class ClaimEdits:
 
     :param pause: see :class:`record_editor.RecordEditor`
     :param count_lost: told of compare-and-sets that were lost, with how many
+    :param count_absorbed: see :class:`record_batches.BatchEditor`
     :param latest: what this process last saw or wrote of the records
+    :param shown: looked at before each edit: between a take and its confirm the feed
+        brings what others took, and a confirm that knows it loses nothing to it
     """
 
     def __init__(
@@ -49,14 +56,18 @@ class ClaimEdits:
         synchronizer: contract.Synchronizer,
         pause: Callable[[int], None],
         count_lost: Callable[[int], None],
+        count_absorbed: Callable[[int], None],
         latest: latest_records.LatestRecords,
+        shown: Shown,
     ) -> None:
         self._latest = latest
+        self._shown = shown
         self._editor = record_batches.BatchEditor(
             synchronizer,
             [namespaces.CLAIM_RECORDS, namespaces.GROUP_CLAIMS],
             pause=pause,
             count_lost=count_lost,
+            count_absorbed=count_absorbed,
         )
 
     def see(self, epoch: str, seen: Iterable[records.Record]) -> None:
@@ -78,6 +89,9 @@ class ClaimEdits:
     def _edit(self, proposers: Mapping[records.RecordKey, record_editor.Propose[T]]) -> Edits[T]:
         if not proposers:
             return {}
+        shown = self._shown(proposers)
+        if shown is not None:
+            self._latest.see(*shown)
         # Before anything is read: the feed may tell of a new epoch at any moment.
         epoch = self._latest.epoch
         edited = self._editor.edit_each(proposers, self._latest.known(proposers))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records, requests
@@ -37,6 +37,27 @@ class StoreViews:
 
     def view(self, request: requests.Request) -> claim_batches.View | None:
         """See :class:`.claimer.Views`."""
+        moment = self._moment()
+        if moment is None:
+            return None
+        cursor, snapshot = moment
+        shown = Shown(snapshot)
+        return claim_batches.View(
+            cursor, self._make_fits(snapshot, request), shown.record, shown.ended
+        )
+
+    def shown(
+        self, keys: Iterable[records.RecordKey]
+    ) -> tuple[str, Iterable[records.Record]] | None:
+        """Return the epoch, and the records of some keys that the feed has brought by now."""
+        moment = self._moment()
+        if moment is None:
+            return None
+        cursor, snapshot = moment
+        return cursor.epoch, list(filter(None, map(Shown(snapshot).record, keys)))
+
+    def _moment(self) -> tuple[records.Cursor, snapshot_module.Snapshot] | None:
+        """Return how far the feed was followed, and what it brought; None if it is not."""
         generation = self._follower.generation
         # First the cursor: the snapshot holds all up to it, and perhaps more.
         status = self._follower.status()
@@ -47,13 +68,7 @@ class StoreViews:
             or generation != self._follower.generation
         ):
             return None
-        shown = Shown(snapshot)
-        return claim_batches.View(
-            records.Cursor(status.epoch, status.cursor_version),
-            self._make_fits(snapshot, request),
-            shown.record,
-            shown.ended,
-        )
+        return records.Cursor(status.epoch, status.cursor_version), snapshot
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """See :class:`.claimer.Views`: where members stand, and between which hosts they move."""

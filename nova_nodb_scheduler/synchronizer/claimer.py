@@ -44,11 +44,30 @@ _FAILURES = {
     model.Reason.GROUP_POLICY: claimer.Failure.GROUP,
 }
 
+#: Reasons of refusals that nobody who claimed meanwhile is behind.
+_NO_CONFLICTS = frozenset(
+    (
+        record_editor.Unwritten.UNAVAILABLE.value,
+        record_editor.Unwritten.UNREADABLE.value,
+        model.Reason.NOT_CLAIMABLE.value,
+        model.Reason.EPOCH_CHANGED.value,
+    )
+)
+
 #: Answers after which nothing of a claim stands, and another try may take it.
 _AGAIN = (None, record_editor.Unwritten.LOST)
 
 #: Between two questions about what is in doubt.
 _PAUSE_SECONDS = 0.05
+
+
+def is_conflict(reason: str) -> bool:
+    """Tell whether a claim was refused for what others wrote since the host was chosen.
+
+    The request is decided again then. A compare-and-set that was lost is none where
+    the claim, judged by what it was lost to, was written to the same host.
+    """
+    return reason not in _NO_CONFLICTS
 
 
 class Views(Protocol):
@@ -68,7 +87,7 @@ class Meter(Protocol):
         """Claims of one call that were taken, and how long the call took."""
 
     def claim_refused(self, reason: str) -> None:
-        """One claim that was not taken."""
+        """One claim that was not taken; see :func:`is_conflict`."""
 
     def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
         """Claims of one call that were confirmed, and that were gone."""

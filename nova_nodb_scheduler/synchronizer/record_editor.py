@@ -96,7 +96,7 @@ class RecordEditor:
     :param rounds: tries before an edit is given up as lost; each costs a read
         and a write. In every round some writer wins, so with n writers of one
         record n rounds nearly always do.
-    :param pause: called with the number of rounds lost so far
+    :param pause: called with the number of rounds lost so far, before the next one
     :param count_lost: told of compare-and-sets that were lost, with how many
     """
 

@@ -43,6 +43,39 @@ class HostClaims(cases.ClaimsCase):
             self.consumers(self.scheduler(), "host"),
         )
 
+    def test_threads_of_several_schedulers_get_exactly_the_capacity(self) -> None:
+        stood: list[str] = []
+
+        def job(scheduler: cases.Scheduler, number: int) -> Callable[[], None]:
+            def run() -> None:
+                for attempt in range(3):
+                    name = f"server-{number}-{attempt}"
+                    wanted = cases.claim(name, "host")
+                    answer = scheduler.claim(wanted)
+                    while isinstance(answer, model.Lost):
+                        answer = scheduler.claim(wanted)
+                    if not isinstance(answer, model.Granted):
+                        self.refused(answer, model.Reason.FULL)
+                    elif attempt == 0:
+                        # Others find its room.
+                        scheduler.hosts.release(answer)
+                    else:
+                        self.granted(scheduler.hosts.confirm(answer))
+                        stood.append(name)
+
+            return run
+
+        schedulers = [self.scheduler(f"scheduler-{number}") for number in range(3)]
+        self.in_threads([job(schedulers[number % 3], number) for number in range(12)])
+        held = schedulers[0].hosts.read("host").claims
+        self.assertEqual(set(stood), set(held))
+        # What was given back last may have found nobody to take it.
+        left = cases.CAPACITY["VCPU"] - len(stood)
+        self.assertGreaterEqual(left, 0)
+        for number in range(left):
+            self.granted(schedulers[0].claim(cases.claim(f"rest-{number}", "host")))
+        self.refused(schedulers[1].claim(cases.claim("more", "host")), model.Reason.FULL)
+
     def test_a_second_claim_by_the_same_consumer_is_the_same_claim(self) -> None:
         one, other = self.scheduler("one"), self.scheduler("other")
         first = self.granted(one.claim(cases.claim("server", "host", 3)))

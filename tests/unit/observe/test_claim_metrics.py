@@ -33,14 +33,27 @@ class ClaimMetricsTest(testtools.TestCase):
         self.assertEqual(2, self.value("nodb_claims_refused_total", reason="full"))
         self.assertEqual(1, self.value("nodb_claims_refused_total", reason="server group policy"))
 
-    def test_conflicts_are_the_compare_and_sets_that_were_lost(self) -> None:
+    def test_conflicts_are_claims_that_what_others_wrote_left_no_way_for(self) -> None:
+        for reason in ("full", "server group policy", "lost"):
+            self.metrics.claim_refused(reason)
+        for reason in ("unavailable", "not yet published in this epoch", "unreadable"):
+            self.metrics.claim_refused(reason)
+        self.metrics.lost(2)
+        self.assertEqual(3, self.value("nodb_claim_conflicts_total"))
+
+    def test_writes_that_were_lost_and_absorbed_are_counted_apart(self) -> None:
         self.metrics.lost(0)
         self.metrics.lost(2)
-        self.assertEqual(2, self.value("nodb_claim_conflicts_total"))
+        self.metrics.absorbed(0)
+        self.metrics.absorbed(1)
+        self.assertEqual(2, self.value("nodb_claim_writes_lost_total"))
+        self.assertEqual(1, self.value("nodb_claim_writes_absorbed_total"))
+        self.assertEqual(0, self.value("nodb_claim_conflicts_total"))
+        self.assertEqual({"writes lost": 2, "writes absorbed": 1}, self.metrics.figures())
 
     def test_the_beat_says_what_happened_and_nothing_else(self) -> None:
         self.assertEqual({}, self.metrics.figures())
         self.metrics.claimed(1, 0.0)
         self.metrics.claim_refused("full")
         self.metrics.lost(0)
-        self.assertEqual({"taken": 1, "refused: full": 1}, self.metrics.figures())
+        self.assertEqual({"taken": 1, "refused: full": 1, "conflicts": 1}, self.metrics.figures())

@@ -91,4 +91,4 @@ class BackendLineTest(testtools.TestCase):
         self.lined.write([write(), write("services")])
         self.lined.write([write(), write("services")])
 
-        self.assertEqual(1, self.lined.conflicts.total())
+        self.assertEqual(1, self.lined.writes_lost.total())

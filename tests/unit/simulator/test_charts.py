@@ -11,7 +11,7 @@ from nova_nodb_scheduler.simulator import charts, results
 
 NOTHING = results.Result(
     strategy="claims",
-    figures={"overcommitted_servers": 0, "refusals_at_hosts": 0, "conflicts": 0},
+    figures={"overcommitted_servers": 0, "refusals_at_hosts": 0, "conflicts": 0, "writes_lost": 0},
     decisions=(),
     sequence=(),
     fill=(),

@@ -15,7 +15,7 @@ from nova_nodb_scheduler.simulator import (
 )
 
 
-def decided(number=0, outcome="placed", conflicts=None):
+def decided(number=0, outcome="placed", conflicts=0, writes_lost=None):
     return messages.Decided(
         number=number,
         outcome=outcome,
@@ -24,7 +24,8 @@ def decided(number=0, outcome="placed", conflicts=None):
         chosen_at_seconds=0.0,
         version=1,
         reasons={"lost": 2},
-        conflicts=conflicts or {},
+        conflicts=conflicts,
+        writes_lost=writes_lost or {},
         unproved=False,
     )
 
@@ -63,13 +64,15 @@ class MeasuresTest(testtools.TestCase):
 
         self.assertEqual(9.0, found.longest_gap_seconds)
 
-    def test_requests_with_a_conflict_are_counted_beside_conflicts(self):
+    def test_requests_decided_again_are_counted_beside_those_that_only_wrote_again(self):
         found = measures.Measures()
-        for conflicts in ({}, {"taken": 2, "settled": 1}, {"taken": 1}):
-            found.decided(1.0, 1.0, decided(conflicts=conflicts))
+        for conflicts, lost in ((0, {}), (2, {"taken": 2, "settled": 1}), (0, {"taken": 1})):
+            found.decided(1.0, 1.0, decided(conflicts=conflicts, writes_lost=lost))
 
-        self.assertEqual({"taken": 3, "settled": 1}, dict(found.conflicts))
-        self.assertEqual(2, found.requests_with_conflict)
+        self.assertEqual(2, found.conflicts)
+        self.assertEqual(1, found.requests_with_conflict)
+        self.assertEqual({"taken": 3, "settled": 1}, dict(found.writes_lost))
+        self.assertEqual(2, found.requests_with_lost_write)
         self.assertEqual({"lost": 6}, dict(found.reasons))
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records, requests
@@ -63,6 +63,13 @@ class Views:
             cursor = type(cursor)(self.epoch, cursor.version)
         return claim_batches.View(cursor, self.fits, self.stored.get)
 
+    def shown(
+        self, keys: Iterable[records.RecordKey]
+    ) -> tuple[str, Iterable[records.Record]] | None:
+        if not self.followed or not self.stored:
+            return None
+        return self._client.head().epoch, [self.stored[key] for key in keys if key in self.stored]
+
     def members(self, group: requests.Group) -> group_rules.Known:
         return self.known
 
@@ -96,7 +103,7 @@ class Scheduler:
     ) -> None:
         numbers = itertools.count()
         self.client = client
-        self.lost = 0
+        self.lost = self.absorbed = 0
         self.views = Views(client, capacity, shown)
         self.batches = claim_batches.ClaimBatches(
             client,
@@ -108,6 +115,8 @@ class Scheduler:
             after_step=after_step,
             pause=pause,
             count_lost=self._lose,
+            count_absorbed=self._absorb,
+            shown=self.views.shown,
         )
         self.claimer = ledger_claimer.LedgerClaimer(
             self.batches, self.views, clock=clock, sleep=sleep
@@ -115,6 +124,9 @@ class Scheduler:
 
     def _lose(self, count: int) -> None:
         self.lost += count
+
+    def _absorb(self, count: int) -> None:
+        self.absorbed += count
 
 
 def wanted(consumer: str, host: str, vcpus: int = 1, **fields: object) -> claimer.Wanted:

@@ -295,6 +295,18 @@ class CostTest(ClaimerCase):
         self.assertEqual(["read", "write", "write"], calls)
         self.assertEqual(1, self.one.lost)
 
+    def test_a_confirm_goes_by_what_the_feed_brought_meanwhile(self):
+        for request, host in ((claiming.REQUEST, "h1"), (APART, "h2")):
+            first = self.taken(*self.take(self.one, claiming.wanted("a", host), request=request))
+            # While the allocation is written.
+            self.taken(*self.take(self.other, claiming.wanted("b", "h1"), request=request))
+            keys = [claims.key_of("h1"), claims.key_of("h2"), group_claims.key_of("g1")]
+            self.one.views.stored = self.one.client.read(keys)
+            calls = self.count(self.one)
+            self.assertEqual([True], self.one.claimer.confirm([first]))
+            self.assertNotIn("read", calls)
+            self.assertEqual(0, self.one.lost)
+
     def test_a_refusal_by_what_is_remembered_is_looked_at_again(self):
         first = self.taken(*self.take(self.one, claiming.wanted("a", "h1", 2)))
         stranger = ledgers.stranger(self.other.client)

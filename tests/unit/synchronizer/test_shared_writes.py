@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import attrs
 import testtools
 
 from nova_nodb_scheduler import errors
@@ -14,8 +15,22 @@ from nova_nodb_scheduler.synchronizer import shared_writes
 from nova_nodb_scheduler.synchronizer.drivers import memory
 
 
-def write(key: str, revision: int = 0, payload: bytes = b"x") -> records.Write:
-    return records.Write(records.RecordKey("claims", key), revision, payload)
+def write(key: str, revision: int = 0, payload: bytes = b"x") -> shared_writes.Draft:
+    """Return a draft that adds its payload to what others leave, and answers with all of it."""
+
+    def proposed(before: bytes, revision: int) -> shared_writes.Proposed:
+        made = records.Write(records.RecordKey("claims", key), revision, before + payload)
+        return shared_writes.Proposed(made, made.payload)
+
+    return shared_writes.Draft(
+        proposed(b"", revision), lambda before: proposed(before.payload, before.revision)
+    )
+
+
+def stubborn(key: str) -> shared_writes.Draft:
+    """Return a draft that is nothing on what others leave."""
+    made = records.Write(records.RecordKey("claims", key), 0)
+    return shared_writes.Draft(shared_writes.Proposed(made))
 
 
 class SharedWritesTest(testtools.TestCase):
@@ -40,11 +55,11 @@ class SharedWritesTest(testtools.TestCase):
             return self.client.write(writes)
         return self.carry_out(writes)
 
-    def together(self, *calls: Sequence[records.Write]) -> list[object]:
+    def together(self, *calls: Sequence[shared_writes.Draft]) -> list[object]:
         """Write from a thread each while one call is under way; return what came back."""
         answers: list[object] = [None] * len(calls)
 
-        def run(place: int, writes: Sequence[records.Write]) -> None:
+        def run(place: int, writes: Sequence[shared_writes.Draft]) -> None:
             try:
                 answers[place] = self.shared.write(writes)
             except BaseException as error:
@@ -70,26 +85,78 @@ class SharedWritesTest(testtools.TestCase):
         self.assertEqual([["first"], ["a", "b", "c"]], self.calls)
         self.assertEqual(
             [["a"], ["b", "c"]],
-            [[each.record.key.key for each in answer] for answer in answers],
+            [[each.result.record.key.key for each in answer] for answer in answers],
         )
 
     def test_nobody_waits_who_is_alone(self):
         self.go_on.set()
-        self.assertTrue(self.shared.write([write("a")])[0].won)
-        self.assertTrue(self.shared.write([write("b")])[0].won)
+        self.assertTrue(self.shared.write([write("a")])[0].result.won)
+        self.assertTrue(self.shared.write([write("b")])[0].result.won)
         self.assertEqual([["a"], ["b"]], self.calls)
 
-    def test_the_same_record_is_written_in_the_order_of_the_calls(self):
-        answers = self.together([write("a")], [write("a"), write("b")], [write("b"), write("c")])
-        self.assertEqual([["first"], ["a"], ["a", "b"], ["b", "c"]], self.calls)
+    def test_a_record_is_written_once_by_all_in_the_order_of_the_calls(self):
+        calls = [write("a", payload=b"1")], [write("a", payload=b"2"), write("b")]
+        answers = self.together(*calls, [write("b", payload=b"3"), write("c")])
+        self.assertEqual([["first"], ["a", "b", "c"]], self.calls)
         self.assertEqual(
-            [[True], [False, True], [False, True]],
-            [[each.won for each in answer] for answer in answers],
+            [[b"12"], [b"12", b"x3"], [b"x3", b"x"]],
+            [[each.result.record.payload for each in answer] for answer in answers],
         )
+        # Each has its own answer, by what it was made on.
+        self.assertEqual(
+            [[b"1"], [b"12", b"x"], [b"x3", b"x"]],
+            [[each.answer for each in answer] for answer in answers],
+        )
+
+    def test_what_queued_up_behind_a_record_goes_on_from_what_was_written(self):
+        [[after]] = self.together([write("first", payload=b"2")])
+        self.assertTrue(after.result.won)
+        self.assertEqual(b"x2", after.result.record.payload)
+
+    def test_writes_that_are_too_large_together_go_each_by_itself(self):
+        # With the answer of what was written in the end, not of what was tried first.
+        half = b"y" * (self.client.capabilities.max_payload_bytes - 1)
+        answers = self.together([write("a", payload=half)], [write("a", payload=b"zz")])
+        self.assertTrue(answers[0][0].result.won)
+        self.assertEqual(half, answers[0][0].answer)
+        self.assertIsInstance(answers[1], errors.PayloadTooLarge)
+
+    def test_a_draft_that_others_leave_nothing_to_write_is_told_what_stands(self):
+        answers = self.together([write("a")], [stubborn("a"), write("b")], [stubborn("first")])
+        self.assertEqual([["first"], ["a", "b"]], self.calls)
+        self.assertEqual(shared_writes.Unmade(answers[0][0].result.record), answers[1][0])
+        self.assertTrue(answers[1][1].result.won)
+        # Nobody wrote it in that call.
+        self.assertEqual([shared_writes.Unmade()], answers[2])
+
+    def test_a_remembered_record_of_a_former_epoch_costs_one_try(self):
+        self.client.write([write("first").first.write])
+        self.carry_out = self.client.write
+        hub_write, higher = self.client.write, 1000
+
+        def write_higher(writes: Sequence[records.Write]) -> list[records.WriteResult]:
+            results = hub_write(writes)
+            if len(self.calls) > 1:
+                return results
+            return [
+                attrs.evolve(each, record=attrs.evolve(each.record, revision=higher))
+                for each in results
+            ]
+
+        self.client.write = write_higher
+        [[lost]] = self.together([write("first", 1)])
+        self.assertIs(records.Verdict.LOST, lost.result.verdict)
+        [again] = self.shared.write([write("first", lost.result.record.revision)])
+        self.assertTrue(again.result.won)
 
     def test_a_call_has_its_limit(self):
         self.together(*([write(f"{n}a"), write(f"{n}b")] for n in range(3)))
         self.assertEqual([["first"], ["0a", "0b", "1a", "1b"], ["2a", "2b"]], self.calls)
+
+    def test_nobody_overtakes_who_waits_for_the_same_record(self):
+        calls = [[write(f"{n}{each}") for each in "abc"] for n in range(2)]
+        self.together(*calls, [write("1a", payload=b"2")], [write("0a", payload=b"2")])
+        self.assertEqual([["first"], ["0a", "0b", "0c"], ["1a", "1b", "1c"]], self.calls)
 
     def test_all_learn_that_the_back_end_is_away(self):
         def away(writes: Sequence[records.Write]) -> list[records.WriteResult]:
@@ -102,7 +169,7 @@ class SharedWritesTest(testtools.TestCase):
     def test_one_that_no_driver_takes_harms_no_other(self):
         large = b"x" * (self.client.capabilities.max_payload_bytes + 1)
         answers = self.together([write("a")], [write("b", payload=large)])
-        self.assertTrue(answers[0][0].won)
+        self.assertTrue(answers[0][0].result.won)
         self.assertIsInstance(answers[1], errors.PayloadTooLarge)
 
     def test_who_shared_with_a_thread_that_died_does_not_know(self):
@@ -117,4 +184,4 @@ class SharedWritesTest(testtools.TestCase):
         kinds = {type(each) for each in answers}
         self.assertEqual({Died, list}, kinds)
         [unknown] = [each for each in answers if isinstance(each, list)]
-        self.assertIs(records.Verdict.UNKNOWN, unknown[0].verdict)
+        self.assertIs(records.Verdict.UNKNOWN, unknown[0].result.verdict)
