@@ -24,9 +24,9 @@ CONNECT_SECONDS = 5.0
 #: The same of a synchronizer's back end, whose driver (5 s for an exchange, by
 #: default) shall have had the time to say by itself what is wrong, or to turn
 #: to another of its servers.
-BACKEND_SECONDS = 8.0
+BACKEND_SECONDS = 7.0
 #: Longest time that a command spends on finding out how things are.
-LOOK_SECONDS = 9.0
+LOOK_SECONDS = 8.0
 #: However late it is, who answers at all answers within this.
 _LEAST_SECONDS = 1.0
 
@@ -88,5 +88,8 @@ class Deadline:
 
     def within(self, bound_seconds: float) -> float:
         """Return a step's bound: its own, or what is left, but never under a second."""
-        left_seconds = self._ends_at - time.monotonic()
-        return min(bound_seconds, max(_LEAST_SECONDS, left_seconds))
+        return min(bound_seconds, max(_LEAST_SECONDS, self._ends_at - time.monotonic()))
+
+    def left_seconds(self) -> float:
+        """Return what is left of it."""
+        return max(0.0, self._ends_at - time.monotonic())

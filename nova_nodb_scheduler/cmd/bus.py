@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import oslo_messaging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import bounded
+from nova_nodb_scheduler.cmd import bounded, guard
 
 #: The library's loggers; those of its drivers are below it.
 _LIBRARY = "oslo.messaging"
@@ -34,6 +35,9 @@ class _Heard(logging.Handler):
             address, said = "{hostname}:{port}".format(**args), str(args["err_str"])
         else:
             address, said = self._address, _RETRYING.sub("", record.getMessage())
+        if "timed out" in said:
+            # No news: that there is no answer is what it explains.
+            return
         self.last = f"message bus {address}: {said}"
 
 
@@ -51,6 +55,7 @@ class Line:
     def __init__(
         self, address: str, timeout_seconds: float, deadline: bounded.Deadline | None = None
     ) -> None:
+        self._address = address
         self._timeout_seconds = timeout_seconds
         self._deadline = deadline
         self._heard = _Heard(address)
@@ -62,6 +67,7 @@ class Line:
         """Call, and return the answer.
 
         :raises NoAnswerInTime: there is none within the bound
+        :raises NotReached: the bus refuses this process
         """
         unanswered = self._unanswered
         if unanswered is not None and not self._answered:
@@ -74,5 +80,17 @@ class Line:
         except (errors.NoAnswerInTime, oslo_messaging.MessagingTimeout) as error:
             self._unanswered = errors.NoAnswerInTime(bound_seconds, self._heard.last)
             raise self._unanswered from error
+        except _refusals() as error:
+            raise errors.NotReached(
+                f"The message bus at {self._address}",
+                guard.said(error),
+                "See [DEFAULT] transport_url",
+            ) from error
         self._answered = True
         return answer
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return what a RabbitMQ client raises through the library: a login, a virtual host."""
+    amqp = sys.modules.get("amqp")
+    return () if amqp is None else (amqp.exceptions.AMQPError,)

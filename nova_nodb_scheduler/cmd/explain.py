@@ -108,8 +108,8 @@ class Explain(asking.AskingCommand):
         if args.server is not None:
             _refuse_with_server(args)
         plugin = self.plugin()
-        reaching.api_database(plugin)
         deadline = self.deadline(args)
+        reaching.api_database(plugin)
         rpc, expected = self.client(plugin, args, deadline)
         spec = bounded.ask(bounded.LOOK_SECONDS, lambda: self._spec(args, hints, properties))
         past = None

@@ -17,6 +17,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from oslo_config import cfg
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import bounded
 
@@ -30,7 +32,7 @@ NOBODY_READS = 141
 
 DEBUG_OPTION = "--debug"
 
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
+_PASSWORD = re.compile(r"(?<=://)([^\s/:]*):\S*@")
 _MOST_CHARACTERS = 500
 
 #: What to look at, by the package whose error it is.
@@ -45,7 +47,6 @@ _REMEDIES = (
         ("oslo_messaging", "kombu", "amqp"),
         "The message bus failed: see [DEFAULT] transport_url",
     ),
-    (("oslo_config",), "The configuration cannot be used: see the files it is read from"),
 )
 
 
@@ -96,6 +97,8 @@ def describe(error: BaseException) -> str:
     """Say in one line what failed, and what to look at; without credentials."""
     if isinstance(error, errors.NodbError):
         return _one_line(str(error))
+    if isinstance(error, cfg.Error):
+        return _of_configuration(error)
     told = said(error)
     packages = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
     for names, remedy in _REMEDIES:
@@ -104,6 +107,13 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
     return f"{told}. This error has no name here: {DEBUG_OPTION} shows where it comes from."
+
+
+def _of_configuration(error: cfg.Error) -> str:
+    text = f"Nova's configuration cannot be read: {_one_line(str(error))}."
+    if isinstance(error, cfg.ConfigFilesPermissionDeniedError):
+        text += " Run this as a user who may read it: root, or that of Nova's services."
+    return text
 
 
 def said(error: BaseException) -> str:
@@ -115,7 +125,7 @@ def _one_line(text: str, most_characters: int | None = None) -> str:
     # SQLAlchemy adds its statement in a line of its own, and a link.
     if most_characters is not None:
         text = text.partition("\n")[0][:most_characters]
-    return _CREDENTIALS.sub("***@", " ".join(text.split()))
+    return _PASSWORD.sub(r"\1:***@", " ".join(text.split()))
 
 
 def _say(line: str) -> None:

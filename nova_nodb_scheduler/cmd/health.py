@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -49,7 +50,7 @@ class Status(asking.AskingCommand):
     def _told_first(self, known: str) -> Iterator[None]:
         """Say what is known, on standard error, while answers let themselves be waited for."""
         text = f"{known} Waiting for what schedulers answer."
-        timer = threading.Timer(_PATIENCE_SECONDS, self.progress_console.print, [text])
+        timer = threading.Timer(_PATIENCE_SECONDS, print, [text], {"file": sys.stderr})
         timer.daemon = True
         timer.start()
         try:

@@ -89,7 +89,8 @@ def cells(plugin: Any) -> list[str]:
         raise errors.ConfigurationError(
             "[api_database] connection", None, "the cells stand there: run this where it is set"
         )
-    found: list[str] = _ask("Nova's API database", bounded.CONNECT_SECONDS, look, _API_REMEDY)
+    api_database(plugin)
+    found: list[str] = _ask("Nova's API database", bounded.LOOK_SECONDS, look, _API_REMEDY)
     return found
 
 

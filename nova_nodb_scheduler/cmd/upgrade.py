@@ -27,6 +27,8 @@ from nova_nodb_scheduler.wire import codec
 
 Code = upgradecheck.Code
 
+#: Of a reading that was late, to say so by itself.
+_GRACE_SECONDS = 1.5
 _API_REMEDY = "See [api_database] connection"
 
 _Read = TypeVar("_Read")
@@ -96,7 +98,12 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     # -- what they read -----------------------------------------------------------
 
     def _answer(self, question: bounded.Question[_Read]) -> _Read:
-        return question.answer(self._deadline.within(bounded.LOOK_SECONDS))
+        return question.answer(self._end.left_seconds())
+
+    @functools.cached_property
+    def _end(self) -> bounded.Deadline:
+        # What they read is bounded itself; this is for what is bounded by nothing.
+        return bounded.Deadline(bounded.LOOK_SECONDS + _GRACE_SECONDS)
 
     @functools.cached_property
     def _deadline(self) -> bounded.Deadline:
@@ -156,16 +163,16 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         def read() -> tuple[list[upgrade_checks.Service], list[str]]:
             from nova_nodb_scheduler.nova_adapter import service_tables
 
+            bound = bounded.Deadline(bounded.BACKEND_SECONDS)
             asked = {
                 cell: bounded.Question(functools.partial(service_tables.read, scopes, cell))
                 for cell in service_tables.cells(scopes)
             }
             found: list[upgrade_checks.Service] = []
             unread = []
-            deadline = bounded.Deadline(bounded.CONNECT_SECONDS)
             for cell, question in asked.items():
                 try:
-                    rows = question.answer(deadline.within(bounded.CONNECT_SECONDS))
+                    rows = question.answer(bound.within(bounded.BACKEND_SECONDS))
                 except Exception as error:  # noqa: BLE001 - whatever a database driver raises
                     unread.append(f"cell {cell} ({guard.said(error)})")
                 else:

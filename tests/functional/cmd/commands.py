@@ -40,7 +40,8 @@ class Ended:
     """How a command ended.
 
     :param status: None where it had to be killed
-    :param seconds: without the loading of Nova's libraries
+    :param seconds: without the loading of Nova's libraries, and without what it
+        waited for a processor
     """
 
     status: int | None
@@ -66,4 +67,5 @@ def run(cases: Sequence[Case]) -> dict[str, Ended]:
         if not results.exists():
             raise AssertionError(done.stderr)
         found = json.loads(results.read_text())
+        if "KEEP" in os.environ: pathlib.Path(os.environ["KEEP"]).write_text(results.read_text())
     return {name: Ended(**each) for name, each in found.items()}

@@ -53,7 +53,11 @@ class Deployment(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     def write(self, name: str, changes: Mapping[str, Mapping[str, str]] | None = None) -> str:
         """Write a nova.conf, of which options are changed by group, and return its path."""
         sections: Sections = {
-            "DEFAULT": {"transport_url": self._transport_url, "state_path": str(self.directory)},
+            "DEFAULT": {
+                "transport_url": self._transport_url,
+                "state_path": str(self.directory),
+                "scheduler_driver": "nodb_scheduler",
+            },
             "api_database": {"connection": self.api},
             "database": {"connection": self._cell("cell1")},
             "placement": {

@@ -41,7 +41,7 @@ _MANY = (
     "synchronizer new-epoch --yes",
 )
 #: Of what the back end is away for: host list asks schedulers alone.
-_BACKEND = tuple(name for name in _MANY if name not in _BUS[1:4] and name != "allocations audit")
+_BACKEND = tuple(name for name in _MANY if name not in _BUS[1:5] and name != "allocations audit")
 #: Those that have a document in which their verdict stands.
 _JSON = {*_NOVA, "status", _CHECK}
 
@@ -75,9 +75,8 @@ class FailuresTest(testtools.TestCase):
             [*self.without_configuration(), *self.without_bus(bus), *self.without_backend()]
             + self.without_databases()
         )
-        for name, ended in found.items():
-            with self.subTest(name):
-                self.assert_decent(name, ended)
+        indecent = {name: why for name, ended in found.items() if (why := indecency(name, ended))}
+        self.assertEqual({}, indecent)
         self.compare_table(table(self.told(found)))
 
     # -- what is away -------------------------------------------------------------
@@ -258,19 +257,6 @@ class FailuresTest(testtools.TestCase):
                 )
         return commands.run(cases)
 
-    def assert_decent(self, name: str, ended: commands.Ended) -> None:
-        self.assertIsNotNone(ended.status, "it was killed")
-        self.assertLess(ended.seconds, MOST_SECONDS, ended)
-        self.assertNotIn("Traceback", ended.stdout + ended.stderr)
-        self.assertNotIn("secret", ended.stdout + ended.stderr)
-        lines = told_lines(ended)
-        failed = guard.CHECK_FAILED if name.endswith(_CHECK) else guard.FAILED
-        if ended.status == failed:
-            self.assertEqual(1, len(lines), ended.stderr)
-            self.assertEqual("", ended.stdout)
-        else:
-            self.assertEqual([], lines)
-
     # -- what they said -----------------------------------------------------------
 
     def told(self, found: Mapping[str, commands.Ended]) -> list[tuple[str, str, int, str]]:
@@ -285,6 +271,8 @@ class FailuresTest(testtools.TestCase):
         text = text.replace(home, "~").replace(str(self.made.directory), "/etc/nova")
         text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text)
         text = re.sub(r"nodb_[0-9a-f]{12}", "nova_nodb", text)
+        # Less of its time is left to who comes late.
+        text = re.sub(r"no answer within [\d.]+ s", "no answer within N s", text)
         text = re.sub(r"0x[0-9a-f]{6,}", "0x...", text)
         return re.sub(r"port=\d{4,}", "port=PORT", text)
 
@@ -292,6 +280,26 @@ class FailuresTest(testtools.TestCase):
         if os.environ.get("NODB_WRITE_TABLES"):
             TABLE.write_text(text)
         self.assertEqual(TABLE.read_text(), text)
+
+
+def indecency(name: str, ended: commands.Ended) -> str:
+    """Say what is not as it should be in how a command ended; empty for nothing."""
+    everything = ended.stdout + ended.stderr
+    lines = told_lines(ended)
+    if ended.status is None:
+        return "it was killed"
+    if ended.seconds >= MOST_SECONDS:
+        return f"it took {ended.seconds:.1f} s"
+    for text in ("Traceback", "secret"):
+        if text in everything:
+            return f"{text} in {everything}"
+    failed = guard.CHECK_FAILED if name.endswith(_CHECK) else guard.FAILED
+    expected = 1 if ended.status == failed else 0
+    if len(lines) != expected:
+        return f"status {ended.status} with {ended.stderr!r}"
+    if ended.status == failed and ended.stdout:
+        return f"status {ended.status} with {ended.stdout!r}"
+    return ""
 
 
 def told_lines(ended: commands.Ended) -> list[str]:
@@ -319,7 +327,7 @@ def said(command: str, ended: commands.Ended) -> str:
         return " ".join(
             f"{each['check']}: {each['details']}"
             for each in document["checks"]
-            if each["result"] == 2
+            if each["result"] == 2 and not each["details"].startswith("Not known while")
         )
     return ""
 
