@@ -88,9 +88,7 @@ def read(synchronizer: contract.Synchronizer) -> Backend:
         synchronizer.close()
 
 
-def read_within(
-    make: Callable[[], contract.Synchronizer], deadline: bounded.Deadline
-) -> Backend:
+def read_within(make: Callable[[], contract.Synchronizer], deadline: bounded.Deadline) -> Backend:
     """Read the back end in bounded time; that it is silent is a result, too.
 
     :param make: makes the driver

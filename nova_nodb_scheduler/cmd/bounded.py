@@ -27,6 +27,7 @@ CONNECT_SECONDS = 5.0
 BACKEND_SECONDS = 7.0
 #: Longest time that a command spends on finding out how things are.
 LOOK_SECONDS = 8.0
+_THREAD = "nodb-ask"
 #: However late it is, who answers at all answers within this.
 _LEAST_SECONDS = 1.0
 
@@ -42,7 +43,7 @@ class Question(Generic[Answer]):
         self._answers: list[Answer] = []
         self._error: BaseException | None = None
         # Not of a pool: the interpreter waits for those at its end.
-        self._thread = threading.Thread(target=self._run, name="nodb-ask", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -72,9 +73,9 @@ def ask(bound_seconds: float, question: Callable[[], Answer]) -> Answer:
     return Question(question).answer(bound_seconds)
 
 
-def is_left_behind() -> bool:
-    """Tell whether something that was asked still waits for its answer."""
-    return any(thread.name == "nodb-ask" for thread in threading.enumerate())
+def left_behind() -> set[threading.Thread]:
+    """Return the threads in which something still waits for its answer."""
+    return {thread for thread in threading.enumerate() if thread.name == _THREAD}
 
 
 class Deadline:

@@ -39,8 +39,10 @@ _MOST_CHARACTERS = 500
 _REMEDIES = (
     (
         ("oslo_db", "sqlalchemy", "pymysql", "psycopg2"),
-        "A database of Nova's failed: see [api_database] connection, [database] connection and "
-        "'nova-manage cell_v2 list_cells'",
+        (
+            "A database of Nova's failed: see [api_database] connection, [database] connection "
+            "and 'nova-manage cell_v2 list_cells'"
+        ),
     ),
     (("keystoneauth1", "openstack"), "Placement or keystone failed: see [placement]"),
     (
@@ -59,9 +61,10 @@ def main(program: str, act: Callable[[], int], *, argv: Sequence[str], failed: i
     :param argv: its arguments; ``--debug`` among them shows all of an error
     :param failed: the status of what ended in an error
     """
+    former = bounded.left_behind()
     status = caught(program, act, failed=failed, debug=DEBUG_OPTION in argv)
     status = caught(program, lambda: _flushed(status), failed=failed)
-    if bounded.is_left_behind():
+    if bounded.left_behind() - former:
         logging.shutdown()
         os._exit(status)
     return status

@@ -45,7 +45,6 @@ class Status(asking.AskingCommand):
             show(self, found)
         return 1 if found.problems else 0
 
-
     @contextlib.contextmanager
     def _told_first(self, known: str) -> Iterator[None]:
         """Say what is known, on standard error, while answers let themselves be waited for."""

@@ -51,7 +51,7 @@ _IMPORTED = (
     "nova_nodb_scheduler.synchronizer.drivers.sqlalchemy.migration",
 )
 #: Cases that run at the same time: most of them wait.
-_TOGETHER = 6
+_TOGETHER = 10
 KILLED_SECONDS = 40.0
 
 
