@@ -278,11 +278,12 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             return upgradecheck.Result(
                 Code.WARNING, "Without [api_database] connection cells are not known."
             )
+        nodes: dict[str, int] = self._answer(self._nodes_by_cell())
         findings = upgrade_checks.judge_cells(
-            self.plugin.scopes.all_cells(),
+            bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells),
             services,
             self.found,
-            self._answer(self._nodes_by_cell()),
+            nodes,
         )
         findings += [
             upgrade_checks.Finding(Code.WARNING, f"The database of {each} cannot be read.")

@@ -52,7 +52,7 @@ _IMPORTED = (
 )
 #: Cases that run at the same time: most of them wait.
 _TOGETHER = 10
-KILLED_SECONDS = 40.0
+KILLED_SECONDS = 30.0
 
 
 class _CapabilityHeader(ctypes.Structure):
@@ -122,18 +122,23 @@ class _Running:
         self.process = os.pidfd_open(self.pid)
         self._queued: dict[str, float] = {}
 
+    def own_seconds(self) -> float:
+        """Return how long it took, but for what its threads waited for a processor."""
+        queued = dict(self._queued)
+        main = queued.pop(str(self.pid), 0.0)
+        # While the main thread waits for others, they wait for a processor.
+        waited = main + max(queued.values(), default=0.0)
+        return max(0.0, time.monotonic() - self.began - waited)
+
     def killed(self) -> bool:
-        if time.monotonic() - self.began < KILLED_SECONDS:
+        if self.own_seconds() < KILLED_SECONDS:
             return False
         os.kill(self.pid, signal.SIGKILL)
         return True
 
     def result(self, killed: bool) -> dict[str, Any]:
         self.look()
-        main = self._queued.pop(str(self.pid), 0.0)
-        # While the main thread waits for others, they wait for a processor.
-        queued = main + max(self._queued.values(), default=0.0)
-        seconds = time.monotonic() - self.began - queued
+        seconds = self.own_seconds()
         os.close(self.process)
         _pid, status = os.waitpid(self.pid, 0)
         return {

@@ -62,7 +62,7 @@ def run(cases: Sequence[Case]) -> dict[str, Ended]:
             env={**os.environ, "HOME": name},
             cwd=name,
             check=False,
-            timeout=900,
+            timeout=1800,
         )
         if not results.exists():
             raise AssertionError(done.stderr)

@@ -138,7 +138,9 @@ class AuditCommandTest(test_orphans.OrphansCase):
 
         def dying(url: str, *args: Any, **more: Any) -> Any:
             # It answers whether it is there, and then no more.
-            answers = asked if url.endswith(uuid.UUID(int=0).hex[-12:]) else test_orphans.unavailable
+            answers = (
+                asked if url.endswith(uuid.UUID(int=0).hex[-12:]) else test_orphans.unavailable
+            )
             return answers(url, *args, **more)
 
         with mock.patch.object(self.client, "get", dying):
