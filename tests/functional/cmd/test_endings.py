@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import testtools
 
 from nova_nodb_scheduler.cmd import guard
@@ -30,12 +28,13 @@ class EndingsTest(testtools.TestCase):
 
     def test_none_is_silent_none_shows_a_traceback_and_none_hangs(self):
         empty = self.made.directory / "empty.sqlite"
-        sqlite3.connect(empty).close()
         logs = {"log_dir": str(self.made.directory), "log_file": "log"}
         foreign = {
             "DEFAULT": logs,
             "api_database": {"connection": self.made.api_with_cell(f"sqlite:///{empty}")},
         }
+        # A database, and not one of Nova's.
+        empty.write_bytes(b"")
         nowhere = {"DEFAULT": {"log_dir": "/proc/nowhere", "log_file": "log"}}
         found = commands.run(
             [
