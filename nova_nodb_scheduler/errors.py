@@ -290,3 +290,52 @@ class NoAnswer(NodbError):
             f"No answer from {self.asked}: {self.reason}. 'nova-nodb-manage status' lists "
             "the schedulers that run the plugin; check the message bus, too."
         )
+
+
+class NoAnswerInTime(NodbError):
+    """Something that was asked did not answer within its bound.
+
+    :param bound_seconds: the bound
+    :param why: what was heard of the reason meanwhile
+    """
+
+    def __init__(self, bound_seconds: float, why: str = "") -> None:
+        super().__init__(bound_seconds, why)
+        self.bound_seconds, self.why = bound_seconds, why
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"no answer within {self.bound_seconds:.2g} s{why}"
+
+
+class NotReached(NodbError):
+    """What a command needs is not reached; it has done nothing.
+
+    :param what: what it is, with its address where that is known
+    :param reason: what the client library said
+    :param remedy: what to look at
+    """
+
+    def __init__(self, what: str, reason: str, remedy: str) -> None:
+        super().__init__(what, reason, remedy)
+        self.what, self.reason, self.remedy = what, reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what} is not reached: {self.reason}. {self.remedy}."
+
+
+class ConfigurationMissing(NodbError):
+    """No configuration of Nova was found, and none was named.
+
+    :param looked_at: the files that were looked for, comma separated
+    """
+
+    def __init__(self, looked_at: str) -> None:
+        super().__init__(looked_at)
+        self.looked_at = looked_at
+
+    def __str__(self) -> str:
+        return (
+            f"There is no configuration of Nova to read: looked at {self.looked_at}. Name it with "
+            "--config-file, or run this where nova-manage is run."
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import rich.progress
 
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
 _SILENT_SECONDS = 30.0
@@ -53,17 +53,18 @@ class Audit(command.Command):
 
     def execute(self, args: argparse.Namespace) -> int:
         """Audit, and delete where told to."""
-        from nova.scheduler.client import report
-
         from nova_nodb_scheduler.nova_adapter.orphans import audit as audit_module
         from nova_nodb_scheduler.nova_adapter.orphans import judging
         from nova_nodb_scheduler.nova_adapter.placement import posting
 
         plugin = self.plugin()
+        reaching.cells(plugin)
+        placement = reaching.placement()
+        reaching.backend(plugin.make_synchronizer)
         synchronizer = plugin.make_synchronizer()
         synchronizer.open_existing()
         try:
-            judge = judging.Judge(posting.Posting(report.report_client_singleton()))
+            judge = judging.Judge(posting.Posting(placement))
             silent_seconds = max(_SILENT_SECONDS, 4 * plugin.options.beat_interval_seconds)
             audit = audit_module.Audit(synchronizer, judge, silent_seconds)
             rows = self._look(audit, args.json)

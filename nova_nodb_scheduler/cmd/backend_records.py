@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import bounded
 from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -90,6 +91,19 @@ def read(synchronizer: contract.Synchronizer) -> Backend:
         return Backend(synchronizer.name, str(error) or type(error).__name__)
     finally:
         synchronizer.close()
+
+
+def read_within(make: Callable[[], contract.Synchronizer], deadline: bounded.Deadline) -> Backend:
+    """Read the back end in bounded time; that it is silent is a result, too.
+
+    :param make: makes the driver
+    """
+    synchronizer = make()
+    bound_seconds = deadline.within(bounded.BACKEND_SECONDS)
+    try:
+        return bounded.ask(bound_seconds, lambda: read(synchronizer))
+    except errors.NoAnswerInTime as error:
+        return Backend(synchronizer.name, str(error))
 
 
 def _state(record: records.Record) -> Mapping[str, Any]:

@@ -15,8 +15,7 @@ import rich.console
 import rich.table
 from cliff import command
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import configuration
+from nova_nodb_scheduler.cmd import configuration, guard
 
 
 class _Paragraphs(argparse.HelpFormatter):
@@ -49,18 +48,21 @@ class Command(command.Command):  # type: ignore[misc]
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command; an expected error is one line and status 1."""
+        """Run the command; an error is one line and a status of its own, see :mod:`.guard`."""
         #: Tables go to standard output, progress to standard error.
         self.console = rich.console.Console(
             # A pipe has no width; eighty columns would fold every uuid.
             width=None if sys.stdout.isatty() else 160
         )
         self.progress_console = rich.console.Console(stderr=True)
-        try:
-            return self.execute(parsed_args)
-        except errors.NodbError as error:
-            print(f"{self.cmd_name}: {error}", file=sys.stderr)
-            return 1
+        return guard.caught(
+            str(self.cmd_name), lambda: self.execute(parsed_args), debug=self.is_debugged
+        )
+
+    @property
+    def is_debugged(self) -> bool:
+        """Whether ``--debug`` was given to the program."""
+        return bool(getattr(self.app_args, "debug", False))
 
     def execute(self, args: argparse.Namespace) -> int:
         """Do what the command does."""
@@ -69,7 +71,10 @@ class Command(command.Command):  # type: ignore[misc]
     def plugin(self) -> Any:
         """Return the plugin, assembled from Nova's configuration."""
         return configuration.load(
-            "nova-nodb-manage", self.app_args.config_file, self.app_args.config_dir
+            "nova-nodb-manage",
+            self.app_args.config_file,
+            self.app_args.config_dir,
+            debug=self.is_debugged or self.app_args.verbose_level > 1,
         )
 
     def print_json(self, document: object) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 from nova_nodb_scheduler.conf import nodb
 
 
@@ -36,6 +36,7 @@ class _DatabaseCommand(command.Command):
             engines.prepare_store(settings)
         else:
             engines.require_store(settings)
+        reaching.database(settings)
         engine = engines.create_for_migration(settings)
         try:
             yield engine

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 
 OPTION = "--yes"
 
@@ -41,7 +41,12 @@ class NewEpoch(command.Command):
         from nova_nodb_scheduler.synchronizer import loader
 
         plugin = self.plugin()
-        backend = loader.load(plugin.options.synchronizer, plugin.conf)
+
+        def make() -> Any:
+            return loader.load(plugin.options.synchronizer, plugin.conf)
+
+        reaching.backend(make)
+        backend = make()
         backend.open_existing()
         try:
             outcome = self._begin(backend, asks=not args.yes)

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import asking, backend_records, explanation_tables, worker_answers
+from nova_nodb_scheduler.cmd import (
+    asking,
+    backend_records,
+    bounded,
+    explanation_tables,
+    reaching,
+    worker_answers,
+)
 from nova_nodb_scheduler.wire import objects
 
 
@@ -101,12 +108,14 @@ class Explain(asking.AskingCommand):
         if args.server is not None:
             _refuse_with_server(args)
         plugin = self.plugin()
-        rpc, expected = self.client(plugin, args)
-        spec = self._spec(args, hints, properties)
+        deadline = self.deadline(args)
+        reaching.api_database(plugin)
+        rpc, expected = self.client(plugin, args, deadline)
+        spec = bounded.ask(bounded.LOOK_SECONDS, lambda: self._spec(args, hints, properties))
         past = None
         if args.server is not None:
             past = gather(
-                backend_records.read(plugin.make_synchronizer()),
+                backend_records.read_within(plugin.make_synchronizer, deadline),
                 lambda host: rpc.get_decisions(self.context(), args.server, server=host),
                 expected,
                 float(plugin.options.reporter_bound_seconds),
@@ -149,6 +158,9 @@ class Explain(asking.AskingCommand):
                 limit=args.limit,
                 server=args.scheduler,
             )
+        except errors.NoAnswerInTime as error:
+            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
+            raise errors.NoAnswer(asked, str(error)) from error
         except errors.NodbError:
             raise
         except expected as error:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_nodb_scheduler.cmd import asking, backend_records, command, deployment
@@ -24,19 +27,52 @@ class Status(asking.AskingCommand):
     def execute(self, args: argparse.Namespace) -> int:
         """Gather and print."""
         plugin = self.plugin()
-        rpc, expected = self.client(plugin, args)
-        found = deployment.gather(
-            backend_records.read(plugin.make_synchronizer()),
-            lambda host: rpc.get_status(self.context(), server=host),
-            expected,
-            float(plugin.options.reporter_bound_seconds),
-            float(plugin.options.mirror_bound_seconds),
-        )
+        deadline = self.deadline(args)
+        rpc, expected = self.client(plugin, args, deadline)
+        backend = backend_records.read_within(plugin.make_synchronizer, deadline)
+        bound_seconds = float(plugin.options.reporter_bound_seconds)
+        with self._told_first(_summary(backend, bound_seconds)):
+            found = deployment.gather(
+                backend,
+                lambda host: rpc.get_status(self.context(), server=host),
+                expected,
+                bound_seconds,
+                float(plugin.options.mirror_bound_seconds),
+            )
         if args.json:
             self.print_json(found.as_dict())
         else:
             show(self, found)
         return 1 if found.problems else 0
+
+    @contextlib.contextmanager
+    def _told_first(self, known: str) -> Iterator[None]:
+        """Say what is known, on standard error, while answers let themselves be waited for."""
+        text = f"{known} Waiting for what schedulers answer."
+        timer = threading.Timer(_PATIENCE_SECONDS, print, [text], {"file": sys.stderr})
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _summary(backend: backend_records.Backend, bound_seconds: float) -> str:
+    if backend.error is not None:
+        return f"Back end {backend.driver} cannot be read: {backend.error}"
+    alive = [
+        sum(backend.age_seconds(beat) <= bound_seconds for beat in beats.values())
+        for beats in (backend.schedulers, backend.reporters)
+    ]
+    return (
+        f"Back end {backend.driver}: {backend.statistics.get('records')} records, "
+        f"{alive[0]} schedulers and {alive[1]} reporters live by their beats."
+    )
+
+
+#: Answers that come within it leave nothing to be told meanwhile.
+_PATIENCE_SECONDS = 1.0
 
 
 def show(printer: command.Command, found: deployment.Deployment) -> None:

@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class _StoreCommand(asking.AskingCommand):
-    """A command that reads one scheduler's store; the exit status is 1 when none answers."""
+    """A command that reads one scheduler's store; the exit status is 3 when none answers."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add ``--scheduler``."""
@@ -68,6 +68,9 @@ class _StoreCommand(asking.AskingCommand):
     ) -> Iterator[None]:
         try:
             yield
+        except errors.NoAnswerInTime as error:
+            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
+            raise errors.NoAnswer(asked, str(error)) from error
         except errors.NodbError:
             raise
         except unanswered as error:

@@ -7,17 +7,19 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from oslo_config import cfg
+from nova_nodb_scheduler.cmd import guard, patching
 
-from nova_nodb_scheduler.cmd import patching
+PROGRAM = "nova-nodb-manage"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    # Libraries that Nova uses choose their threads when they are imported.
-    try:
+    arguments = sys.argv[1:] if argv is None else list(argv)
+
+    def run() -> int:
+        # Libraries that Nova uses choose their threads when they are imported.
         patching.for_threads()
-    except cfg.Error as error:
-        sys.exit(f"nova-nodb-manage: {error}")
-    application = importlib.import_module("nova_nodb_scheduler.cmd.application")
-    return int(application.run(argv))
+        application = importlib.import_module("nova_nodb_scheduler.cmd.application")
+        return int(application.run(arguments))
+
+    return guard.main(PROGRAM, run, argv=arguments)

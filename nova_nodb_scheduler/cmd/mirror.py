@@ -10,7 +10,7 @@ from typing import Any
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 
 CONNECTION = "NODB_PLACEMENT_CONNECTION"
 _MOST_TREES = 10_000
@@ -60,6 +60,8 @@ class MirrorImport(command.Command):
             )
         plugin = self.plugin()
         database = bulk.Database.at(url)
+        reaching.placement_database(database)
+        reaching.backend(plugin.make_synchronizer)
         try:
             trees = database.count()
             synchronizer = plugin.make_synchronizer()

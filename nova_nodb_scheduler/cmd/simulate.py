@@ -16,7 +16,7 @@ import rich.console
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import simulate_arguments
+from nova_nodb_scheduler.cmd import guard, reaching, simulate_arguments
 from nova_nodb_scheduler.simulator import (
     backends,
     campaign,
@@ -43,19 +43,18 @@ _MISSED_BEATS = 6
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    arguments = simulate_arguments.parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    return guard.main(PROGRAM, lambda: _run(given), argv=given)
+
+
+def _run(given: Sequence[str]) -> int:
+    arguments = simulate_arguments.parser().parse_args(given)
     # What goes wrong on purpose is told of in the report.
     own = logging.getLogger("nova_nodb_scheduler")
     level = own.level
     own.setLevel(logging.CRITICAL)
     try:
         return _simulate(arguments)
-    except errors.NodbError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted; nothing is reported", file=sys.stderr)
-        return 130
     finally:
         own.setLevel(level)
 
@@ -67,6 +66,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         _check_place(path)
     planned = make_campaign(arguments)
     planned.check()
+    if planned.backend is not None:
+        reaching.backend(planned.backend.make)
     with _Progress(quiet=arguments.quiet) as progress:
         found = planned.run(progress.told)
         packing = planned.pack(arguments.packing_trials, progress.told) if arguments.packing else {}

@@ -222,3 +222,4 @@ def _add_report(group: Any) -> None:
         "--packing-trials", type=_bounded(int, 1, 99), default=3, help="of the shrinking"
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument("--debug", action="store_true", help="show all of an error")

@@ -12,7 +12,7 @@ from typing import Any
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 
 _PHASES = {
     "copy": "records",
@@ -62,8 +62,16 @@ class Move(command.Command):
         from nova_nodb_scheduler.synchronizer import carrying, loader
 
         plugin = self.plugin()
-        source = loader.load(plugin.options.synchronizer, plugin.conf)
-        target = make_target(plugin.conf, args.to, args.to_config)
+
+        def make_source() -> Any:
+            return loader.load(plugin.options.synchronizer, plugin.conf)
+
+        def new_target() -> Any:
+            return make_target(plugin.conf, args.to, args.to_config)
+
+        source, target = make_source(), new_target()
+        for make in (make_source, new_target):
+            reaching.backend(make)
         skipped = own_namespaces(plugin.declared)
         with self._progress(quiet=args.json) as progress, contextlib.ExitStack() as opened:
             source.open_existing()

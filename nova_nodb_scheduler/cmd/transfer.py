@@ -10,7 +10,7 @@ from typing import Any
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, reaching
 
 
 class _ScopeCommand(command.Command):
@@ -31,7 +31,7 @@ class _ScopeCommand(command.Command):
 
         :raises ConfigurationError: a cell does not exist
         """
-        known = ["api", *plugin.scopes.all_cells()]
+        known = ["api", *reaching.cells(plugin)]
         for cell in args.cell:
             if cell not in known:
                 raise errors.ConfigurationError("--cell", cell, f"choose one of {', '.join(known)}")
@@ -63,6 +63,9 @@ class Import(_ScopeCommand):
         from nova_nodb_scheduler.nova_adapter import transfer
 
         plugin = self.plugin()
+        scopes = self.scopes(plugin, args)
+        silent = reaching.silent_databases(plugin, scopes)
+        reaching.backend(plugin.make_synchronizer)
         synchronizer = plugin.make_synchronizer()
         synchronizer.open()
         try:
@@ -76,9 +79,12 @@ class Import(_ScopeCommand):
                 console=self.progress_console,
                 disable=args.json,
             ) as bars:
-                for scope in self.scopes(plugin, args):
+                for scope in scopes:
                     if scope in done:
                         results.append(transfer.Result(scope, "done before", 0, {}, 0.0))
+                        continue
+                    if scope in silent:
+                        results.append(transfer.left_out(scope, silent[scope]))
                         continue
                     results.append(self._one(plugin, synchronizer, scope, bars))
         finally:
@@ -134,12 +140,20 @@ class Compare(_ScopeCommand):
         from nova_nodb_scheduler.nova_adapter import transfer
 
         plugin = self.plugin()
+        scopes = self.scopes(plugin, args)
+        for scope, reason in reaching.silent_databases(plugin, scopes).items():
+            raise errors.NotReached(
+                f"The database of {scope}",
+                reason,
+                "Mend it, or name the cells to compare with --cell",
+            )
+        reaching.backend(plugin.make_synchronizer)
         synchronizer = plugin.make_synchronizer()
         synchronizer.open_existing()
         try:
             found = {
                 scope: transfer.compare_scope(synchronizer, plugin.scopes, scope)
-                for scope in self.scopes(plugin, args)
+                for scope in scopes
             }
         finally:
             synchronizer.close()

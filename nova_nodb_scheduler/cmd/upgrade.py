@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from oslo_upgradecheck import upgradecheck
 
@@ -14,7 +14,11 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import (
     activation_line,
     backend_records,
+    bounded,
+    bus,
+    configuration,
     deployment,
+    guard,
     upgrade_checks,
 )
 from nova_nodb_scheduler.conf import nodb
@@ -24,27 +28,42 @@ from nova_nodb_scheduler.wire import codec
 
 Code = upgradecheck.Code
 
-#: A scheduler that is asked answers within this, or is named.
-_TIMEOUT_SECONDS = 5.0
+#: Of a reading that was late, to say so by itself.
+_GRACE_SECONDS = 1.5
+_API_REMEDY = "See [api_database] connection"
 
+_Read = TypeVar("_Read")
 _Check = Callable[["Checks"], upgradecheck.Result]
 
 
 def _stopped_by_errors(check: _Check) -> _Check:
-    """Have an error that a check cannot do without be its result."""
+    """Have what a check cannot do without be its result."""
 
     @functools.wraps(check)
     def checked(self: Checks) -> upgradecheck.Result:
         try:
             return check(self)
         except errors.NodbError as error:
-            return upgradecheck.Result(Code.FAILURE, str(error))
+            return upgradecheck.Result(Code.FAILURE, _sentence(str(error)))
+        except Exception as error:  # noqa: BLE001 - one that fails must not hide the others
+            return upgradecheck.Result(Code.FAILURE, guard.describe(error))
 
     return checked
 
 
 class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
-    """The checks, in the order in which an operator mends what they find."""
+    """The checks, in the order in which an operator mends what they find.
+
+    What they read is asked all at once, each in bounded time: one after the
+    other would take the sum of what is dead.
+    """
+
+    def begin(self) -> None:
+        """Ask everything that the checks will want; without it each asks when it wants."""
+        if self.plugin.options.synchronizer == "sqlalchemy":
+            self._schema()
+        for ask in (self._found, self._services, self._nodes_by_cell):
+            ask()
 
     @functools.cached_property
     def plugin(self) -> Any:
@@ -58,32 +77,115 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
         return assembly.Plugin(CONF)
 
-    @functools.cached_property
+    @property
     def found(self) -> deployment.Deployment:
-        """What back end and schedulers say, read once.
+        """What back end and schedulers say.
 
         :raises ConfigurationError: the synchronizer cannot be made
         """
+        return self._answer(self._found())
+
+    @property
+    def services(self) -> tuple[list[upgrade_checks.Service], list[str]]:
+        """The services of all cells, and what cells could not be read.
+
+        :raises NotReached: nor could the list of cells
+        """
+        try:
+            return self._answer(self._services())
+        except errors.NoAnswerInTime as error:
+            raise errors.NotReached("Nova's API database", str(error), _API_REMEDY) from error
+
+    # -- what they read -----------------------------------------------------------
+
+    def _answer(self, question: bounded.Question[_Read]) -> _Read:
+        return question.answer(self._end.left_seconds())
+
+    @functools.cached_property
+    def _end(self) -> bounded.Deadline:
+        # What they read is bounded itself; this is for what is bounded by nothing.
+        return bounded.Deadline(bounded.LOOK_SECONDS + _GRACE_SECONDS)
+
+    @functools.cached_property
+    def _deadline(self) -> bounded.Deadline:
+        return bounded.Deadline()
+
+    @functools.cache  # noqa: B019 - one object, as long as the process
+    def _found(self) -> bounded.Question[deployment.Deployment]:
         from nova import context
 
         from nova_nodb_scheduler.nova_adapter import rpc_server
 
-        client = rpc_server.make_client(self.plugin, _TIMEOUT_SECONDS)
-        return deployment.gather(
-            backend_records.read(self.plugin.make_synchronizer()),
-            lambda host: client.get_status(context.get_admin_context(), server=host),
-            rpc_server.CALL_ERRORS,
-            float(self.plugin.options.reporter_bound_seconds),
-            float(self.plugin.options.mirror_bound_seconds),
-        )
+        plugin, deadline = self.plugin, self._deadline
+        make = plugin.make_synchronizer
 
-    @functools.cached_property
-    def services(self) -> tuple[list[upgrade_checks.Service], list[str]]:
-        """The services of all cells, and what cells could not be read."""
-        from nova_nodb_scheduler.nova_adapter import service_tables
+        def read() -> deployment.Deployment:
+            line = bus.Line(rpc_server.bus_address(), bounded.CONNECT_SECONDS, deadline)
+            client = rpc_server.make_client(plugin, bounded.CONNECT_SECONDS, line.call)
+            return deployment.gather(
+                backend_records.read_within(make, deadline),
+                lambda host: client.get_status(context.get_admin_context(), server=host),
+                rpc_server.CALL_ERRORS,
+                float(plugin.options.reporter_bound_seconds),
+                float(plugin.options.mirror_bound_seconds),
+            )
 
-        found, unread = service_tables.read(self.plugin.scopes)
-        return [upgrade_checks.Service(*each) for each in found], unread
+        return bounded.Question(read)
+
+    @functools.cache  # noqa: B019
+    def _schema(self) -> bounded.Question[list[str]]:
+        conf = self.plugin.conf
+
+        def read() -> list[str]:
+            from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+                engines,
+                migration,
+                options,
+            )
+
+            settings = options.read(conf)
+            engines.require_store(settings)
+            # Not a migration's engine: that one is patient.
+            engine = engines.create(settings)
+            try:
+                found: list[str] = migration.check(engine)
+                return found
+            finally:
+                engine.dispose()
+
+        return bounded.Question(read)
+
+    @functools.cache  # noqa: B019
+    def _services(
+        self,
+    ) -> bounded.Question[tuple[list[upgrade_checks.Service], list[str]]]:
+        scopes = self.plugin.scopes
+
+        def read() -> tuple[list[upgrade_checks.Service], list[str]]:
+            from nova_nodb_scheduler.nova_adapter import service_tables
+
+            bound = bounded.Deadline(bounded.BACKEND_SECONDS)
+            asked = {
+                cell: bounded.Question(functools.partial(service_tables.read, scopes, cell))
+                for cell in service_tables.cells(scopes)
+            }
+            found: list[upgrade_checks.Service] = []
+            unread = []
+            for cell, question in asked.items():
+                try:
+                    rows = question.answer(bound.within(bounded.BACKEND_SECONDS))
+                except Exception as error:  # noqa: BLE001 - whatever a database driver raises
+                    unread.append(f"cell {cell} ({guard.said(error)})")
+                else:
+                    found += [upgrade_checks.Service(*row) for row in rows]
+            return found, unread
+
+        return bounded.Question(read)
+
+    @functools.cache  # noqa: B019
+    def _nodes_by_cell(self) -> bounded.Question[dict[str, int]]:
+        make = self.plugin.make_synchronizer
+        return bounded.Question(lambda: _count_nodes(make()))
 
     # -- the checks ---------------------------------------------------------------
 
@@ -132,19 +234,10 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             return upgradecheck.Result(
                 Code.SUCCESS, f"{self.plugin.options.synchronizer} has no schema."
             )
-        from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
-            engines,
-            migration,
-            options,
-        )
-
-        settings = options.read(self.plugin.conf)
-        engines.require_store(settings)
-        engine = engines.create_for_migration(settings)
         try:
-            findings = migration.check(engine)
-        finally:
-            engine.dispose()
+            findings = self._answer(self._schema())
+        except errors.NoAnswerInTime as error:
+            return upgradecheck.Result(Code.FAILURE, f"Not known: {error}.")
         return upgradecheck.Result(
             Code.FAILURE if findings else Code.SUCCESS,
             " ".join(findings) or "It is this release's.",
@@ -204,11 +297,12 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             return upgradecheck.Result(
                 Code.WARNING, "Without [api_database] connection cells are not known."
             )
+        nodes: dict[str, int] = self._answer(self._nodes_by_cell())
         findings = upgrade_checks.judge_cells(
-            self.plugin.scopes.all_cells(),
+            bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells),
             services,
             self.found,
-            _nodes_by_cell(self.plugin.make_synchronizer()),
+            nodes,
         )
         findings += [
             upgrade_checks.Finding(Code.WARNING, f"The database of {each} cannot be read.")
@@ -246,7 +340,11 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     )
 
 
-def _nodes_by_cell(synchronizer: contract.Synchronizer) -> dict[str, int]:
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _count_nodes(synchronizer: contract.Synchronizer) -> dict[str, int]:
     """Count the compute nodes on the back end by the cell they name."""
     synchronizer.open_existing()
     counts: dict[str, int] = {}
@@ -261,18 +359,27 @@ def _nodes_by_cell(synchronizer: contract.Synchronizer) -> dict[str, int]:
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Run the check; returns 0 for success, 1 for warnings, 2 for failures."""
+    """Run the check; returns 0 for success, 1 for warnings, 2 for failures.
+
+    :raises ConfigurationMissing: there is no nova.conf
+    """
     from nova import config, objects
     from oslo_log import log
 
     conf = config.CONF
-    upgradecheck.register_cli_options(conf, Checks())
+    checks = Checks()
+    upgradecheck.register_cli_options(conf, checks)
     # What upgradecheck.main() would do, with Nova's own way to read its
     # configuration; no notifiers are made, so nothing activates the plugin.
     upgradecheck.CONF = conf
     arguments = sys.argv[1:] if argv is None else list(argv)
+    configuration.fail_soon(conf)
     config.parse_args(["nova-nodb-status", *arguments], init_rpc=False)
+    configuration.require_found(conf.config_file or (), conf.config_dir or ())
     nodb.register_opts(conf)
     log.setup(conf, "nova")
+    configuration.quiet_standard_error(shown=conf.debug)
     objects.register_all()
-    return int(upgradecheck.run(conf))
+    checks.begin()
+    # Not upgradecheck.run(): it prints a traceback, and on standard output.
+    return int(conf.command.action_fn())

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import functools
+import threading
 from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import bounded
 from nova_nodb_scheduler.wire import objects
 
 #: Asks a worker of a host (None: of any host) for its status.
@@ -39,6 +42,7 @@ def ask_schedulers(
     """
     found: dict[tuple[str, int], objects.SchedulerStatus] = {}
     silent: dict[str, str] = {}
+    lock = threading.Lock()
 
     def one_host(host: str, pids: Collection[int]) -> None:
         missing = set(pids)
@@ -46,18 +50,29 @@ def ask_schedulers(
             try:
                 status = ask(host)
             except expected as error:
-                silent[host] = f"{type(error).__name__}: {error}"
+                with lock:
+                    silent[host] = _said(error)
                 return
-            found[host, status.pid] = status
+            with lock:
+                found[host, status.pid] = status
             missing.discard(status.pid)
             if not missing:
                 return
 
-    if workers:
-        with concurrent.futures.ThreadPoolExecutor(min(len(workers), 16), "nodb-ask") as pool:
-            for asked in [pool.submit(one_host, host, pids) for host, pids in workers.items()]:
-                asked.result()
-    return Answers(found, silent)
+    asked = {
+        host: bounded.Question(functools.partial(one_host, host, pids))
+        for host, pids in workers.items()
+    }
+    deadline = bounded.Deadline()
+    for host, question in asked.items():
+        try:
+            question.answer(deadline.within(bounded.LOOK_SECONDS))
+        except errors.NoAnswerInTime as error:
+            with lock:
+                silent[host] = _said(error)
+    with lock:
+        # Who is late may still write.
+        return Answers(dict(found), dict(silent))
 
 
 def ask_anyone(ask: Ask, expected: tuple[type[Exception], ...]) -> Answers:
@@ -65,5 +80,11 @@ def ask_anyone(ask: Ask, expected: tuple[type[Exception], ...]) -> Answers:
     try:
         status = ask(None)
     except expected as error:
-        return Answers({}, {"any": f"{type(error).__name__}: {error}"})
+        return Answers({}, {"any": _said(error)})
     return Answers({(status.host, status.pid): status}, {})
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, errors.NodbError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

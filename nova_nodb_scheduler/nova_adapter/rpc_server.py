@@ -141,8 +141,13 @@ class RpcServer:
         self._publisher.close()
 
 
-def make_client(plugin: assembly.Plugin, timeout_seconds: float) -> client.Client:
-    """Return a client of the schedulers, for a process with Nova's configuration."""
+def make_client(
+    plugin: assembly.Plugin, timeout_seconds: float, bound: client.Bound | None = None
+) -> client.Client:
+    """Return a client of the schedulers, for a process with Nova's configuration.
+
+    :param bound: see :class:`.client.Client`
+    """
     for module in api.EXCEPTION_MODULES:
         if module not in nova.rpc.get_allowed_exmods():
             nova.rpc.add_extra_exmods(module)
@@ -152,7 +157,14 @@ def make_client(plugin: assembly.Plugin, timeout_seconds: float) -> client.Clien
         plugin.options.rpc_topic,
         nova.rpc.RequestContextSerializer(objects.Serializer()),
         timeout_seconds,
+        bound,
     )
+
+
+def bus_address() -> str:
+    """Return where the message bus is, without credentials."""
+    hosts = nova.rpc.get_transport_url().hosts
+    return ", ".join(f"{host.hostname}:{host.port}" for host in hosts)
 
 
 #: What a client raises that is no error of this project: nobody answered in

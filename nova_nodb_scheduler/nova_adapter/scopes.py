@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from nova import context as nova_context
 from nova import objects
+from nova.db.api import api as api_database
+from nova.db.main import api as cell_database
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
@@ -73,6 +75,20 @@ class Scopes:
             return context
         nova_context.set_target_cell(context, self.mapping(scope))
         return context
+
+    def connect(self, scope: str) -> None:
+        """Connect to a scope's database and ask it nothing; blocks as long as its driver does.
+
+        Whatever a database driver raises passes through.
+
+        :raises CellMappingNotFound: there is no such cell
+        """
+        if scope == API:
+            engine = api_database.get_engine()
+        else:
+            engine = cell_database.get_engine(context=self.context_for(scope))
+        with engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
 
     def mapping(self, cell: str) -> Any:
         """Return Nova's CellMapping of a cell, cached.

@@ -3,35 +3,24 @@
 
 from __future__ import annotations
 
-import logging
-
 from nova import objects, servicegroup
 
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
-
-LOG = logging.getLogger(__name__)
 
 #: Binary, host, cell, and whether Nova takes it to be up.
 Row = tuple[str, str, str, bool]
 
 
-def read(scopes: scopes_module.Scopes) -> tuple[list[Row], list[str]]:
-    """Return the services of all cells, and the cells that could not be read.
+def cells(scopes: scopes_module.Scopes) -> list[str]:
+    """Return all cells; without an API database the one that the configuration names.
 
-    Without an API database, those of the one cell that the configuration names.
+    Whatever a database driver raises passes through.
     """
+    return scopes.all_cells() if scopes.has_api_database() else [scopes.own_cell()]
+
+
+def read(scopes: scopes_module.Scopes, cell: str) -> list[Row]:
+    """Return the services of a cell; whatever a database driver raises passes through."""
     up = servicegroup.API().service_is_up
-    cells = scopes.all_cells() if scopes.has_api_database() else [scopes.own_cell()]
-    found: list[Row] = []
-    unread = []
-    for cell in cells:
-        try:
-            services = objects.ServiceList.get_all(scopes.context_for(cell))
-        except Exception as error:  # noqa: BLE001 - whatever a database driver raises
-            LOG.warning(
-                "Cannot read services of %(cell)s: %(error)s", {"cell": cell, "error": error}
-            )
-            unread.append(f"cell {cell}")
-            continue
-        found += [(str(each.binary), str(each.host), cell, bool(up(each))) for each in services]
-    return found, unread
+    services = objects.ServiceList.get_all(scopes.context_for(cell))
+    return [(str(each.binary), str(each.host), cell, bool(up(each))) for each in services]

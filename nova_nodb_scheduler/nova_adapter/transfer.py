@@ -102,8 +102,13 @@ def import_scope(
         raise
     except Exception as error:  # noqa: BLE001 - whatever a database driver raises
         LOG.warning("Cannot import %(scope)s: %(error)s", {"scope": scope, "error": error})
-        return Result(scope, f"left out: {error}", 0, {}, 0.0, failed=True)
+        return left_out(scope, str(error))
     return Result(scope, "imported", swept.rows, swept.repaired, swept.seconds)
+
+
+def left_out(scope: str, reason: str) -> Result:
+    """Return what becomes of a scope whose database is down."""
+    return Result(scope, f"left out: {reason}", 0, {}, 0.0, failed=True)
 
 
 def compare_scope(

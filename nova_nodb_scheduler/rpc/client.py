@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import oslo_messaging
@@ -12,26 +13,39 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.rpc import api
 from nova_nodb_scheduler.wire import explanations, objects
 
+#: Carries a call out, in whatever time and thread.
+Bound = Callable[[Callable[[], Any]], Any]
+
 
 class Client:
     """A client of the schedulers on one topic. Any thread.
 
-    Each call blocks for the time-out at most and raises
-    ``oslo_messaging.MessagingTimeout`` then, or what the endpoint's method
-    says that it raises.
+    Each call blocks for the time-out at most once the bus is connected, and
+    raises ``oslo_messaging.MessagingTimeout`` then, or what the endpoint's
+    method says that it raises. To connect, the library tries for ever.
 
     :param transport: an RPC transport that was made with
         :data:`api.EXCEPTION_MODULES` among its ``allowed_remote_exmods``
     :param serializer: the servers' serializer, contexts included
+    :param bound: carries each call out; one that must end bounds it, its
+        connection included
     """
 
-    def __init__(self, transport: Any, topic: str, serializer: Any, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        transport: Any,
+        topic: str,
+        serializer: Any,
+        timeout_seconds: float,
+        bound: Bound | None = None,
+    ) -> None:
         target = oslo_messaging.Target(
             topic=topic, namespace=api.NAMESPACE, version=api.FIRST_VERSION
         )
         self._client = oslo_messaging.get_rpc_client(
             transport, target, serializer=serializer, timeout=timeout_seconds
         )
+        self._bound = bound
 
     def update_host_states(
         self,
@@ -146,8 +160,9 @@ class Client:
         to = self._client.prepare(version=version)
         if server is not None:
             to = to.prepare(server=server)
+        call = functools.partial(to.call, context, method, **arguments)
         try:
-            return to.call(context, method, **arguments)
+            return call() if self._bound is None else self._bound(call)
         except errors.NodbError as error:
             raise _as_raised(error) from error
 

@@ -66,6 +66,17 @@ class Database:
         """Close the connections."""
         self._engine.dispose()
 
+    def connect(self) -> None:
+        """Connect, and ask nothing; blocks as long as the driver does.
+
+        :raises PlacementDatabaseError: it is down
+        """
+        try:
+            with self._engine.connect():
+                pass
+        except sa.exc.SQLAlchemyError as error:
+            raise self._error(error) from error
+
     def count(self) -> int:
         """Return how many trees there are.
 

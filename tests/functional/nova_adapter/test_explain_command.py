@@ -142,7 +142,7 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
                 self.assertEqual(3, found["now"]["passed"])
                 self.assertIsNone(found["past"])
         status, _out, err = self.run_command("--flavor", "none")
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("--flavor = 'none' cannot be used: there is no flavor", err)
 
     def test_the_tables_name_steps_hosts_and_weighers(self):
@@ -179,7 +179,7 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(1, status)
         self.assertIn("No valid host", out)
         status, _out, err = self.run_command("--flavor", "small", "--availability-zone", "none")
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("--availability-zone = 'none' cannot be used", err)
 
     def test_a_zone_leaves_its_hosts(self):
@@ -210,13 +210,13 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
         counts = {each["name"]: each for each in found["now"]["counts"]}
         self.assertEqual(0, counts["ImagePropertiesFilter"]["after"])
         status, _out, err = self.run_command("--flavor", "small", "--image-property", "colour=red")
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("Nova knows no image property", err)
 
     def test_an_image_without_credentials_names_the_other_way(self):
         status, _out, err = self.run_command("--flavor", "small", "--image", str(uuid.uuid4()))
 
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("--image-property", err)
 
     def test_a_group_of_servers_keeps_its_policy(self):
@@ -229,13 +229,13 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(3, len({each["host"] for each in found["placed"]}))
         self.assertEqual(3, len(found["placed"]))
         status, _out, err = self.run_command("--flavor", "small", "--hint", f"group={uuid.uuid4()}")
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("no server group", err)
 
     def test_what_belongs_to_new_servers_is_refused_with_a_server(self):
         status, _out, err = self.run_command("--server", OWNER, "--image-property", "a=b")
 
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("--image-property", err)
 
     def test_a_server_nobody_knows_is_told_so(self):

@@ -134,7 +134,16 @@ class AuditCommandTest(test_orphans.OrphansCase):
             status, found = self.audit("--delete", "--wait", "0")
         self.assertEqual((1, "not proved"), (status, found[consumer]["kind"]))
         self.assertIn("gone away", found[consumer]["detail"])
-        with mock.patch.object(self.client, "get", test_orphans.unavailable):
+        asked = self.client.get
+
+        def dying(url: str, *args: Any, **more: Any) -> Any:
+            # It answers whether it is there, and then no more.
+            answers = (
+                asked if url.endswith(uuid.UUID(int=0).hex[-12:]) else test_orphans.unavailable
+            )
+            return answers(url, *args, **more)
+
+        with mock.patch.object(self.client, "get", dying):
             status, found = self.audit("--delete", "--wait", "0")
         self.assertEqual((1, "not proved"), (status, found[consumer]["kind"]))
         self.assertTrue(self.is_allocated(consumer))

@@ -360,13 +360,13 @@ class CommandTest(BulkCase):
 
     def test_without_a_url_both_ways_to_give_it_are_named(self) -> None:
         status, _out, err = self.run_command()
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("--placement-connection", err)
         self.assertIn(mirror.CONNECTION, err)
 
     def test_another_database_is_refused_and_what_it_lacks_is_named(self) -> None:
         status, _out, err = self.run_command("--placement-connection", self.urls["api"])
-        self.assertEqual(1, status)
+        self.assertEqual(3, status)
         self.assertIn("resource_provider_traits", err)
 
     def test_an_unreachable_one_an_unknown_driver_and_no_url_are_told_apart(self) -> None:
@@ -377,6 +377,6 @@ class CommandTest(BulkCase):
         ):
             with self.subTest(url):
                 status, _out, err = self.run_command("--placement-connection", url)
-                self.assertEqual(1, status)
+                self.assertEqual(3, status)
                 self.assertIn(expected, err)
                 self.assertNotIn("hidden", err)

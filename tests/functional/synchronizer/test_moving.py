@@ -514,7 +514,7 @@ class TestCommand(unittest.TestCase):
         document = json.loads(done.stdout)
         self.assertEqual(("moved", 1), (document["outcome"], document["records"]))
         again = self.run_move(*arguments)
-        self.assertEqual(1, again.returncode)
+        self.assertEqual(3, again.returncode)
         self.assertIn("were moved to sqlalchemy already", again.stderr)
 
     def test_a_check_makes_no_database(self) -> None:
@@ -533,7 +533,7 @@ class TestCommand(unittest.TestCase):
         self.target.write_text(self.target.read_text().replace("target", "another"))
         before = self.contents()
         checked = self.run_move("--to", "sqlalchemy", "--to-config", str(self.target), "--check")
-        self.assertEqual(1, checked.returncode)
+        self.assertEqual(3, checked.returncode)
         self.assertIn("were moved to sqlalchemy already", checked.stderr)
         self.assertEqual(before, self.contents())
 
@@ -555,7 +555,7 @@ class TestCommand(unittest.TestCase):
         ):
             with self.subTest(arguments=arguments):
                 done = self.run_move(*arguments)
-                self.assertEqual(1, done.returncode)
+                self.assertEqual(3, done.returncode)
                 self.assertIn(told, done.stderr)
                 self.assertNotIn("Traceback", done.stderr)
 

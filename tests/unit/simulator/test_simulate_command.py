@@ -19,7 +19,7 @@ class SimulateCommandTest(testtools.TestCase):
         """Return what is written to standard error by a command that fails."""
         text = io.StringIO()
         with contextlib.redirect_stderr(text):
-            self.assertEqual(1, simulate.main(["--quiet", *arguments]))
+            self.assertEqual(3, simulate.main(["--quiet", *arguments]))
         return text.getvalue()
 
     def usage(self, *arguments):
