@@ -1,73 +1,197 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a process's metrics over HTTP, for Prometheus to scrape."""
+"""Serve a service's metrics over HTTP, for Prometheus to scrape.
+
+All workers of a service on a machine have one port: one of them serves it, and
+asks the others (:mod:`.worker_slots`) with each scrape. Nothing here may stop
+a service: what cannot be had is logged once and tried again.
+"""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
+import os
+import pathlib
 import threading
+import weakref
+from collections.abc import Iterator
 from wsgiref import simple_server
 
+import attrs
 import prometheus_client
+from prometheus_client import core, registry
+
+from nova_nodb_scheduler.observe import identity as identity_module
+from nova_nodb_scheduler.observe import worker_slots
 
 LOG = logging.getLogger(__name__)
 
+#: How soon another worker takes the port of one that ended.
+_LOOK_SECONDS = 5.0
+
+
+@attrs.frozen
+class Place:
+    """Where a service is scraped.
+
+    :param port: 0 for any (tests)
+    :param directory: of the workers that share the port; one below it is used
+    """
+
+    host: str
+    port: int
+    directory: pathlib.Path
+
+
+class _Everybody(registry.Collector):
+    """The metrics of all workers of a machine, as one exposition."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def collect(self) -> Iterator[core.Metric]:
+        families: dict[str, core.Metric] = {}
+        answers = core.GaugeMetricFamily(
+            "nodb_worker_answers",
+            "1 for a worker that tells its metrics, 0 for one that lives and does not",
+        )
+        for told in self._exporter.tell_all():
+            answers.samples.append(
+                core.Sample(answers.name, dict(told.labels), float(told.families is not None))
+            )
+            for each in told.families or ():
+                known = families.setdefault(each.name, each)
+                if known is not each:
+                    known.samples.extend(each.samples)
+        yield answers
+        yield from families.values()
+
 
 class Exporter:
-    """An HTTP server in a daemon thread; started after the fork.
+    """One worker's share; started after the fork, and its threads with it.
 
-    Workers of one service share an address: each takes the first free port
-    of a range, and says which.
-
-    :param port: the first port; 0 for any
-    :param ports: how many ports are tried
+    :param registry: what this worker counts
     """
 
     def __init__(
         self,
         registry: prometheus_client.CollectorRegistry,
-        host: str,
-        port: int,
-        ports: int = 1,
+        identity: identity_module.Identity,
+        place: Place,
     ) -> None:
         self._registry = registry
-        self._host = host
-        self._candidates = range(port, port + max(1, ports)) if port else range(1)
+        self._identity = identity
+        self._place = place
+        self._slots = worker_slots.Slots(place.directory / str(place.port), identity)
+        self._has_slot = self._has_duty = False
+        self._labelled = identity_module.Labelled(registry, identity.labels(0))
         self._serving: tuple[simple_server.WSGIServer, threading.Thread] | None = None
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._complained = ""
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that are served; None while stopped."""
-        return None if self._serving is None else (self._host, self._serving[0].server_port)
+        """Host and port, where this worker serves them; None otherwise."""
+        return None if self._serving is None else (self._place.host, self._serving[0].server_port)
+
+    @property
+    def worker(self) -> int:
+        """This worker's number."""
+        return self._slots.worker
 
     def start(self) -> None:
-        """Listen; idempotent.
-
-        :raises OSError: no port of the range is free, or the host is not ours
-        """
-        if self._serving is not None:
+        """Take a number, and the port if nobody has it; idempotent, never raises."""
+        if self._keeper is not None:
             return
-        self._serving = self._listen()
-        LOG.info(
-            "Metrics are served on %(host)s:%(port)d",
-            {"host": self._host, "port": self._serving[0].server_port},
-        )
-
-    def _listen(self) -> tuple[simple_server.WSGIServer, threading.Thread]:
-        for port in self._candidates:
-            try:
-                return prometheus_client.start_http_server(port, self._host, self._registry)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or port == self._candidates[-1]:
-                    raise
-        raise AssertionError("the range of ports is never empty")
+        self._stop.clear()
+        try:
+            self._slots.take()
+            self._has_slot = True
+            self._labelled = identity_module.Labelled(
+                self._registry, self._identity.labels(self._slots.worker)
+            )
+            self._slots.answer(lambda: worker_slots.dump(self._labelled))
+        except OSError as error:
+            LOG.warning(
+                "Metrics of this worker are served only if it has the port to itself: "
+                "[nodb_scheduler] metrics_directory cannot be used: %(error)s",
+                {"error": error},
+            )
+        _started.add(self)
+        self._try_port()
+        self._keeper = threading.Thread(target=self._keep, name="nodb-metrics", daemon=True)
+        self._keeper.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Stop listening; idempotent."""
-        serving, self._serving = self._serving, None
-        if serving is None:
+        """Stop serving and give the number back; idempotent."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
             return
-        server, thread = serving
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout_seconds)
+        _started.discard(self)
+        self._stop.set()
+        keeper.join(timeout_seconds)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            server, thread = serving
+            server.shutdown()
+            server.server_close()
+            thread.join(timeout_seconds)
+        self._slots.leave()
+        self._has_slot = self._has_duty = False
+
+    def tell_all(self) -> Iterator[worker_slots.Told]:
+        """Return what this worker and the others of the machine count."""
+        own = self._identity.labels(self._slots.worker)
+        yield worker_slots.Told(own, list(self._labelled.collect()))
+        if self._has_slot:
+            yield from self._slots.others()
+
+    def forsake(self) -> None:
+        """Close what a fork copied, in the child: it is the parent's."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving[0].socket.close()
+        self._slots.forsake()
+
+    def _keep(self) -> None:
+        while self._serving is None and not self._stop.wait(_LOOK_SECONDS):
+            self._try_port()
+
+    def _try_port(self) -> None:
+        try:
+            if self._has_slot and not self._has_duty:
+                self._has_duty = self._slots.take_port()
+                if not self._has_duty:
+                    return
+            everybody = _Everybody(self)
+            self._serving = prometheus_client.start_http_server(
+                self._place.port, self._place.host, everybody
+            )
+        except OSError as error:
+            if str(error) != self._complained:
+                self._complained = str(error)
+                LOG.warning(
+                    "Metrics cannot be served on %(host)s:%(port)d, which is tried again: "
+                    "%(error)s",
+                    {"host": self._place.host, "port": self._place.port, "error": error},
+                )
+            return
+        LOG.info(
+            "Metrics are served on %(host)s:%(port)d",
+            {"host": self._place.host, "port": self._serving[0].server_port},
+        )
+
+
+#: Of this process. A child that is forked would keep their locks and ports alive.
+_started: weakref.WeakSet[Exporter] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_started):
+        with contextlib.suppress(OSError):
+            each.forsake()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is counted can be scraped, from each worker of a service."""
 
-import os
-import socket
-import urllib.request
-
 import prometheus_client
 import testtools
 
-from nova_nodb_scheduler.observe import exporter, metrics
+from nova_nodb_scheduler.observe import metrics
 from nova_nodb_scheduler.synchronizer import meter, replicator
 from tests.unit.synchronizer import replicas
 
@@ -42,22 +38,48 @@ class TestMetrics(testtools.TestCase):
         )
 
     def test_reporters_are_asked_at_each_scrape(self) -> None:
-        queued = {"api:a": 12.0}
-        self.metrics.watch_reporters(lambda: queued, lambda: {"api:a": 3.5}, lambda: {"api:a": 2})
+        name = ("api", "a", "*")
+        told = {"living": {name: 2.0}, "queued": {name: 12.0}, "silent": {}, "refused": {name: 3.0}}
+        self.metrics.watch_reporters(lambda: told)
+        labels = {"reporter_role": "api", "reporter_host": "a", "cell": "*"}
         found = {
-            name: self.registry.get_sample_value(name, {"reporter": "api:a"})
-            for name in (
+            each: self.registry.get_sample_value(each, labels)
+            for each in (
+                "nodb_reporters",
                 "nodb_reporter_queue_records",
                 "nodb_reporter_silent_seconds",
                 "nodb_reporter_refused_records",
             )
         }
-        self.assertEqual([12.0, 3.5, 2.0], list(found.values()))
-        queued["api:a"] = 0.0
+        self.assertEqual([2.0, 12.0, None, 3.0], list(found.values()))
+        told["queued"][name] = 0.0
         self.assertEqual(
-            0.0,
-            self.registry.get_sample_value("nodb_reporter_queue_records", {"reporter": "api:a"}),
+            0.0, self.registry.get_sample_value("nodb_reporter_queue_records", labels)
         )
+
+    def test_a_cell_that_is_not_proved_says_why(self) -> None:
+        proved = {"c1": 1.0, "c2": 0.0}
+        why = {("c2", "reporter silent"): 1.0}
+        states = {"following": 1.0, "dead": 0.0}
+        self.metrics.watch_proof(
+            lambda: {"": 1.0}, lambda: states, dict, lambda: proved, lambda: why, dict
+        )
+        self.assertEqual(1, value(self.registry, "nodb_ready"))
+        self.assertEqual(0, value(self.registry, "nodb_cell_proved", cell="c2"))
+        self.assertEqual(
+            1, value(self.registry, "nodb_cell_unproved", cell="c2", reason="reporter silent")
+        )
+        self.assertEqual(0, value(self.registry, "nodb_feed_state", state="dead"))
+        self.assertIsNone(value(self.registry, "nodb_feed_proof_age_seconds"))
+
+    def test_a_metric_that_cannot_be_read_leaves_the_others_alone(self) -> None:
+        def broken():
+            raise KeyError("written by another release")
+
+        self.metrics.watch_store(broken)
+        self.metrics.watch_start(lambda: {"": 0.5})
+        self.assertIsNone(value(self.registry, "nodb_store_records", namespace="compute_nodes"))
+        self.assertEqual(0.5, value(self.registry, "nodb_start_ratio"))
 
     def test_claims_are_counted_when_scraped_by_state_and_by_end(self) -> None:
         figures = {"pending": 1.0, "settled": 4.0, "oldest_pending_seconds": 2.5, "asked": 9.0}
@@ -118,61 +140,3 @@ class TestMetrics(testtools.TestCase):
         self.assertEqual(1, value(self.registry, "nodb_replicator_running"))
         self.assertTrue(followed.stop())
         self.assertEqual(0, value(self.registry, "nodb_replicator_running"))
-
-
-class TestExporter(testtools.TestCase):
-    def _exporter(self, port=0, ports=1):
-        registry = prometheus_client.CollectorRegistry()
-        self.metrics = metrics.Metrics(registry)
-        made = exporter.Exporter(registry, "127.0.0.1", port, ports)
-        self.addCleanup(made.stop)
-        return made
-
-    def _scrape(self, address):
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=10) as got:
-            return got.read().decode()
-
-    def test_it_serves_what_was_counted(self):
-        served = self._exporter()
-        self.assertIsNone(served.address)
-        served.start()
-        served.start()
-        self.metrics.fell_back("cold cell", "c1")
-        self.assertIn(
-            'nodb_fallbacks_total{cell="c1",reason="cold cell"} 1.0', self._scrape(served.address)
-        )
-        address = served.address
-        served.stop()
-        served.stop()
-        self.assertRaises(OSError, self._scrape, address)
-
-    def test_the_second_worker_takes_the_next_free_port(self):
-        first = self._exporter()
-        first.start()
-        port = first.address[1]
-        second = self._exporter(port, ports=20)
-        second.start()
-        self.assertGreater(second.address[1], port)
-        self.assertIn("nodb_applied_changes", self._scrape(second.address))
-
-    def test_without_a_free_port_it_says_so(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            refused = self._exporter(taken.getsockname()[1])
-            self.assertRaises(OSError, refused.start)
-            self.assertIsNone(refused.address)
-
-    def test_it_works_in_a_forked_worker(self):
-        served = self._exporter()
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                served.start()
-                self.metrics.fell_back("cold cell", "c1")
-                os.write(writing, b"1" if "c1" in self._scrape(served.address) else b"0")
-            finally:
-                os._exit(0)
-        os.close(writing)
-        self.addCleanup(os.close, reading)
-        self.assertEqual(b"1", os.read(reading, 1))
-        os.waitpid(pid, 0)
