@@ -12,6 +12,8 @@ import contextlib
 import logging
 import os
 import pathlib
+import socket
+import socketserver
 import threading
 import weakref
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ import prometheus_client
 from prometheus_client import core, registry
 
 from nova_nodb_scheduler.observe import identity as identity_module
-from nova_nodb_scheduler.observe import worker_slots
+from nova_nodb_scheduler.observe import serving, worker_slots
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +43,19 @@ class Place:
     host: str
     port: int
     directory: pathlib.Path
+
+
+class _HttpServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    daemon_threads = True
+
+
+class _Ipv6HttpServer(_HttpServer):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(simple_server.WSGIRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        """Write no line for each scrape."""
 
 
 class _Everybody(registry.Collector):
@@ -85,7 +100,8 @@ class Exporter:
         self._slots = worker_slots.Slots(place.directory / str(place.port), identity)
         self._has_slot = self._has_duty = False
         self._labelled = identity_module.Labelled(registry, identity.labels(0))
-        self._serving: tuple[simple_server.WSGIServer, threading.Thread] | None = None
+        self._serving: serving.Serving | None = None
+        self._address: tuple[str, int] | None = None
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
         self._complained = ""
@@ -93,7 +109,7 @@ class Exporter:
     @property
     def address(self) -> tuple[str, int] | None:
         """Host and port, where this worker serves them; None otherwise."""
-        return None if self._serving is None else (self._place.host, self._serving[0].server_port)
+        return self._address
 
     @property
     def worker(self) -> int:
@@ -131,12 +147,9 @@ class Exporter:
         _started.discard(self)
         self._stop.set()
         keeper.join(timeout_seconds)
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            server, thread = serving
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout_seconds)
+        served, self._serving, self._address = self._serving, None, None
+        if served is not None:
+            served.stop(timeout_seconds)
         self._slots.leave()
         self._has_slot = self._has_duty = False
 
@@ -149,9 +162,9 @@ class Exporter:
 
     def forsake(self) -> None:
         """Close what a fork copied, in the child: it is the parent's."""
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            serving[0].socket.close()
+        served, self._serving, self._address = self._serving, None, None
+        if served is not None:
+            served.forsake()
         self._slots.forsake()
 
     def _keep(self) -> None:
@@ -164,10 +177,7 @@ class Exporter:
                 self._has_duty = self._slots.take_port()
                 if not self._has_duty:
                     return
-            everybody = _Everybody(self)
-            self._serving = prometheus_client.start_http_server(
-                self._place.port, self._place.host, everybody
-            )
+            server = self._listen()
         except OSError as error:
             if str(error) != self._complained:
                 self._complained = str(error)
@@ -177,10 +187,23 @@ class Exporter:
                     {"host": self._place.host, "port": self._place.port, "error": error},
                 )
             return
+        self._serving = serving.Serving(server, "nodb-metrics-port")
+        self._address = (self._place.host, server.server_port)
         LOG.info(
             "Metrics are served on %(host)s:%(port)d",
-            {"host": self._place.host, "port": self._serving[0].server_port},
+            {"host": self._place.host, "port": server.server_port},
         )
+
+    def _listen(self) -> simple_server.WSGIServer:
+        is_ipv6 = ":" in self._place.host
+        server = simple_server.make_server(
+            self._place.host,
+            self._place.port,
+            prometheus_client.make_wsgi_app(_Everybody(self)),  # type: ignore[arg-type]
+            _Ipv6HttpServer if is_ipv6 else _HttpServer,
+            _Quiet,
+        )
+        return server
 
 
 #: Of this process. A child that is forked would keep their locks and ports alive.

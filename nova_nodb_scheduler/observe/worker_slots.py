@@ -21,7 +21,6 @@ import os
 import pathlib
 import socket
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ import attrs
 from prometheus_client import core, registry, samples
 
 from nova_nodb_scheduler.observe import identity as identity_module
+from nova_nodb_scheduler.observe import serving
 
 #: More workers than any machine runs of a service.
 _MOST_SLOTS = 1024
@@ -99,7 +99,7 @@ class Slots:
         self._directory = directory
         self._identity = identity
         self._locks: list[int] = []
-        self._server: _SlotServer | None = None
+        self._serving: serving.Serving | None = None
         self._name = ""
         self.worker = 0
 
@@ -134,10 +134,7 @@ class Slots:
         path = self._directory / f"{self._name}.sock"
         # The lock is ours: what lies there is of a worker that is gone.
         path.unlink(missing_ok=True)
-        self._server = _SlotServer(str(path), tell)
-        threading.Thread(
-            target=self._server.serve_forever, name="nodb-metrics-worker", daemon=True
-        ).start()
+        self._serving = serving.Serving(_SlotServer(str(path), tell), "nodb-metrics-worker")
 
     def take_port(self) -> bool:
         """Take the duty of serving all workers; False while another has it.
@@ -158,19 +155,18 @@ class Slots:
 
     def leave(self) -> None:
         """Give the number and the port's duty back; idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        served, self._serving = self._serving, None
+        if served is not None:
+            served.stop()
             with contextlib.suppress(OSError):
                 (self._directory / f"{self._name}.sock").unlink(missing_ok=True)
         self._close_locks()
 
     def forsake(self) -> None:
         """Close what a fork copied, in the child: it is the parent's."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.socket.close()
+        served, self._serving = self._serving, None
+        if served is not None:
+            served.forsake()
         self._close_locks()
 
     def _close_locks(self) -> None:

@@ -6,6 +6,8 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -226,10 +228,44 @@ class TestExporter(ExporterCase):
         with mock.patch("os.geteuid", return_value=os.geteuid() + 1):
             self.assertRaises(PermissionError, slots.take)
 
+    def test_green_threads_of_a_process_that_was_patched_late_go_on(self):
+        script = f'''
+import pathlib, selectors, socketserver
+import eventlet
+eventlet.monkey_patch()
+import prometheus_client
+from nova_nodb_scheduler.observe import exporter, identity
+made = [exporter.Exporter(prometheus_client.CollectorRegistry(), identity.Identity("api", "h"),
+    exporter.Place("127.0.0.1", {self.port}, pathlib.Path("{self.directory}")))
+    for _ in range(2)]
+for each in made:
+    each.start()
+turns = [0]
+def turn():
+    while True:
+        eventlet.sleep(0.01)
+        turns[0] += 1
+eventlet.spawn(turn)
+from eventlet.green.urllib import request
+text = request.urlopen("http://127.0.0.1:{self.port}/metrics", timeout=20).read().decode()
+eventlet.sleep(1)
+for each in made:
+    each.stop()
+print(turns[0] > 20, text.count("nodb_worker_answers{{"))
+'''
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self.assertEqual("True 2", done.stdout.strip(), done.stderr)
+
     def test_what_a_worker_leaves_unfinished_is_no_answer(self):
         self.worker(1).start()
         other = self.worker(2)
         other.start()
-        other._slots._server.tell = lambda: b'[["nodb_x", "text", "ga'
+        other._slots._serving.server.tell = lambda: b'[["nodb_x", "text", "ga'
         self.assertEqual({0: 1}, self.fallbacks())
         self.assertIn('worker="1"} 0.0', scrape(self.port))
