@@ -15,6 +15,7 @@ from typing import TypeAlias
 import prometheus_client
 
 from nova_nodb_scheduler.observe import decision_figures, reporter_metrics, scraped
+from nova_nodb_scheduler.synchronizer import anti_entropy
 
 #: From a poll interval to a feed that is given up, in seconds.
 _LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -33,6 +34,10 @@ _ORPHANS = {
 }
 _ORPHANS_ENDED = {"orphans_deleted": "deleted", "orphans_lost": "lost"}
 _AGES = {"oldest_pending_seconds": "pending"}
+
+#: Of select_destinations. A series that begins with its first event has not risen by it: what
+#: an alert looks at, and is known beforehand, begins at 0.
+_OUTCOMES = ("selected", "no_valid_host", "error")
 
 #: Role, host and cell of reporters that are told of together.
 ReporterName: TypeAlias = tuple[str, str, str]
@@ -74,6 +79,8 @@ class Metrics:
             registry=registry,
             buckets=_SCHEDULE_BUCKETS,
         )
+        for outcome in _OUTCOMES:
+            self._schedules.labels(outcome)
 
         self._candidates = prometheus_client.Counter(
             "nodb_candidates",
@@ -124,6 +131,8 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        for kind in anti_entropy.Finding:
+            self._anti_entropy.labels(kind.value)
         self._refused = reporter_metrics.refused_counter(registry)
         self._failures = prometheus_client.Counter(
             "nodb_replicator_failures",

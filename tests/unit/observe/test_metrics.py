@@ -4,7 +4,7 @@
 import prometheus_client
 import testtools
 
-from nova_nodb_scheduler.observe import metrics
+from nova_nodb_scheduler.observe import claim_metrics, metrics
 from nova_nodb_scheduler.synchronizer import meter, replicator
 from tests.unit.synchronizer import replicas
 
@@ -99,6 +99,20 @@ class TestMetrics(testtools.TestCase):
         counts["services"] = 2
         self.assertEqual(7, value(self.registry, "nodb_store_records", namespace="compute_nodes"))
         self.assertEqual(2, value(self.registry, "nodb_store_records", namespace="services"))
+
+    def test_the_first_event_is_a_rise_for_whoever_looks_at_rises(self):
+        """Prometheus sees no rise where a series begins with 1."""
+        verified = claim_metrics.ClaimMetrics(self.registry)
+        looked = (
+            ("nodb_anti_entropy_findings_total", {"kind": "missed"}),
+            ("nodb_schedule_seconds_count", {"outcome": "error"}),
+            ("nodb_allocations_verified_total", {"result": "withdrawn"}),
+        )
+        self.assertEqual([0, 0, 0], [value(self.registry, n, **of) for n, of in looked])
+        self.metrics.anti_entropy_found("missed", 1)
+        self.metrics.scheduled(0.1, "error")
+        verified.allocation_verified("withdrawn")
+        self.assertEqual([1, 1, 1], [value(self.registry, n, **of) for n, of in looked])
 
     def test_two_registries_of_one_process_do_not_meet(self):
         other = metrics.Metrics(prometheus_client.CollectorRegistry())

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from nova_nodb_scheduler.testing import server_processes
-from tests.functional.nova_adapter import prometheus_server
+from tests.functional.monitoring import prometheus_server
 
 WORKER = 'role="scheduler",host="s1",worker="0"'
 REPORTER = 'role="conductor",host="k1",worker="0",cell="c1"'

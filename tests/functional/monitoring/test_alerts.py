@@ -15,6 +15,7 @@ import os
 import pathlib
 import tempfile
 import time
+import unittest
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -29,14 +30,11 @@ from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.observe import exporter, identity, process_metrics, worker_slots
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import claims, loader, replication
+from nova_nodb_scheduler.synchronizer.drivers.redis import driver as redis_driver
 from nova_nodb_scheduler.testing import patience, redis_server, server_processes
 from nova_nodb_scheduler.wire import codec
-from tests.functional.nova_adapter import (
-    cloud,
-    placement_mariadb,
-    prometheus_server,
-    test_memory_decisions,
-)
+from tests.functional.monitoring import prometheus_server
+from tests.functional.nova_adapter import cloud, placement_mariadb, test_memory_decisions
 from tools import board
 
 #: Some scrapes, evaluations and bounds one after the other, on a busy machine.
@@ -165,12 +163,18 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
 
 
 class BackEndAlertsTest(AlertsCase):
-    def test_health_fires_nothing(self) -> None:
-        for _ in range(3 * prometheus_server.WINDOW_SECONDS):
+    def test_a_cloud_at_work_comes_to_fire_nothing(self) -> None:
+        """A busy machine's start may be slow; what a healthy cloud tells fires nothing."""
+
+        def is_quiet() -> bool:
             self.request()
-            self.assertEqual(set(), self.firing())
-            time.sleep(0.5)
+            return not self.firing()
+
+        for _ in range(10):
+            self.request()
+        patience.wait_until(is_quiet, ALERT_SECONDS, self.firing, 0.3)
         self.assertEqual([], self.prometheus.unhealthy_rules())
+        self.assertEqual(26, len(prometheus_server.rules()))
 
     def test_a_back_end_that_stops_is_seen_on_both_sides_and_its_return_too(self) -> None:
         names = (
@@ -182,7 +186,6 @@ class BackEndAlertsTest(AlertsCase):
             "NodbReporterBehind",
             "NodbFallbacks",
             "NodbMirrorOld",
-            "NodbMirrorFailures",
         )
         self.redis.server.pause()
         self.save()
@@ -208,19 +211,29 @@ class BackEndAlertsTest(AlertsCase):
 
 
 class RecordAlertsTest(AlertsCase):
-    def test_records_that_cannot_be_read_or_written_and_memory_that_differs(self) -> None:
+    #: Little, so that a refused record costs its many tries little.
+    MAX_PAYLOAD_BYTES = 64 * 1024
+
+    def setUp(self) -> None:
+        self.enterContext(
+            mock.patch.object(redis_driver, "MAX_PAYLOAD_BYTES", self.MAX_PAYLOAD_BYTES)
+        )
+        super().setUp()
+
+    def test_records_that_cannot_be_read_or_written(self) -> None:
         key = records.RecordKey(namespaces.INSTANCES.name, str(uuid.uuid4()))
         self.assertTrue(self.synchronizer.write([records.Write(key, 0, b"\x00strange")])[0].won)
-        limit = self.synchronizer.capabilities.max_payload_bytes
-        self.compute_node(cloud.CELL1, "huge", cpu_info=os.urandom(2 * limit).hex())
+        self.compute_node(
+            cloud.CELL1, "huge", cpu_info=os.urandom(2 * self.MAX_PAYLOAD_BYTES).hex()
+        )
         self.await_alerts("NodbQuarantine", "NodbRecordsRefused", "NodbCellUnproved")
+
+    def test_memory_that_differs_and_a_fault_of_ours_in_the_feed(self) -> None:
         extra = records.RecordKey(namespaces.AGGREGATES.name, "none-such")
-
-        def add() -> None:
-            state = {"cell": "api", "id": 7, "name": "a", "hosts": [], "metadata": {}}
-            self.runtime.store.apply(records.Change(records.Record(extra, 1, 1, b""), state))
-
-        self.await_alerts("NodbMemoryDiffered", meanwhile=add)
+        state = {"cell": "api", "id": 7, "name": "a", "hosts": [], "metadata": {}}
+        payload = codec.encode(state, namespaces.AGGREGATES.schema)
+        self.runtime.store.apply(records.Change(records.Record(extra, 1, 1, payload), state))
+        self.await_alerts("NodbMemoryDiffered")
         with mock.patch.object(self.runtime.synchronizer, "fetch", side_effect=KeyError("ours")):
             self.await_alerts("NodbReplicatorFailures")
 
@@ -409,8 +422,8 @@ class TargetAlertsTest(AlertsCase):
         self.assertEqual("1", fired["NodbWorkerSilent"][0]["labels"]["worker"])
         self.api.stop()
         fired = self.await_alerts("NodbTargetDown")
-        self.assertEqual(
-            [f"127.0.0.1:{self.ports['api_']}"],
+        self.assertIn(
+            f"127.0.0.1:{self.ports['api_']}",
             [each["labels"]["instance"] for each in fired["NodbTargetDown"]],
         )
         # The other worker takes the port: only the scheduler's own figures are gone.
@@ -462,7 +475,7 @@ class BoardTest(AlertsCase):
             time.sleep(0.1)
 
 
-class EveryAlertTest(test_memory_decisions.cloud.unittest.TestCase):
+class EveryAlertTest(unittest.TestCase):
     def test_every_alert_is_fired_by_a_fault_here(self) -> None:
         text = pathlib.Path(__file__).read_text()
         self.assertEqual(

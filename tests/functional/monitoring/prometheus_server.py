@@ -47,9 +47,9 @@ def hurried_rules() -> str:
 
 
 def hurried(expression: str) -> str:
-    """Return an expression whose windows are of seconds."""
-    windows = re.sub(r"\[\d+[mhd](:[^\]]*)?\]", f"[{WINDOW_SECONDS}s]", expression)
-    return windows.replace("$__rate_interval", f"{WINDOW_SECONDS}s")
+    """Return an expression whose windows are of seconds, of the longer ones of a minute."""
+    longer = re.sub(r"\[(15|30)m\]", "[1m]", expression)
+    return re.sub(r"\[(5|10)m\]", f"[{WINDOW_SECONDS}s]", longer)
 
 
 class PrometheusServer(server_processes.Server):
