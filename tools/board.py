@@ -139,9 +139,7 @@ def draw(panels: Iterable[Panel], output: pathlib.Path, title: str) -> None:
             axes.text(0.5, 0.38, f"{value:g}", ha="center", va="center", fontsize=20)
             axes.text(0.03, 0.95, panel.title, va="top", fontsize=9, transform=axes.transAxes)
             continue
-        axes = drawn.add_axes(
-            (left + 0.035, bottom + 0.17 * height, width - 0.045, 0.68 * height)
-        )
+        axes = drawn.add_axes((left + 0.035, bottom + 0.17 * height, width - 0.045, 0.68 * height))
         scale, unit = _UNITS.get(panel.unit, (1.0, ""))
         axes.set_title(f"{panel.title}{f' ({unit})' if unit else ''}", loc="left", fontsize=9)
         for line in panel.lines:

@@ -169,9 +169,15 @@ class Plugin:
             synchronizer,
             by_name,
             owner,
-            # Looked up late: a reporter's metrics are made when its thread starts.
-            on_rejected=lambda namespace, count: self._count_refused(namespace, count),
+            on_rejected=self._refused,
         )
+
+    def _refused(self, namespace: str, count: int) -> None:
+        """Count records that could not be written.
+
+        Looked up late: a reporter's metrics are made when its thread starts.
+        """
+        self._count_refused(namespace, count)
 
     def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:
         """Return what publishes rows of Nova's tables."""

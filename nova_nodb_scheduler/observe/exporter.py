@@ -196,14 +196,13 @@ class Exporter:
 
     def _listen(self) -> simple_server.WSGIServer:
         is_ipv6 = ":" in self._place.host
-        server = simple_server.make_server(
+        return simple_server.make_server(
             self._place.host,
             self._place.port,
-            prometheus_client.make_wsgi_app(_Everybody(self)),  # type: ignore[arg-type]
+            prometheus_client.make_wsgi_app(_Everybody(self)),
             _Ipv6HttpServer if is_ipv6 else _HttpServer,
             _Quiet,
         )
-        return server
 
 
 #: Of this process. A child that is forked would keep their locks and ports alive.

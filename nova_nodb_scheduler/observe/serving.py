@@ -22,7 +22,7 @@ class Serving:
     :param server: bound and listening; closed by :meth:`stop`
     """
 
-    def __init__(self, server: socketserver.BaseServer, name: str) -> None:
+    def __init__(self, server: socketserver.TCPServer, name: str) -> None:
         self.server = server
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -43,13 +43,13 @@ class Serving:
         while not self._stop.is_set():
             try:
                 # Both as the standard library's own loop does it.
-                request, address = self.server.get_request()  # type: ignore[attr-defined]
+                request, address = self.server.get_request()
             except OSError:
                 # Nobody came, or who came has left; of a closed socket, too.
                 self._stop.wait(0.001)
                 continue
             try:
                 self.server.process_request(request, address)
-            except Exception:
+            except Exception:  # noqa: BLE001 - told by handle_error, as there
                 self.server.handle_error(request, address)
                 self.server.shutdown_request(request)

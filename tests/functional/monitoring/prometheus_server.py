@@ -109,9 +109,9 @@ class PrometheusServer(server_processes.Server):
         self, expression: str, start: float, end: float, step_seconds: float
     ) -> list[dict[str, Any]]:
         """Return the result of a query over a span of time."""
-        return self._get(
-            "query_range", query=expression, start=start, end=end, step=step_seconds
-        )["result"]
+        return self._get("query_range", query=expression, start=start, end=end, step=step_seconds)[
+            "result"
+        ]
 
     def firing(self) -> Mapping[str, list[dict[str, Any]]]:
         """Return the alerts that fire, by their names."""

@@ -53,9 +53,7 @@ class TestMetrics(testtools.TestCase):
         }
         self.assertEqual([2.0, 12.0, None, 3.0], list(found.values()))
         told["queued"][name] = 0.0
-        self.assertEqual(
-            0.0, self.registry.get_sample_value("nodb_reporter_queue_records", labels)
-        )
+        self.assertEqual(0.0, self.registry.get_sample_value("nodb_reporter_queue_records", labels))
 
     def test_a_cell_that_is_not_proved_says_why(self) -> None:
         proved = {"c1": 1.0, "c2": 0.0}
