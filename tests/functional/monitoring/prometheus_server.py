@@ -48,8 +48,8 @@ def hurried_rules() -> str:
 
 def hurried(expression: str) -> str:
     """Return an expression whose windows are of seconds, of the longer ones of a minute."""
-    longer = re.sub(r"\[(15|30)m\]", "[1m]", expression)
-    return re.sub(r"\[(5|10)m\]", f"[{WINDOW_SECONDS}s]", longer)
+    longer = re.sub(r"\[(10|15|30)m\]", "[1m]", expression)
+    return longer.replace("[5m]", f"[{WINDOW_SECONDS}s]")
 
 
 class PrometheusServer(server_processes.Server):

@@ -232,7 +232,11 @@ class RecordAlertsTest(AlertsCase):
         payload = codec.encode(state, namespaces.AGGREGATES.schema)
         self.runtime.store.apply(records.Change(records.Record(extra, 1, 1, payload), state))
         self.await_alerts("NodbMemoryDiffered")
-        with mock.patch.object(self.runtime.synchronizer, "fetch", side_effect=KeyError("ours")):
+
+        def broken(*_args: Any, **_kwargs: Any) -> Any:
+            raise KeyError("ours")
+
+        with mock.patch.object(self.runtime.synchronizer, "fetch", broken):
             self.await_alerts("NodbReplicatorFailures")
 
     def test_a_slow_feed(self) -> None:
@@ -445,8 +449,6 @@ class BoardTest(AlertsCase):
         self.sweep()
         self.run_for(8.0)
         self.request(extra_specs={"resources1:CUSTOM_FPGA": "1"})
-        # A host as full as its claims say: refused by them.
-        self.request(vcpus=61)
         self.run_for(4.0)
         end = time.time()
         panels = board.read(
@@ -455,12 +457,12 @@ class BoardTest(AlertsCase):
             end,
             prometheus_server.WINDOW_SECONDS,
         )
-        self.assertEqual([], [each for panel in panels for each in panel.empty])
-        self.assertGreater(len(panels), 25)
         picture = os.environ.get("NODB_BOARD_PICTURE")
         output = pathlib.Path(picture) if picture else self.directory / "board.png"
         board.draw(panels, output, "nova_nodb_scheduler")
         self.assertGreater(output.stat().st_size, 10_000)
+        self.assertEqual([], [each for panel in panels for each in panel.empty])
+        self.assertGreater(len(panels), 25)
 
     def run_for(self, seconds: float) -> None:
         """Decide and write for a while, as a cloud does."""

@@ -225,7 +225,8 @@ class TestExporter(ExporterCase):
 
     def test_a_directory_of_another_user_is_not_trusted(self):
         slots = worker_slots.Slots(self.directory, identity.Identity("api", "h"))
-        with mock.patch("os.geteuid", return_value=os.geteuid() + 1):
+        own = os.geteuid()
+        with mock.patch("os.geteuid", lambda: own + 1):
             self.assertRaises(PermissionError, slots.take)
 
     def test_green_threads_of_a_process_that_was_patched_late_go_on(self):
