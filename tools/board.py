@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -28,6 +28,8 @@ BOARD = pathlib.Path(__file__).resolve().parents[1] / (
     "etc/nova-nodb-scheduler/grafana-dashboard.json"
 )
 _STEPS = 120
+#: As Prometheus looks back for a sample when it is scraped each minute.
+_GAP_SECONDS = 60.0
 #: Inches of a 24th of the width, and of a unit of height.
 _UNIT = (0.75, 0.36)
 _UNITS: dict[str, tuple[float, str]] = {
@@ -111,6 +113,16 @@ def read(
     return found
 
 
+def _with_gaps(points: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield points, and between two that lie far apart one that breaks the line."""
+    before: float | None = None
+    for at, value in points:
+        if before is not None and at - before > _GAP_SECONDS:
+            yield before, math.nan
+        yield at, value
+        before = at
+
+
 def _legend(text: str, labels: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), text).strip()
 
@@ -143,9 +155,10 @@ def draw(panels: Iterable[Panel], output: pathlib.Path, title: str) -> None:
         scale, unit = _UNITS.get(panel.unit, (1.0, ""))
         axes.set_title(f"{panel.title}{f' ({unit})' if unit else ''}", loc="left", fontsize=9)
         for line in panel.lines:
+            points = list(_with_gaps(line.points))
             # matplotlib counts days since the same epoch.
-            times = [at / 86400 for at, _value in line.points]
-            axes.plot(times, [value * scale for _at, value in line.points], label=line.name)
+            times = [at / 86400 for at, _value in points]
+            axes.plot(times, [value * scale for _at, value in points], label=line.name)
         axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S"))
         axes.xaxis.set_major_locator(dates.AutoDateLocator(maxticks=5))
         axes.tick_params(labelsize=7)
@@ -153,7 +166,7 @@ def draw(panels: Iterable[Panel], output: pathlib.Path, title: str) -> None:
         if axes.get_ylim()[0] > 0:
             axes.set_ylim(bottom=0)
         if panel.lines:
-            axes.legend(fontsize=6, loc="upper left", framealpha=0.6)
+            axes.legend(fontsize=6, loc="center left", framealpha=0.6)
         else:
             axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes)
     output.parent.mkdir(parents=True, exist_ok=True)
