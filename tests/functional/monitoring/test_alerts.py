@@ -38,7 +38,7 @@ from tests.functional.nova_adapter import cloud, placement_mariadb, test_memory_
 from tools import board
 
 #: Some scrapes, evaluations and bounds one after the other, on a busy machine.
-ALERT_SECONDS = 90.0
+ALERT_SECONDS = 120.0
 BOUND_SECONDS = 5.0
 DEAD = "scheduler-2:77:1:0a0b0c0d"
 
@@ -57,7 +57,7 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
         loader.load_class("redis").register_opts(cloud.CONF)
         self.redis = self.enterContext(redis_server.Redis())
         self.override("url", self.redis.url, "nodb_redis")
-        self.override("timeout_seconds", 1.0, "nodb_redis")
+        self.override("timeout_seconds", 3.0, "nodb_redis")
         self.directory = pathlib.Path(
             self.enterContext(tempfile.TemporaryDirectory(prefix="nodb-", dir="/tmp"))
         )
