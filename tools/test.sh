@@ -41,7 +41,7 @@ RESULTS_KEPT=10
 # Tests that freeze, kill and cut off real servers now and then run out of patience on a busy
 # machine. So few of a stage are tried this often again, alone, and are named; if any test of
 # the stage failed by anything else, none is.
-AGAIN_STAGES='^(conformance|galera|functional|simulator)$'
+AGAIN_STAGES='^(conformance|galera|functional|alerts|simulator)$'
 AGAIN_AT_MOST=3
 AGAIN_TIMES=3
 export NODB_REQUIRE_SERVERS=${NODB_REQUIRE_SERVERS-1}
@@ -52,6 +52,7 @@ fast|lint|600|ruff, hacking, layers, types, shell, documentation sources
 fast|unit|900|tests/unit: unit and property tests, no server
 ci|conformance|1200|tests/functional/synchronizer: every driver against its real server
 ci|functional|1200|the rest of tests/functional: Nova in process, real back ends
+ci|alerts|900|tests/functional/monitoring: faults fire alerts in a real Prometheus; the board
 ci|simulator|900|tests/functional/simulator: whole simulations, in processes of their own
 ci|differential|900|tests/differential: decisions over made clouds against Nova and Placement
 ci|nova|1500|the named selection of Nova's own functional tests, with the plugin
@@ -483,8 +484,10 @@ GALERA='\.(test_galera_faults\.|test_galera\.TestConformance)'
 stage_conformance() { run_tests functional/synchronizer --exclude-regex "$GALERA"; }
 stage_galera() { run_tests functional/synchronizer "$GALERA"; }
 stage_functional() {
-    run_tests functional --exclude-regex '^tests\.functional\.(synchronizer|simulator)\.'
+    run_tests functional --exclude-regex '^tests\.functional\.(synchronizer|simulator|monitoring)\.'
 }
+# They wait for scrapes most of the time: more of them at a time than cores.
+stage_alerts() { NODB_TEST_WORKERS=${NODB_TEST_WORKERS:-4} run_tests functional/monitoring; }
 # Apart from tests that have Nova patch sockets and threads in their process.
 stage_simulator() { run_tests functional/simulator; }
 stage_differential() { run_tests differential; }

@@ -149,13 +149,44 @@ OBSERVE_OPTS: list[cfg.Opt] = [
     cfg.HostAddressOpt(
         "metrics_host",
         default="127.0.0.1",
-        help="Address on which Prometheus metrics are served, with metrics_port.",
+        help="""
+Address on which Prometheus metrics are served, on the ports below. One that
+this machine does not have (yet) is tried again every few seconds and logged;
+it stops nothing.
+""",
     ),
     cfg.PortOpt(
         "metrics_port",
         help="""
-Port on which each scheduler worker serves Prometheus metrics; unset, none is
-served. Of several workers on one host each takes the next free port.
+Port on which nova-scheduler serves Prometheus metrics; unset, none are. All
+workers of a machine are served there together, each by its number, by one of
+them; should that one end, another takes the port within five seconds.
+""",
+    ),
+    cfg.PortOpt(
+        "conductor_metrics_port",
+        help="""
+As ``metrics_port``, for nova-conductor: what it reports to the schedulers, and
+whether it can. A port of its own, for services of one machine often are of
+several users or containers.
+""",
+    ),
+    cfg.PortOpt(
+        "api_metrics_port",
+        help="""
+As ``conductor_metrics_port``, for the processes of nova-api, under a WSGI
+server, too. Each is there from the first change that it writes.
+""",
+    ),
+    cfg.StrOpt(
+        "metrics_directory",
+        default="$state_path/nodb-metrics",
+        help="""
+Directory in which the workers of a machine that share a port find one another
+(a lock and a socket each; it may be emptied at a boot). It is made with mode
+0700 and must be the service's own: set it where several users run the service,
+or where ``state_path`` cannot be written. Where it cannot be used, the log says
+so and only the worker that has the port is served.
 """,
     ),
 ]

@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import logging
 import os
+import pathlib
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from nova_nodb_scheduler.nova_adapter import (
     option_checks,
     publishing,
     releases,
+    reporter_export,
     unjudged_claims,
 )
 from nova_nodb_scheduler.nova_adapter import outside_claims as outside_claims_module
@@ -37,6 +39,7 @@ from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
 from nova_nodb_scheduler.nova_adapter.placement import rereading, verification, wiring
+from nova_nodb_scheduler.observe import exporter, process_metrics
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import (
@@ -165,8 +168,18 @@ class Plugin:
         """Return a publisher for the namespaces of one owner."""
         by_name = {namespace.name: namespace for namespace in self.declared}
         return publisher_module.Publisher(
-            synchronizer, by_name, owner, on_rejected=self._count_refused
+            synchronizer,
+            by_name,
+            owner,
+            on_rejected=self._refused,
         )
+
+    def _refused(self, namespace: str, count: int) -> None:
+        """Count records that could not be written.
+
+        Looked up late: a reporter's metrics are made when its thread starts.
+        """
+        self._count_refused(namespace, count)
 
     def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:
         """Return what publishes rows of Nova's tables."""
@@ -201,7 +214,7 @@ class Plugin:
             )
 
         options = self.options
-        return reporter_module.Reporter(
+        made = reporter_module.Reporter(
             synchronizer,
             self.row_publisher(synchronizer),
             self.publisher(synchronizer, namespaces.NODB),
@@ -216,6 +229,53 @@ class Plugin:
             ),
             beats=beats,
         )
+        if beats:
+            made.make_company = self._exporting(made, role, cell)
+        return made
+
+    def _place(self, port: int | None) -> exporter.Place | None:
+        """Return where a service's metrics are served; None for nowhere."""
+        if not port:
+            return None
+        directory = pathlib.Path(str(self.options.metrics_directory))
+        return exporter.Place(str(self.options.metrics_host), int(port), directory)
+
+    def _bounds_seconds(self) -> dict[str, float]:
+        names = ("feed_bound", "reporter_bound", "mirror_bound", "claim_lease")
+        return {name: float(self.options[f"{name}_seconds"]) for name in names}
+
+    def _exporting(
+        self, made: reporter_module.Reporter, role: str, cell: Callable[[], str]
+    ) -> Callable[[], reporter_export.ReporterExport] | None:
+        """Return what makes the export of a reporter's process; None where there is none."""
+        ports = {
+            "conductor": self.options.conductor_metrics_port,
+            "api": self.options.api_metrics_port,
+        }
+        place = self._place(ports.get(role))
+        if place is None:
+            return None
+
+        def make() -> reporter_export.ReporterExport:
+            export = reporter_export.ReporterExport(
+                made,
+                reporter_export.identity_of(role, str(self.conf.host), cell),
+                place,
+                functools.partial(
+                    process_metrics.register,
+                    plugin_version=plugin_version(),
+                    nova_version=releases.nova_version(),
+                    driver=str(self.options.synchronizer),
+                    declared=self.declared,
+                    bounds_seconds=self._bounds_seconds(),
+                ),
+            )
+            self._count_refused = functools.partial(
+                export.metrics.records_refused, str(self.options.synchronizer)
+            )
+            return export
+
+        return make
 
     def sweeper(self, synchronizer: contract.Synchronizer) -> sweeper_module.Sweeper:
         """Return what walks a scope's tables."""
@@ -325,9 +385,6 @@ class Plugin:
     ) -> runtime_module.SchedulerRuntime:
         """Return a scheduler worker's runtime, not started."""
         options = self.options
-        address = None
-        if options.metrics_port:
-            address = (str(options.metrics_host), int(options.metrics_port))
         runtime = runtime_module.SchedulerRuntime(
             self.make_synchronizer,
             self.declared,
@@ -347,7 +404,9 @@ class Plugin:
                 silence_seconds=options.feed_bound_seconds,
             ),
             make_server=make_server,
-            metrics_address=address,
+            export=self._place(options.metrics_port),
+            bounds_seconds=self._bounds_seconds(),
+            driver=str(options.synchronizer),
         )
         self._count_refused = functools.partial(
             runtime.metrics.records_refused, str(options.synchronizer)

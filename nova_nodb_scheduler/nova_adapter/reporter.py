@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -86,6 +86,14 @@ class ReporterStatus:
     running: bool
 
 
+class Company(Protocol):
+    """What is started and stopped with a reporter's thread, in its process."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class Reporter:
     """Gathers dirty names and publishes them in batches.
 
@@ -133,6 +141,9 @@ class Reporter:
         self._unnamed_unsaid: set[str] = set()
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
+        #: Makes what runs in the process as long as the flushing thread; None for nothing.
+        self.make_company: Callable[[], Company] | None = None
+        self._company: Company | None = None
 
     # -- Nova's threads ---------------------------------------------------
 
@@ -188,6 +199,9 @@ class Reporter:
         self._stop.set()
         self._dirty.wake.set()
         thread.join(self._options.exit_flush_seconds)
+        company, self._company = self._company, None
+        if company is not None:
+            company.stop()
         self._pid = None
         left = len(self._dirty)
         if thread.is_alive() or left:
@@ -231,6 +245,7 @@ class Reporter:
     # -- the flushing thread ----------------------------------------------
 
     def _run(self) -> None:
+        self._keep_company()
         pause = self._options.flush_interval_seconds
         while not self._stop.is_set():
             self._dirty.wake.wait(self._until_next_duty())
@@ -245,6 +260,15 @@ class Reporter:
                 LOG.exception("The reporter failed; it keeps its records and tries again.")
                 pause = self._trouble(error, pause, logged=True)
         self._leave()
+
+    def _keep_company(self) -> None:
+        """Start what comes with the thread; its faults are not the reporter's."""
+        try:
+            self._company = None if self.make_company is None else self.make_company()
+            if self._company is not None:
+                self._company.start()
+        except Exception:
+            LOG.exception("The metrics of this process cannot be served.")
 
     def _until_next_duty(self) -> float:
         next_beat = self._last_beat + self._options.beat_interval_seconds

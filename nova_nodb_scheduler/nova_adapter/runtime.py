@@ -28,7 +28,7 @@ from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
-from nova_nodb_scheduler.observe import claim_metrics
+from nova_nodb_scheduler.observe import claim_metrics, identity, process_metrics
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import metrics as metrics_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -75,6 +75,9 @@ class SchedulerRuntime:
     :param cells: uuids of the cells the host manager knows
     :param make_server: the RPC server over this runtime, started and stopped
         with it; None for none
+    :param export: where metrics are served; None for nowhere
+    :param bounds_seconds: what alerts compare ages with
+    :param driver: the synchronizer's, by its option
     """
 
     def __init__(
@@ -86,15 +89,18 @@ class SchedulerRuntime:
         proof_options: proof_module.ProofOptions,
         replicator_options: replication.ReplicatorOptions,
         make_server: Callable[[SchedulerRuntime], Any] | None = None,
-        metrics_address: tuple[str, int] | None = None,
+        export: exporter_module.Place | None = None,
+        bounds_seconds: Mapping[str, float] | None = None,
+        driver: str = "",
     ) -> None:
         self._make_synchronizer = make_synchronizer
         self._declared = declared
         self.facts = facts
         self.cells = cells
         self._replicator_options = replicator_options
+        self._feed_bound_seconds = proof_options.feed_bound_seconds
         self._make_server = make_server
-        self._metrics_address = metrics_address
+        self._export = export
         self._lock = threading.Lock()
         self._running = False
         #: True once it was stopped: another one is made for the next start.
@@ -141,20 +147,29 @@ class SchedulerRuntime:
             self.fell_back,
         )
 
+        process_metrics.register(
+            self.metrics.registry,
+            plugin_version=facts.plugin_version,
+            nova_version=facts.nova_version,
+            driver=driver,
+            declared=declared,
+            bounds_seconds=bounds_seconds or {},
+        )
         self._have_scraped()
 
     def _have_scraped(self) -> None:
         """Have the metrics read at each scrape what is counted elsewhere."""
         self.metrics.watch_store(self.counts)
-        self.metrics.watch_reporters(
-            lambda: self._of_reporters(lambda beat: float(beat["queued"])),
-            lambda: self._of_reporters(
-                lambda beat: self.clock.now_seconds() - float(beat["beat_at"])
-            ),
-            # Reporters of an older release do not say it.
-            lambda: self._of_reporters(lambda beat: float(beat.get("refused", 0))),
-        )
+        self.metrics.watch_reporters(self._reporters)
         self.metrics.watch_start(self._started)
+        self.metrics.watch_proof(
+            self._ready,
+            self._feed_states,
+            self._feed_proof_age,
+            lambda: {scope: float(not why) for scope, why in self._scopes().items()},
+            lambda: {(scope, why): 1.0 for scope, why in self._scopes().items() if why},
+            lambda: {cell: float(count) for cell, count in self.hosts_by_cell().items()},
+        )
         self.metrics.watch_claims(self._settling)
         # Nothing is served where candidates are Placement's alone.
         self.metrics.watch_signatures(
@@ -210,9 +225,12 @@ class SchedulerRuntime:
             self._running = True
         if self.gate is not None:
             self.gate.begin()
-        if self._metrics_address is not None:
-            host, port = self._metrics_address
-            self._exporter = exporter_module.Exporter(self.metrics.registry, host, port, 64)
+        if self._export is not None:
+            self._exporter = exporter_module.Exporter(
+                self.metrics.registry,
+                identity.Identity("scheduler", self.facts.host),
+                self._export,
+            )
             self._exporter.start()
         self.replicator.start()
         if self.decisions is not None:
@@ -335,10 +353,48 @@ class SchedulerRuntime:
         snapshot = self.store.snapshot()
         return {name: float(len(snapshot.namespace(name))) for name in snapshot.namespaces()}
 
-    def _of_reporters(self, figure: Callable[[Mapping[str, Any]], float]) -> dict[str, float]:
+    def _reporters(self) -> dict[str, dict[metrics_module.ReporterName, float]]:
+        """Return figures of the reporters, those of a service on a host together."""
         view = self.store.snapshot().namespace(namespaces.REPORTERS.name)
-        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
-        return {record.key: figure(record.state) for record in found if record is not None}
+        now = self.clock.now_seconds()
+        kinds = ("living", "queued", "silent", "refused")
+        found: dict[str, dict[metrics_module.ReporterName, float]] = {kind: {} for kind in kinds}
+        for key in view.keys():  # noqa: SIM118 - a view is no mapping
+            record = view.get(key)
+            if record is None:
+                continue
+            beat = record.state
+            # Reporters of an older release do not say all of it.
+            name = tuple(str(beat.get(each, "")) for each in ("binary", "host", "cell"))
+            who = (name[0], name[1], name[2])
+            for kind, value in (
+                ("living", 1.0),
+                ("queued", float(beat.get("queued", 0))),
+                ("refused", float(beat.get("refused", 0))),
+            ):
+                found[kind][who] = found[kind].get(who, 0.0) + value
+            silent = max(0.0, now - float(beat.get("beat_at", now)))
+            found["silent"][who] = max(found["silent"].get(who, 0.0), silent)
+        return found
+
+    def _ready(self) -> dict[str, float]:
+        bound = self._feed_bound_seconds
+        takes_requests = self._running and self.starting() is None
+        return {"": float(takes_requests and self.replicator.alive(bound))}
+
+    def _feed_states(self) -> dict[str, float]:
+        now = self.replicator.status().state
+        return {each.value: float(each is now) for each in replication.State}
+
+    def _feed_proof_age(self) -> dict[str, float]:
+        age = self.replicator.status().proof_age_seconds
+        return {} if age is None else {"": age}
+
+    def _scopes(self) -> dict[str, str]:
+        """Return why a scope is not served from memory, empty where it is."""
+        scopes = sorted({*self.cells(), scopes_module.API, objects.CellMapping.CELL0_UUID})
+        missing = self.judge.judge(self.store.snapshot(), scopes).missing
+        return {scope: missing[scope].value if scope in missing else "" for scope in scopes}
 
     def hosts_by_cell(self) -> dict[str, int]:
         """Return compute nodes in the store by cell."""

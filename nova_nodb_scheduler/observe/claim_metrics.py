@@ -59,6 +59,9 @@ class ClaimMetrics:
             ["result"],
             registry=registry,
         )
+        for result in ("stands", "withdrawn", "not ours", "unknown"):
+            # An alert sees a rise only of what was there before.
+            self._verified.labels(result)
         self._seconds = prometheus_client.Histogram(
             "nodb_claim_seconds",
             "Duration of taking, and of confirming, the claims of a request",

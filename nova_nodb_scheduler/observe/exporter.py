@@ -1,126 +1,219 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a process's metrics over HTTP, for Prometheus to scrape."""
+"""Serve a service's metrics over HTTP, for Prometheus to scrape.
+
+All workers of a service on a machine have one port: one of them serves it, and
+asks the others (:mod:`.worker_slots`) with each scrape. Nothing here may stop
+a service: what cannot be had is logged once and tried again.
+"""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
+import os
+import pathlib
+import socket
+import socketserver
 import threading
+import weakref
+from collections.abc import Iterator
 from wsgiref import simple_server
 
+import attrs
 import prometheus_client
+from prometheus_client import core, registry
+
+from nova_nodb_scheduler.observe import identity as identity_module
+from nova_nodb_scheduler.observe import serving, worker_slots
 
 LOG = logging.getLogger(__name__)
 
+#: How soon another worker takes the port of one that ended.
+_LOOK_SECONDS = 5.0
+
+
+@attrs.frozen
+class Place:
+    """Where a service is scraped.
+
+    :param port: 0 for any (tests)
+    :param directory: of the workers that share the port; one below it is used
+    """
+
+    host: str
+    port: int
+    directory: pathlib.Path
+
+
+class _HttpServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    daemon_threads = True
+
+
+class _Ipv6HttpServer(_HttpServer):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(simple_server.WSGIRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        """Write no line for each scrape."""
+
+
+class _Everybody(registry.Collector):
+    """The metrics of all workers of a machine, as one exposition."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def collect(self) -> Iterator[core.Metric]:
+        families: dict[str, core.Metric] = {}
+        answers = core.GaugeMetricFamily(
+            "nodb_worker_answers",
+            "1 for a worker that tells its metrics, 0 for one that lives and does not",
+        )
+        for told in self._exporter.tell_all():
+            answers.samples.append(
+                core.Sample(answers.name, dict(told.labels), float(told.families is not None))
+            )
+            for each in told.families or ():
+                known = families.setdefault(each.name, each)
+                if known is not each:
+                    known.samples.extend(each.samples)
+        yield answers
+        yield from families.values()
+
 
 class Exporter:
-    """An HTTP server in a daemon thread; started after the fork.
+    """One worker's share; started after the fork, and its threads with it.
 
-    Workers of one service share an address: each takes the first free port
-    of a range, and says which. An address that cannot be had (a host's address
-    that is not up yet, ports that others hold) is tried again until it can: no
-    scheduler stands still because nobody could watch it.
-
-    :param port: the first port; 0 for any
-    :param ports: how many ports are tried
-    :param again_seconds: how long after a failure all are tried again
+    :param registry: what this worker counts
     """
 
     def __init__(
         self,
         registry: prometheus_client.CollectorRegistry,
-        host: str,
-        port: int,
-        ports: int = 1,
-        again_seconds: float = 30.0,
+        identity: identity_module.Identity,
+        place: Place,
     ) -> None:
         self._registry = registry
-        self._host = host
-        self._candidates = range(port, min(port + max(1, ports), 65536)) if port else range(1)
-        self._serving: tuple[simple_server.WSGIServer, threading.Thread] | None = None
-        self._again_seconds = again_seconds
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._trying: threading.Thread | None = None
+        self._identity = identity
+        self._place = place
+        self._slots = worker_slots.Slots(place.directory / str(place.port), identity)
+        self._has_slot = self._has_duty = False
+        self._labelled = identity_module.Labelled(registry, identity.labels(0))
+        self._serving: serving.Serving | None = None
+        self._address: tuple[str, int] | None = None
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._complained = ""
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that are served; None while stopped, or not to be had."""
-        serving = self._serving
-        return None if serving is None else (self._host, serving[0].server_port)
+        """Host and port, where this worker serves them; None otherwise."""
+        return self._address
+
+    @property
+    def worker(self) -> int:
+        """This worker's number."""
+        return self._slots.worker
 
     def start(self) -> None:
-        """Listen, now or as soon as it can be; idempotent, and never raises for the address."""
-        if self._serving is not None or self._trying is not None:
+        """Take a number, and the port if nobody has it; idempotent, never raises."""
+        if self._keeper is not None:
             return
-        self._stopped.clear()
-        error = self._try()
-        if error is None:
-            return
-        LOG.error(
-            "Metrics cannot be served on %(host)s, ports %(first)d to %(last)d: %(error)s. "
-            "It is tried again every %(seconds)d s; correct [nodb_scheduler] metrics_host and "
-            "metrics_port if this stays.",
-            {
-                "host": self._host,
-                "first": self._candidates[0],
-                "last": self._candidates[-1],
-                "error": error,
-                "seconds": self._again_seconds,
-            },
-        )
-        self._trying = threading.Thread(
-            target=self._try_again, name="nodb-metrics-address", daemon=True
-        )
-        self._trying.start()
-
-    def _try_again(self) -> None:
-        while not self._stopped.wait(self._again_seconds):
-            if self._try() is None:
-                return
-
-    def _try(self) -> OSError | None:
-        """Listen; return why not."""
+        self._stop.clear()
         try:
-            serving = self._listen()
+            self._slots.take()
+            self._has_slot = True
+            self._labelled = identity_module.Labelled(
+                self._registry, self._identity.labels(self._slots.worker)
+            )
+            self._slots.answer(lambda: worker_slots.dump(self._labelled))
         except OSError as error:
-            return error
-        with self._lock:
-            if self._stopped.is_set():
-                _end(serving, 5.0)
-                return None
-            self._serving = serving
-        LOG.info(
-            "Metrics are served on %(host)s:%(port)d",
-            {"host": self._host, "port": serving[0].server_port},
-        )
-        return None
-
-    def _listen(self) -> tuple[simple_server.WSGIServer, threading.Thread]:
-        for port in self._candidates:
-            try:
-                return prometheus_client.start_http_server(port, self._host, self._registry)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or port == self._candidates[-1]:
-                    raise
-        raise AssertionError("the range of ports is never empty")
+            LOG.warning(
+                "Metrics of this worker are served only if it has the port to itself: "
+                "[nodb_scheduler] metrics_directory cannot be used: %(error)s",
+                {"error": error},
+            )
+        _started.add(self)
+        self._try_port()
+        self._keeper = threading.Thread(target=self._keep, name="nodb-metrics", daemon=True)
+        self._keeper.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Stop listening, or trying to; idempotent."""
-        with self._lock:
-            self._stopped.set()
-            serving, self._serving = self._serving, None
-        trying, self._trying = self._trying, None
-        if trying is not None:
-            trying.join(timeout_seconds)
-        if serving is not None:
-            _end(serving, timeout_seconds)
+        """Stop serving and give the number back; idempotent."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        _started.discard(self)
+        self._stop.set()
+        keeper.join(timeout_seconds)
+        served, self._serving, self._address = self._serving, None, None
+        if served is not None:
+            served.stop(timeout_seconds)
+        self._slots.leave()
+        self._has_slot = self._has_duty = False
+
+    def tell_all(self) -> Iterator[worker_slots.Told]:
+        """Return what this worker and the others of the machine count."""
+        own = self._identity.labels(self._slots.worker)
+        yield worker_slots.Told(own, list(self._labelled.collect()))
+        if self._has_slot:
+            yield from self._slots.others()
+
+    def forsake(self) -> None:
+        """Close what a fork copied, in the child: it is the parent's."""
+        served, self._serving, self._address = self._serving, None, None
+        if served is not None:
+            served.forsake()
+        self._slots.forsake()
+
+    def _keep(self) -> None:
+        while self._serving is None and not self._stop.wait(_LOOK_SECONDS):
+            self._try_port()
+
+    def _try_port(self) -> None:
+        try:
+            if self._has_slot and not self._has_duty:
+                self._has_duty = self._slots.take_port()
+                if not self._has_duty:
+                    return
+            server = self._listen()
+        except OSError as error:
+            if str(error) != self._complained:
+                self._complained = str(error)
+                LOG.error(
+                    "Metrics cannot be served on %(host)s:%(port)d, which is tried again: "
+                    "%(error)s",
+                    {"host": self._place.host, "port": self._place.port, "error": error},
+                )
+            return
+        self._serving = serving.Serving(server, "nodb-metrics-port")
+        self._address = (self._place.host, server.server_port)
+        LOG.info(
+            "Metrics are served on %(host)s:%(port)d",
+            {"host": self._place.host, "port": server.server_port},
+        )
+
+    def _listen(self) -> simple_server.WSGIServer:
+        is_ipv6 = ":" in self._place.host
+        return simple_server.make_server(
+            self._place.host,
+            self._place.port,
+            prometheus_client.make_wsgi_app(_Everybody(self)),
+            _Ipv6HttpServer if is_ipv6 else _HttpServer,
+            _Quiet,
+        )
 
 
-def _end(
-    serving: tuple[simple_server.WSGIServer, threading.Thread], timeout_seconds: float
-) -> None:
-    server, thread = serving
-    server.shutdown()
-    server.server_close()
-    thread.join(timeout_seconds)
+#: Of this process. A child that is forked would keep their locks and ports alive.
+_started: weakref.WeakSet[Exporter] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_started):
+        with contextlib.suppress(OSError):
+            each.forsake()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

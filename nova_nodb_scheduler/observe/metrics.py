@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import prometheus_client
 
-from nova_nodb_scheduler.observe import decision_figures, scraped
+from nova_nodb_scheduler.observe import decision_figures, reporter_metrics, scraped
+from nova_nodb_scheduler.synchronizer import anti_entropy
 
 #: From a poll interval to a feed that is given up, in seconds.
 _LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -32,6 +34,19 @@ _ORPHANS = {
 }
 _ORPHANS_ENDED = {"orphans_deleted": "deleted", "orphans_lost": "lost"}
 _AGES = {"oldest_pending_seconds": "pending"}
+
+#: Of select_destinations. A series that begins with its first event has not risen by it: what
+#: an alert looks at, and is known beforehand, begins at 0.
+_OUTCOMES = ("selected", "no_valid_host", "error")
+
+#: Role, host and cell of reporters that are told of together.
+ReporterName: TypeAlias = tuple[str, str, str]
+
+
+def _figure(
+    figures: Callable[[], Mapping[str, Mapping[ReporterName, float]]], name: str
+) -> Mapping[ReporterName, float]:
+    return figures()[name]
 
 
 class Metrics:
@@ -64,6 +79,8 @@ class Metrics:
             registry=registry,
             buckets=_SCHEDULE_BUCKETS,
         )
+        for outcome in _OUTCOMES:
+            self._schedules.labels(outcome)
 
         self._candidates = prometheus_client.Counter(
             "nodb_candidates",
@@ -114,12 +131,9 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
-        self._refused = prometheus_client.Counter(
-            "nodb_records_refused",
-            "Records that could not be written as they are, each time they were tried",
-            ["namespace", "driver"],
-            registry=registry,
-        )
+        for kind in anti_entropy.Finding:
+            self._anti_entropy.labels(kind.value)
+        self._refused = reporter_metrics.refused_counter(registry)
         self._failures = prometheus_client.Counter(
             "nodb_replicator_failures",
             "Unexpected errors of the replicator's thread",
@@ -182,6 +196,46 @@ class Metrics:
             )
         )
 
+    def watch_proof(
+        self,
+        ready: Callable[[], Mapping[str, float]],
+        feed_states: Callable[[], Mapping[str, float]],
+        feed_proof_age: Callable[[], Mapping[str, float]],
+        cells_proved: Callable[[], Mapping[str, float]],
+        cells_unproved: Callable[[], Mapping[tuple[str, str], float]],
+        cell_hosts: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """Have each scrape ask what this worker may decide from memory.
+
+        All are called in the exporter's thread.
+
+        :param ready: one value, 1 while requests are taken and the feed is proved
+        :param feed_states: 1 for the state of the feed, 0 for each other state
+        :param feed_proof_age: one value in seconds, or none
+        :param cells_proved: by cell (and ``api``), 1 where it is proved
+        :param cells_unproved: 1 by cell and reason
+        :param cell_hosts: compute nodes by cell
+        """
+        for name, text, labels, ask in (
+            ("nodb_ready", "1 while requests are taken and the feed is proved", None, ready),
+            ("nodb_feed_state", "1 for the state that the feed is in", "state", feed_states),
+            (
+                "nodb_feed_proof_age_seconds",
+                "Everything older than this has been applied",
+                None,
+                feed_proof_age,
+            ),
+            ("nodb_cell_proved", "1 where a cell is served from memory", "cell", cells_proved),
+            (
+                "nodb_cell_unproved",
+                "1 for a cell that takes Nova's own path, and why",
+                ("cell", "reason"),
+                cells_unproved,
+            ),
+            ("nodb_cell_hosts", "Compute nodes in memory", "cell", cell_hosts),
+        ):
+            self.registry.register(scraped.AtScrape(name, text, labels, ask))
+
     def watch_claims(self, figures: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask what is claimed, and how claims ended in this process.
 
@@ -203,23 +257,26 @@ class Metrics:
             self.registry.register(scraped.AtScrape(name, text, label, ask))
 
     def watch_reporters(
-        self,
-        queued_records: Callable[[], Mapping[str, float]],
-        silent_seconds: Callable[[], Mapping[str, float]],
-        refused_records: Callable[[], Mapping[str, float]],
+        self, figures: Callable[[], Mapping[str, Mapping[ReporterName, float]]]
     ) -> None:
-        """Have each scrape ask how the reporters are, by their names.
+        """Have each scrape ask how the reporters are, those of a service on a host together.
 
-        :param queued_records: dirty records that waited at their last beats
-        :param silent_seconds: ages of their last beats
-        :param refused_records: how often they could not write a record as it is
+        :param figures: by ``living``, ``queued``, ``silent`` and ``refused``: values by
+            the reporters' role, host and cell
         """
-        for name, text, ask in (
-            ("nodb_reporter_queue_records", "Dirty records of a reporter", queued_records),
-            ("nodb_reporter_silent_seconds", "Age of a reporter's last beat", silent_seconds),
-            ("nodb_reporter_refused_records", "Records a reporter cannot write", refused_records),
+        for name, text, figure in (
+            ("nodb_reporters", "Reporters whose beats are known", "living"),
+            ("nodb_reporter_queue_records", "Dirty records of reporters", "queued"),
+            (
+                "nodb_reporter_silent_seconds",
+                "Age of the last beat of the reporter that is silent the longest",
+                "silent",
+            ),
+            ("nodb_reporter_refused_records", "Records that reporters cannot write", "refused"),
         ):
-            self.registry.register(scraped.AtScrape(name, text, "reporter", ask))
+            ask = functools.partial(_figure, figures, figure)
+            labels = ("reporter_role", "reporter_host", "cell")
+            self.registry.register(scraped.AtScrape(name, text, labels, ask))
 
     def watch_signatures(self, figures: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask how often what was made for a signature served again.

@@ -2,13 +2,14 @@
 """The loopback stack's tooling: what its counters count, what its configuration says."""
 
 import collections
+import json
 import pathlib
 import tempfile
 import unittest
 
 import attrs
 
-from tools.stack import configuration, plugin_status, settings, sqlcount
+from tools.stack import configuration, monitoring, plugin_status, settings, sqlcount
 
 
 def _settings(**values: object) -> settings.Settings:
@@ -95,6 +96,16 @@ class ConfigurationTest(unittest.TestCase):
             )
             written.save()
             self.assertEqual(written, settings.load(pathlib.Path(directory)))
+
+    def test_prometheus_scrapes_the_ports_that_the_services_are_told(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            stack = attrs.evolve(_settings(), state=pathlib.Path(directory))
+            config = json.loads(monitoring.write(stack).read_text())
+            told = configuration.plugin_sections(stack, "nova-api")["nodb_scheduler"]
+        ports = [told[f"{role}metrics_port"] for role in ("", "conductor_", "api_")]
+        targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
+        self.assertEqual([f"127.0.0.1:{port}" for port in ports], targets)
+        self.assertTrue(pathlib.Path(config["rule_files"][0]).is_file())
 
 
 class PluginStatusTest(unittest.TestCase):

@@ -3,6 +3,7 @@
 
     tools/stack.sh up [--no-plugin] [--schedulers N] [--computes N] ...
     tools/stack.sh plugin on|off
+    tools/stack.sh prometheus
     tools/stack.sh down [--wipe]
 
 From Python (run inside the stack's virtual environment, from the checkout)::
@@ -24,6 +25,7 @@ From Python (run inside the stack's virtual environment, from the checkout)::
 | ``database`` | SQL as MariaDB's root, databases and users, schema commands |
 | ``cloud`` | the OpenStack APIs as a client sees them, and the first contents of the cloud |
 | ``stack`` | the whole: up, down, plugin, restart, kill, capacity |
+| ``monitoring`` | a Prometheus that scrapes the stack |
 | ``sqlcount`` | SQL statements per process, database and table, counted by MariaDB |
 | ``rpccount`` | which processes made RPC calls, seen by RabbitMQ |
 | ``plugin_status`` | figures that the plugin tells of itself (``nova-nodb-manage status``) |

@@ -11,7 +11,7 @@ import time
 
 import attrs
 
-from tools.stack import database, sqlcount
+from tools.stack import database, monitoring, sqlcount
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     capacity.set_defaults(
         run=lambda o: _stack(o).capacity(None if o.vcpus == "off" else int(o.vcpus))
     )
+    prometheus = commands.add_parser("prometheus", help="scrape the stack, with the alert rules")
+    prometheus.set_defaults(run=lambda o: monitoring.run(_stack(o).settings))
     count = commands.add_parser("sql-count", help="count SQL statements while a command runs")
     count.add_argument("--json", action="store_true")
     count.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")

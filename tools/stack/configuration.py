@@ -39,7 +39,14 @@ def plugin_sections(settings: stack_settings.Settings, process: str) -> Sections
             "scheduler_host_manager": "nodb_host_manager",
         },
         "oslo_messaging_notifications": {"driver": "nodb_scheduler"},
-        "nodb_scheduler": {"synchronizer": "sqlalchemy"},
+        "nodb_scheduler": {
+            "synchronizer": "sqlalchemy",
+            # Processes of one service share a port, as workers of one process do.
+            "metrics_port": settings.port("metrics"),
+            "conductor_metrics_port": settings.port("conductor-metrics"),
+            "api_metrics_port": settings.port("api-metrics"),
+            "metrics_directory": str(settings.run / "metrics"),
+        },
         "nodb_sqlalchemy": {"connection": database_url(settings, process, STORE_DATABASE)},
     }
 

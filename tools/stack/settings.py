@@ -24,6 +24,10 @@ _PORT_NAMES = (
     "glance",
     "neutron",
     "nova-api",
+    "prometheus",
+    "metrics",
+    "conductor-metrics",
+    "api-metrics",
 )
 _FIRST_PORT = 23000  # below Linux's ephemeral range, so that no client socket sits on it
 _PORT_STEP = 20

@@ -102,13 +102,16 @@ class Statements:
 class CloudCase(unittest.TestCase):
     """Three cells (cell0 too), two of them with hosts; a hub of the memory driver."""
 
+    #: The synchronizer's driver; of another one, who names it sets the options.
+    BACK_END = "memory"
+
     def setUp(self) -> None:
         super().setUp()
         self.urls = databases()
         for url in self.urls.values():
             clear(url)
         name = f"cloud-{next(_hubs)}"
-        self.override("synchronizer", "memory", nodb.GROUP)
+        self.override("synchronizer", self.BACK_END, nodb.GROUP)
         self.override("scheduler_driver", "nodb_scheduler", None)
         self.override("hub_name", name, "nodb_memory")
         self.override("sweep_pause_seconds", 0.0, nodb.GROUP)

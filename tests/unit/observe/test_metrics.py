@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is counted can be scraped, from each worker of a service."""
 
-import os
-import socket
-import threading
-import time
-import urllib.request
-
 import prometheus_client
 import testtools
 
-from nova_nodb_scheduler.observe import exporter, metrics
+from nova_nodb_scheduler.observe import claim_metrics, metrics
 from nova_nodb_scheduler.synchronizer import meter, replicator
 from tests.unit.synchronizer import replicas
 
@@ -44,22 +38,46 @@ class TestMetrics(testtools.TestCase):
         )
 
     def test_reporters_are_asked_at_each_scrape(self) -> None:
-        queued = {"api:a": 12.0}
-        self.metrics.watch_reporters(lambda: queued, lambda: {"api:a": 3.5}, lambda: {"api:a": 2})
+        name = ("api", "a", "*")
+        told = {"living": {name: 2.0}, "queued": {name: 12.0}, "silent": {}, "refused": {name: 3.0}}
+        self.metrics.watch_reporters(lambda: told)
+        labels = {"reporter_role": "api", "reporter_host": "a", "cell": "*"}
         found = {
-            name: self.registry.get_sample_value(name, {"reporter": "api:a"})
-            for name in (
+            each: self.registry.get_sample_value(each, labels)
+            for each in (
+                "nodb_reporters",
                 "nodb_reporter_queue_records",
                 "nodb_reporter_silent_seconds",
                 "nodb_reporter_refused_records",
             )
         }
-        self.assertEqual([12.0, 3.5, 2.0], list(found.values()))
-        queued["api:a"] = 0.0
-        self.assertEqual(
-            0.0,
-            self.registry.get_sample_value("nodb_reporter_queue_records", {"reporter": "api:a"}),
+        self.assertEqual([2.0, 12.0, None, 3.0], list(found.values()))
+        told["queued"][name] = 0.0
+        self.assertEqual(0.0, self.registry.get_sample_value("nodb_reporter_queue_records", labels))
+
+    def test_a_cell_that_is_not_proved_says_why(self) -> None:
+        proved = {"c1": 1.0, "c2": 0.0}
+        why = {("c2", "reporter silent"): 1.0}
+        states = {"following": 1.0, "dead": 0.0}
+        self.metrics.watch_proof(
+            lambda: {"": 1.0}, lambda: states, dict, lambda: proved, lambda: why, dict
         )
+        self.assertEqual(1, value(self.registry, "nodb_ready"))
+        self.assertEqual(0, value(self.registry, "nodb_cell_proved", cell="c2"))
+        self.assertEqual(
+            1, value(self.registry, "nodb_cell_unproved", cell="c2", reason="reporter silent")
+        )
+        self.assertEqual(0, value(self.registry, "nodb_feed_state", state="dead"))
+        self.assertIsNone(value(self.registry, "nodb_feed_proof_age_seconds"))
+
+    def test_a_metric_that_cannot_be_read_leaves_the_others_alone(self) -> None:
+        def broken():
+            raise KeyError("written by another release")
+
+        self.metrics.watch_store(broken)
+        self.metrics.watch_start(lambda: {"": 0.5})
+        self.assertIsNone(value(self.registry, "nodb_store_records", namespace="compute_nodes"))
+        self.assertEqual(0.5, value(self.registry, "nodb_start_ratio"))
 
     def test_claims_are_counted_when_scraped_by_state_and_by_end(self) -> None:
         figures = {"pending": 1.0, "settled": 4.0, "oldest_pending_seconds": 2.5, "asked": 9.0}
@@ -79,6 +97,20 @@ class TestMetrics(testtools.TestCase):
         counts["services"] = 2
         self.assertEqual(7, value(self.registry, "nodb_store_records", namespace="compute_nodes"))
         self.assertEqual(2, value(self.registry, "nodb_store_records", namespace="services"))
+
+    def test_the_first_event_is_a_rise_for_whoever_looks_at_rises(self):
+        """Prometheus sees no rise where a series begins with 1."""
+        verified = claim_metrics.ClaimMetrics(self.registry)
+        looked = (
+            ("nodb_anti_entropy_findings_total", {"kind": "missed"}),
+            ("nodb_schedule_seconds_count", {"outcome": "error"}),
+            ("nodb_allocations_verified_total", {"result": "withdrawn"}),
+        )
+        self.assertEqual([0, 0, 0], [value(self.registry, n, **of) for n, of in looked])
+        self.metrics.anti_entropy_found("missed", 1)
+        self.metrics.scheduled(0.1, "error")
+        verified.allocation_verified("withdrawn")
+        self.assertEqual([1, 1, 1], [value(self.registry, n, **of) for n, of in looked])
 
     def test_two_registries_of_one_process_do_not_meet(self):
         other = metrics.Metrics(prometheus_client.CollectorRegistry())
@@ -120,85 +152,3 @@ class TestMetrics(testtools.TestCase):
         self.assertEqual(1, value(self.registry, "nodb_replicator_running"))
         self.assertTrue(followed.stop())
         self.assertEqual(0, value(self.registry, "nodb_replicator_running"))
-
-
-class TestExporter(testtools.TestCase):
-    def _exporter(self, port=0, ports=1, **more):
-        registry = prometheus_client.CollectorRegistry()
-        self.metrics = metrics.Metrics(registry)
-        made = exporter.Exporter(registry, "127.0.0.1", port, ports, **more)
-        self.addCleanup(made.stop)
-        return made
-
-    def _scrape(self, address):
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=10) as got:
-            return got.read().decode()
-
-    def test_it_serves_what_was_counted(self):
-        served = self._exporter()
-        self.assertIsNone(served.address)
-        served.start()
-        served.start()
-        self.metrics.fell_back("cold cell", "c1")
-        self.assertIn(
-            'nodb_fallbacks_total{cell="c1",reason="cold cell"} 1.0', self._scrape(served.address)
-        )
-        address = served.address
-        served.stop()
-        served.stop()
-        self.assertRaises(OSError, self._scrape, address)
-
-    def test_the_second_worker_takes_the_next_free_port(self):
-        first = self._exporter()
-        first.start()
-        port = first.address[1]
-        second = self._exporter(port, ports=20)
-        second.start()
-        self.assertGreater(second.address[1], port)
-        self.assertIn("nodb_applied_changes", self._scrape(second.address))
-
-    def test_a_port_in_use_stops_nobody_and_is_taken_when_it_is_free(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            late = self._exporter(port, again_seconds=0.05)
-            with self.assertLogs(exporter.__name__, "ERROR") as logged:
-                late.start()
-            late.start()
-            self.assertIsNone(late.address)
-        [line] = logged.output
-        self.assertIn("metrics_port", line)
-
-        deadline = time.monotonic() + 30
-        while late.address is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertEqual(("127.0.0.1", port), late.address)
-        self.assertIn("nodb_applied_changes", self._scrape(late.address))
-
-    def test_an_address_that_is_not_this_hosts_stops_nobody(self):
-        registry = prometheus_client.CollectorRegistry()
-        elsewhere = exporter.Exporter(registry, "192.0.2.7", 9100, 3, again_seconds=0.05)
-        self.addCleanup(elsewhere.stop)
-
-        with self.assertLogs(exporter.__name__, "ERROR") as logged:
-            elsewhere.start()
-
-        self.assertIn("192.0.2.7, ports 9100 to 9102", logged.output[0])
-        elsewhere.stop()
-        names = {thread.name for thread in threading.enumerate()}
-        self.assertNotIn("nodb-metrics-address", names)
-
-    def test_it_works_in_a_forked_worker(self):
-        served = self._exporter()
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                served.start()
-                self.metrics.fell_back("cold cell", "c1")
-                os.write(writing, b"1" if "c1" in self._scrape(served.address) else b"0")
-            finally:
-                os._exit(0)
-        os.close(writing)
-        self.addCleanup(os.close, reading)
-        self.assertEqual(b"1", os.read(reading, 1))
-        os.waitpid(pid, 0)

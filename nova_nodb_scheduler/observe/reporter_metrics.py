@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reporter's own process exports: whether what it writes reaches the back end.
+
+Schedulers tell of reporters, too, but only what came through the back end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import prometheus_client
+from prometheus_client import core
+
+from nova_nodb_scheduler.observe import scraped
+
+_COUNTER, _GAUGE = core.CounterMetricFamily, core.GaugeMetricFamily
+
+#: By the name of the figure: kind, name and help.
+_FIGURES: dict[str, tuple[scraped.Family, str, str]] = {
+    "running": (_GAUGE, "nodb_reporter_running", "1 while the reporter's thread runs"),
+    "publishing": (
+        _GAUGE,
+        "nodb_reporter_publishing",
+        "1 while what is written reaches the back end, 0 since the last flush failed",
+    ),
+    "dirty": (_GAUGE, "nodb_reporter_dirty_records", "Changed records that wait for a flush"),
+    "oldest_seconds": (
+        _GAUGE,
+        "nodb_reporter_dirty_oldest_seconds",
+        "How long the oldest of them has waited",
+    ),
+    "published": (_COUNTER, "nodb_reporter_published_records", "Records that were written"),
+    "failed_flushes": (_COUNTER, "nodb_reporter_failed_flushes", "Flushes that failed"),
+}
+
+
+class ReporterMetrics:
+    """All metrics of one reporter; any method from any thread, none blocks.
+
+    :param figures: called in the exporter's thread, see ``_FIGURES``
+    """
+
+    def __init__(
+        self, registry: prometheus_client.CollectorRegistry, figures: scraped.Figures
+    ) -> None:
+        self.registry = registry
+        for figure, (family, name, text) in _FIGURES.items():
+            read = functools.partial(scraped.some, figures, {figure: name})
+            registry.register(scraped.AtScrape(name, text, None, read, family))
+        self._refused = refused_counter(registry)
+
+    def records_refused(self, driver: str, namespace: str, count: int) -> None:
+        self._refused.labels(namespace, driver).inc(count)
+
+
+def refused_counter(
+    registry: prometheus_client.CollectorRegistry,
+) -> prometheus_client.Counter:
+    """Return what counts records that a process could not write, scheduler or reporter."""
+    return prometheus_client.Counter(
+        "nodb_records_refused",
+        "Records that could not be written as they are, each time they were tried",
+        ["namespace", "driver"],
+        registry=registry,
+    )
+
+
+def figures_of(
+    *,
+    running: bool,
+    publishing: bool,
+    dirty: int,
+    oldest_seconds: float,
+    published: int,
+    failed_flushes: int,
+) -> Mapping[str, float]:
+    """Return a reporter's figures by the names that its metrics know."""
+    return {
+        "running": float(running),
+        "publishing": float(publishing),
+        "dirty": float(dirty),
+        "oldest_seconds": oldest_seconds,
+        "published": float(published),
+        "failed_flushes": float(failed_flushes),
+    }
