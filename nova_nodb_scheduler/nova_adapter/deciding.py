@@ -83,7 +83,8 @@ class Decider:
             not answer
         """
         deadline = self._clock() + self._deadline_seconds
-        claims: namespace_view.NamespaceView | None = self.parts.claims()
+        # As the host states have them; the columns are as new or newer.
+        claims: namespace_view.NamespaceView | None = view.reads.claims
         while True:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
@@ -107,6 +108,9 @@ class Decider:
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > deadline:
                 raise request_planner.NeedsPlacement("mirror behind")
+            # What it saw is over: claims, and the records that hosts are judged by.
+            if not view.renew():
+                raise request_planner.NeedsPlacement("states not proved")
             # Claims end all the time: that some did is looked at once.
             claims = None
 
