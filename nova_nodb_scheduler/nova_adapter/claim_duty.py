@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement import reading, session
@@ -85,14 +85,22 @@ class ClaimDuty:
         """End the thread; before the synchronizer is closed. Idempotent."""
         self._duty.stop()
 
-    def prove(self, before: namespace_view.NamespaceView | None) -> int:
+    def prove(self, before: namespace_view.NamespaceView | None, own: Collection[str] = ()) -> int:
         """End claims that nothing stands behind, before a request is refused for them.
 
         :param before: claim records before it was decided
+        :param own: the request's servers
         :returns: the version to wait for; 0 if nothing ended
         :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove`
         """
-        return self._proof.prove(before)
+        return self._proof.prove(before, own)
+
+    def prove_of(self, servers: Collection[str]) -> int:
+        """End claims of some servers that nothing stands behind; as :meth:`prove`.
+
+        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove_of`
+        """
+        return self._proof.prove_of(servers)
 
     @property
     def settles(self) -> bool:

@@ -83,7 +83,8 @@ class Decider:
             not answer
         """
         deadline = self._clock() + self._deadline_seconds
-        claims: namespace_view.NamespaceView | None = self.parts.claims()
+        # As the host states have them; the columns are as new or newer.
+        claims: namespace_view.NamespaceView | None = view.reads.claims
         while True:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
@@ -104,9 +105,16 @@ class Decider:
                 raise request_planner.NeedsPlacement("unreadable records")
             if asked.queries is None or self._is_proved(asked, decided_at, claims):
                 decision.log_refusal()
-                raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
+                # As Nova words it, where Placement has no candidate and where it has some.
+                why = (
+                    "" if decision.lacks_candidates else _("There are not enough hosts available.")
+                )
+                raise nova_exception.NoValidHost(reason=why)
             if self._clock() > deadline:
                 raise request_planner.NeedsPlacement("mirror behind")
+            # What it saw is over: claims, and the records that hosts are judged by.
+            if not view.renew():
+                raise request_planner.NeedsPlacement("states not proved")
             # Claims end all the time: that some did is looked at once.
             claims = None
 
@@ -175,6 +183,12 @@ class _Decision:
     def leaves_out(self) -> bool:
         """See :class:`request_planner.Planner`."""
         return self._planner.leaves_out
+
+    @property
+    def lacks_candidates(self) -> bool:
+        """Whether Placement itself would have offered no host to begin with."""
+        counts = self._planner.first_counts
+        return bool(counts) and counts[0].name == pipeline.PLACEMENT and not counts[0].after
 
     def decide(self) -> list[list[Any]] | None:
         """Choose and claim for all servers, and answer; None if there is not room for all.

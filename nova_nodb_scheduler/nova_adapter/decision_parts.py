@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -352,7 +352,8 @@ class DecisionParts:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_planner.NeedsPlacement("broken provider")
         return all(
-            self._proves(query.resources, decided_at, claims) for query in asked.queries or ()
+            self._proves(query.resources, decided_at, claims, asked.instance_uuids)
+            for query in asked.queries or ()
         )
 
     def _proves(
@@ -360,16 +361,17 @@ class DecisionParts:
         resources: Mapping[str, int],
         decided_at: float,
         claims: namespace_view.NamespaceView | None,
+        servers: Collection[str],
     ) -> bool:
         """Say whether no host's record was behind Placement; then the others are read again.
 
-        Nor a claim left that nothing stands behind.
+        Nor a claim left that nothing stands behind, those of the request's servers first.
 
         :raises NeedsPlacement: nobody can tell
         """
         try:
             proof = self._mirror.mirror.prove_current(decided_at, resources)
-            ended = 0 if proof.changed else self.claim_duty.prove(claims)
+            ended = 0 if proof.changed else self.claim_duty.prove(claims, servers)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
             raise request_planner.NeedsPlacement("mirror not proved") from error
@@ -378,6 +380,40 @@ class DecisionParts:
         if proof.changed or ended:
             self._wait_for(max(proof.version, ended))
         return not (proof.changed or ended)
+
+    def begin(self, servers: Collection[str]) -> None:
+        """End what servers claimed before that a request comes for, where nothing stands behind.
+
+        One that moves again within seconds would be refused room that it holds itself, or
+        be sent elsewhere. Whatever fails here, the request is decided all the same.
+        """
+        try:
+            ended = self.claim_duty.prove_of(servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.info("Former claims of servers stay: %(error)s", {"error": error})
+        except Exception:
+            LOG.exception("Former claims of servers cannot be looked at.")
+
+    def claims_ended(self, before: namespace_view.NamespaceView, servers: Collection[str]) -> bool:
+        """Say whether claims kept hosts full for nothing, where Nova's own code found none.
+
+        As far as the mirror shows; those of the request's servers are asked for anyway.
+        Where nobody can tell they stand.
+
+        :param before: claim records as the request saw them
+        """
+        try:
+            ended = self.claim_duty.prove(before, servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.warning(
+                "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
+            )
+            return False
+        return bool(ended)
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from nova_nodb_scheduler.nova_adapter import outside_claims, request_planner
 from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
@@ -20,13 +20,20 @@ from nova_nodb_scheduler.store import namespace_view
 LOG = logging.getLogger(__name__)
 
 
+#: See :class:`FallbackClaims`.
+Proves = Callable[
+    [Mapping[str, int], float, namespace_view.NamespaceView, Collection[str]],
+    bool,
+]
+
+
 class FallbackClaims:
     """The claims of one request: :class:`outside_claims.Claims`. One thread.
 
     :param parts: what decides in this worker otherwise
     :param proves: asked once, before a host is taken for full: False if records
         of hosts were behind Placement, or claims on them ended, since the time and
-        the claims given
+        the claims given; with the server that claims
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
     """
@@ -34,7 +41,7 @@ class FallbackClaims:
     def __init__(
         self,
         parts: request_planner.Parts,
-        proves: Callable[[Mapping[str, int], float, namespace_view.NamespaceView], bool],
+        proves: Proves,
         deadline_seconds: float,
         unjudged: outside_claims.Unjudged | None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +91,7 @@ class FallbackClaims:
         answer = self._answer(move, wanted)
         if _is_full(answer) and not self._is_proved:
             # Placement has just offered it: what is known of it may be old.
-            changed = not self._proves(move.resources, self._began, self._claims)
+            changed = not self._proves(move.resources, self._began, self._claims, [move.consumer])
             self._is_proved = True
             if changed:
                 answer = self._answer(move, wanted)

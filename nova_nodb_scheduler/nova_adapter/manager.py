@@ -163,11 +163,15 @@ class SchedulerManager(
 
         NoValidHost is said only on proved state: if a cell lost its proof
         meanwhile, or Placement offered a host that the store does not know,
-        the request is decided once more, by Nova's own reads.
+        the request is decided once more, by Nova's own reads; if claims kept
+        hosts full for nothing, once more without them.
         """
         started = time.monotonic()
-        view = self.nodb.views.open()
         given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        if self.nodb.decisions is not None:
+            # Before the view: it is not to see what their former moves claimed.
+            self.nodb.decisions.begin(_servers(given))
+        view = self.nodb.views.open()
         view.decides = self._memory_decides(view, given.get("spec_obj"))
         # Nova changes the request as it goes; a second decision needs the first one's.
         untouched_args = tuple(map(_copy, args))
@@ -180,11 +184,10 @@ class SchedulerManager(
                 with views.working_on(view):
                     chosen = self._select(context, args, kwargs)
             except nova_exception.NoValidHost:
-                if not self._in_doubt(view):
+                retry = self._to_retry(view, given)
+                if retry is None:
                     outcome = "no_valid_host"
                     raise
-                retry = self.nodb.views.stock()
-                view.asked_placement = "not proved any more"
                 try:
                     with views.working_on(retry):
                         chosen = self._select(context, untouched_args, untouched)
@@ -197,6 +200,36 @@ class SchedulerManager(
         finally:
             seconds = time.monotonic() - started
             self._account(view, given.get("spec_obj"), chosen, outcome, seconds)
+
+    def _to_retry(
+        self, view: views.RequestView, given: Mapping[str, Any]
+    ) -> views.RequestView | None:
+        """Return the view to decide a request with once more; None if its refusal stands."""
+        if not self._in_doubt(view):
+            if not self._claims_ended(view, given):
+                return None
+            if view.renew():
+                view.deferred = None
+                view.decides = self._memory_decides(view, given.get("spec_obj"))
+                return view
+        view.asked_placement = "not proved any more"
+        return self.nodb.views.stock()
+
+    def _claims_ended(self, view: views.RequestView, given: Mapping[str, Any]) -> bool:
+        """Say whether Nova's own code refused a request for claims that had served.
+
+        Where memory decides it has looked itself.
+        """
+        decisions = self.nodb.decisions
+        if (
+            decisions is None
+            or not decisions.claiming
+            or view.stock
+            or view.decides
+            or view.asked_placement in _IN_DOUBT
+        ):
+            return False
+        return decisions.claims_ended(view.reads.claims, _servers(given))
 
     def _account(
         self, view: views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float

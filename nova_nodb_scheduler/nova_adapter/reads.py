@@ -10,8 +10,8 @@ import numpy as np
 
 from nova_nodb_scheduler.nova_adapter import rows, tables
 from nova_nodb_scheduler.scheduling import claim_facts, claimed, namespaces
+from nova_nodb_scheduler.store import namespace_view, stored_record
 from nova_nodb_scheduler.store import snapshot as snapshot_module
-from nova_nodb_scheduler.store import stored_record
 
 COMPUTE_BINARY = "nova-compute"
 
@@ -67,6 +67,11 @@ class Reads:
         self._instances = snapshot.namespace(namespaces.INSTANCES.name)
         self._aggregates = snapshot.namespace(namespaces.AGGREGATES.name)
         self._host_mappings = snapshot.namespace(namespaces.HOST_MAPPINGS.name)
+
+    @property
+    def claims(self) -> namespace_view.NamespaceView:
+        """The claim records of the snapshot."""
+        return self._snapshot.namespace(namespaces.CLAIM_RECORDS.name)
 
     @property
     def generation(self) -> int:

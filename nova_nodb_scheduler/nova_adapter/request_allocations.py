@@ -69,6 +69,8 @@ class RequestAllocations:
         self._joined: set[str] = set()
         #: Of which it is not known that nothing is left of them.
         self._left: dict[str, claimer.Wanted] = {}
+        #: Hosts of which Placement said that they are not what the plan took them for.
+        self._misjudged: set[str] = set()
 
     def write(
         self, wanted: Sequence[claimer.Wanted], deadline: float
@@ -93,7 +95,9 @@ class RequestAllocations:
         }
         wanted = [each for each in wanted if each.consumer not in found]
         try:
+            self._misjudged.clear()
             self._write(wanted, deadline, found)
+            self._look_at_misjudged(wanted, found)
             for each in wanted:
                 if _stands(found[each.consumer]) and self._placement.is_verified(each):
                     found[each.consumer] = self._verified(each, found[each.consumer])
@@ -184,6 +188,28 @@ class RequestAllocations:
                 result = self._as_nova_does(each)
                 found[each.consumer] = placing.Outcome(result, "refused by Placement")
 
+    def _look_at_misjudged(
+        self, wanted: Sequence[claimer.Wanted], found: dict[str, placing.Outcome]
+    ) -> None:
+        """Have hosts planned anew that refused what they do not have any more.
+
+        A nova-compute that moves a resource to a child provider does that between the
+        comparison and the write; no listing of who has room would show it afterwards.
+        """
+        refused = {
+            each.consumer: each.chosen.uuid
+            for each in wanted
+            if each.chosen.uuid in self._misjudged
+            and found[each.consumer].result is placing.Result.NEXT_HOST
+        }
+        if not refused:
+            return
+        roots = {*refused.values()}
+        behind = self._placement.chosen.behind(roots, self._planned_on(), anew=True)
+        for consumer, root in refused.items():
+            if root in behind:
+                found[consumer] = attrs.evolve(found[consumer], result=placing.Result.PLAN_AGAIN)
+
     def _verified(self, wanted: claimer.Wanted, outcome: placing.Outcome) -> placing.Outcome:
         """Look whether others, who know of no claims, raced for the room; then it goes back."""
         verifier = self._placement.verifier
@@ -224,6 +250,8 @@ class RequestAllocations:
         if isinstance(outcome, outcomes.ConsumerExists):
             # It was thought to be new; it is not.
             return self._as_nova_does(wanted)
+        if isinstance(outcome, outcomes.Full) and not outcome.by_capacity:
+            self._misjudged.add(wanted.chosen.uuid)
         if isinstance(outcome, (outcomes.Full, outcomes.Conflict, outcomes.Withdrawn)):
             return placing.Result.NEXT_HOST
         LOG.warning(
@@ -247,6 +275,9 @@ class RequestAllocations:
         )
         if claimed:
             self._joined.add(wanted.consumer)
+        else:
+            # Nova does not say why it was refused.
+            self._misjudged.add(wanted.chosen.uuid)
         self._hint([wanted.chosen.uuid])
         return placing.Result.JOINED if claimed else placing.Result.NEXT_HOST
 

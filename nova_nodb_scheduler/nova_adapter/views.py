@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one request sees: one snapshot, one proof, from its beginning to its end."""
+"""What one request sees: one snapshot, one proof, from its beginning to its end.
+
+Where it would be refused, and something of what it saw was over, it begins again: with
+a view of the present.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,6 +27,9 @@ LOG = logging.getLogger(__name__)
 
 FellBack = Callable[[str, proof_module.Reason], None]
 
+#: Takes a snapshot and judges it.
+Look = Callable[[], tuple[reads_module.Reads, proof_module.Proof]]
+
 
 class RequestView:
     """A request's view of the cloud, and where it had to leave memory.
@@ -29,6 +37,7 @@ class RequestView:
     :param reads: None only with ``stock``
     :param cells: uuids of all cells but cell0, enabled or not
     :param stock: True to take Nova's own path for every cell
+    :param look: see :meth:`renew`; None where it is what it was made with for good
     """
 
     def __init__(
@@ -39,8 +48,10 @@ class RequestView:
         fell_back: FellBack,
         *,
         stock: bool = False,
+        look: Look | None = None,
     ) -> None:
         self._reads = reads
+        self._look = look
         self.proof = proof
         self.cells = cells
         self._judged = frozenset(_judged(cells))
@@ -71,6 +82,21 @@ class RequestView:
         self.served: set[str] = set()
         #: Scopes that were not, and why.
         self.missed: dict[str, proof_module.Reason] = {}
+
+    def renew(self) -> bool:
+        """See the present from here on; False if what was served is not proved now.
+
+        Host states made before are of the former view: who decides again makes others.
+        """
+        if self._look is None:
+            return True
+        reads, proof = self._look()
+        if reads.generation != self.reads.generation or self.served & proof.missing.keys():
+            return False
+        self._reads, self.proof = reads, proof
+        self.instances_of.clear()
+        self.instances_read.clear()
+        return True
 
     @property
     def reads(self) -> reads_module.Reads:
@@ -155,9 +181,13 @@ class Views:
         return RequestView(None, proof, tuple(self._cells()), self._fell_back, stock=True)
 
     def _open(self) -> RequestView:
+        cells = tuple(self._cells())
+        look = functools.partial(self._looked, cells)
+        return RequestView(*look(), cells, self._fell_back, look=look)
+
+    def _looked(self, cells: tuple[str, ...]) -> tuple[reads_module.Reads, proof_module.Proof]:
         generation = self._generation()
         snapshot = self._store.snapshot()
-        cells = tuple(self._cells())
         scopes = _judged(cells)
         context: Any = nova_context.get_admin_context()
         proof = self._judge.judge(snapshot, scopes)
@@ -165,12 +195,7 @@ class Views:
             # The snapshot may have been taken from a store half built, and
             # the feed proved only after it was whole again.
             proof = proof_module.Proof(dict.fromkeys(scopes, proof_module.Reason.FEED))
-        return RequestView(
-            reads_module.Reads(snapshot, generation, self._built, context),
-            proof,
-            cells,
-            self._fell_back,
-        )
+        return reads_module.Reads(snapshot, generation, self._built, context), proof
 
     def proof(self) -> proof_module.Proof:
         """Judge the store of now, for nobody's request: nothing is counted."""

@@ -10,7 +10,8 @@ claims that no record accounts for are asked of their authority at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
@@ -19,6 +20,7 @@ from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.store import host_state_store, namespace_view
 from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
+    claim_index,
     contract,
     latest_records,
     settling_endings,
@@ -47,7 +49,9 @@ class ClaimsUnproved(errors.NodbError):
 
 
 class ClaimProof:
-    """Looks for such claims when it is asked to; any thread, one at a time.
+    """Looks for such claims when it is asked to; any thread.
+
+    Of all claims one thread at a time, of some consumers' any number.
 
     :param cursor: how far the store has come; None while that is not proved
     :param ask: a consumer's allocations; may block
@@ -55,7 +59,8 @@ class ClaimProof:
     :param latest: where who claims here finds what was written
     :param clock: monotonic seconds
     :param most: claims asked for in one call: each is a request to the authority
-    :param rest_seconds: how long one that stays is not asked for again
+    :param rest_seconds: how long one that stays is not asked for again, but by its own
+        consumer
     """
 
     def __init__(
@@ -75,28 +80,22 @@ class ClaimProof:
         self._store = store
         self._cursor = cursor
         self._ask = ask
+        self._now_seconds = now_seconds
+        self._latest = latest
         self._clock = clock
         self._most = most
         self._rest_seconds = rest_seconds
         self._lock = threading.Lock()
-        self._subscription = store.subscribe((_CLAIMS,))
-        #: Hosts with claims, as far as the store has come.
-        self._claimed: set[str] = set()
+        self._index = claim_index.ClaimIndex(store)
         #: When it was last asked for, of those that stay.
         self._asked_at: dict[_Name, float] = {}
         self.status = settling_status.SettlingStatus()
-        self._endings = settling_endings.Endings(
-            synchronizer,
-            store,
-            cursor,
-            lambda key, state, version, evidence: _LEDGER.judge(
-                key.key, state, version, evidence, now_seconds()
-            ),
-            latest,
-            self.status,
-        )
 
-    def prove(self, before: namespace_view.NamespaceView | None = None) -> int:
+    def prove(
+        self,
+        before: namespace_view.NamespaceView | None = None,
+        own: Collection[str] = (),
+    ) -> int:
         """End what nothing stands behind; return the version to wait for, 0 if nothing ended.
 
         What somebody else ended since then counts, too: who was refused for it may
@@ -106,6 +105,8 @@ class ClaimProof:
         record accounts for. Without I/O where there is none.
 
         :param before: claim records before it was decided
+        :param own: consumers of whoever was refused: what they hold is asked for first,
+            whenever it was asked for last
         :raises BackendUnavailable: what was not written stays claimed
         :raises ClaimsUnproved: nothing ended, and of some claims nobody said why they stand
         """
@@ -113,62 +114,129 @@ class ClaimProof:
             cursor = self._cursor()
             if cursor is None:
                 raise ClaimsUnproved("the feed is not followed")
-            touched = self._subscription.drain()
-            snapshot = self._store.snapshot()
-            self._follow(touched, snapshot)
+            snapshot = self._index.follow()
             now = snapshot.namespace(_CLAIMS)
             if before is not None and _some_ended(before, now):
                 return now.version
             evidence = settling_evidence.Evidence(snapshot)
-            suspects, are_all = self._suspects(snapshot, evidence)
-            unproved = None if are_all else f"more than {self._most} are to be asked for"
-            written = set[records.RecordKey]()
-            if suspects:
-                ended = self._endings.end(suspects, evidence, cursor)
-                if ended is None:
-                    raise ClaimsUnproved("the epoch changed")
-                written = {*ended.written}
-                if not self._ask_all(ended.questions):
-                    unproved = "their authority does not answer"
-                ended = self._endings.end(dict.fromkeys(suspects, frozenset()), evidence, cursor)
-                if ended is not None:
-                    written |= {*ended.written}
-            if written:
-                return self._synchronizer.head().version
-            if unproved is not None:
-                raise ClaimsUnproved(unproved)
+            suspects, are_all = self._suspects(snapshot, evidence, own)
+            ended, unanswered = self._end(suspects, evidence, cursor)
+            for name in unanswered:
+                self._asked_at.pop(name, None)
+            if ended:
+                return ended
+            if unanswered:
+                raise ClaimsUnproved("their authority does not answer")
+            if not are_all:
+                raise ClaimsUnproved(f"more than {self._most} are to be asked for")
             return 0
 
-    def _ask_all(self, questions: Iterable[settling_questions.Question]) -> bool:
-        """Ask, and note the answers; False if one is lacking: it is asked for again soon."""
-        all_answered = True
-        for question in questions:
-            self.status.asked += 1
-            allocations = self._ask(question.consumer)
-            if allocations is None:
-                all_answered = False
-                self.status.unanswered += 1
-                name = (question.key.key, question.consumer, question.held.claim_id)
-                self._asked_at.pop(name, None)
-            self._endings.note(settling_questions.Answer(question, allocations))
-        return all_answered
+    def prove_of(self, consumers: Collection[str]) -> int:
+        """End what nothing stands behind of some consumers; as :meth:`prove`.
 
-    def _follow(
-        self, touched: Mapping[str, Collection[str]] | None, snapshot: snapshot_module.Snapshot
-    ) -> None:
-        if touched is None:
-            self._claimed.clear()
-            hosts: Iterable[str] = snapshot.namespace(_CLAIMS).keys()
-        else:
-            hosts = touched.get(_CLAIMS, ())
-        for host in hosts:
-            if settling_evidence.claims_of(snapshot, host):
-                self._claimed.add(host)
-            else:
-                self._claimed.discard(host)
+        For a request of theirs before it is decided: a server that moves again begins
+        anew, and what its former move claimed would keep it from its own room. What
+        stands, or cannot be told, stays. Without I/O where they hold nothing.
+
+        :raises BackendUnavailable: see :meth:`prove`
+        """
+        cursor = self._cursor()
+        if cursor is None:
+            return 0
+        snapshot = self._index.follow()
+        if not any(map(self._index.hosts_of, consumers)):
+            return 0
+        evidence = settling_evidence.Evidence(snapshot)
+        suspects: dict[records.RecordKey, frozenset[str]] = {}
+        for host, consumer in self._counting(snapshot, evidence, consumers):
+            key = records.RecordKey(_CLAIMS, host)
+            suspects[key] = suspects.get(key, frozenset()) | {consumer}
+        return self._end(suspects, evidence, cursor)[0]
+
+    def _end(
+        self,
+        suspects: Mapping[records.RecordKey, frozenset[str]],
+        evidence: settling_evidence.Evidence,
+        cursor: records.Cursor,
+    ) -> tuple[int, list[_Name]]:
+        """Ask for claims and end them; return the version to wait for, and what was not answered.
+
+        What others ended or wrote meanwhile is waited for, too: it is not in the evidence.
+
+        :raises ClaimsUnproved: the epoch changed
+        """
+        if not suspects:
+            return 0, []
+        endings = settling_endings.Endings(
+            self._synchronizer, self._store, self._cursor, self._judge, self._latest, self.status
+        )
+        first = endings.end(suspects, evidence, cursor)
+        if first is None:
+            raise ClaimsUnproved("the epoch changed")
+        unanswered = self._ask_all(first.questions, endings)
+        asked = {question.key for question in first.questions}
+        changed = {*first.written, *first.lost, *first.gone}
+        if asked:
+            second = endings.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
+            if second is not None:
+                changed |= {*second.written, *second.lost}
+        return self._synchronizer.head().version if changed else 0, unanswered
+
+    def _judge(
+        self,
+        key: records.RecordKey,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settling_evidence.Evidence,
+    ) -> settling_rules.Verdict:
+        return _LEDGER.judge(key.key, state, version, evidence, self._now_seconds())
+
+    def _ask_all(
+        self,
+        questions: Iterable[settling_questions.Question],
+        endings: settling_endings.Endings,
+    ) -> list[_Name]:
+        """Ask, and note the answers; return what has none: it is asked for again soon."""
+        unanswered: list[_Name] = []
+        answers: dict[str, settling_evidence.Allocations | None] = {}
+        for question in questions:
+            consumer = question.consumer
+            if consumer not in answers:
+                self.status.asked += 1
+                # After all of the records were read: one answer serves them all.
+                answers[consumer] = self._ask(consumer)
+            if answers[consumer] is None:
+                self.status.unanswered += 1
+                unanswered.append((question.key.key, consumer, question.held.claim_id))
+            endings.note(settling_questions.Answer(question, answers[consumer]))
+        return unanswered
+
+    def _counting(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        evidence: settling_evidence.Evidence,
+        consumers: Collection[str],
+    ) -> Iterator[tuple[str, str]]:
+        """Return host and consumer of what some consumers hold and no record counts.
+
+        Whatever the authority's mirror says: it may not have seen yet that they begin to
+        move, and gave what they had to their migration.
+        """
+        for consumer in consumers:
+            for host in self._index.hosts_of(consumer):
+                held = settling_evidence.claims_of(snapshot, host).get(consumer)
+                if (
+                    held is not None
+                    and held.state is model.ClaimState.CONFIRMED
+                    and evidence.counts(host, consumer, held)
+                ):
+                    yield host, consumer
 
     def _suspects(
-        self, snapshot: snapshot_module.Snapshot, evidence: settling_evidence.Evidence
+        self,
+        snapshot: snapshot_module.Snapshot,
+        evidence: settling_evidence.Evidence,
+        own: Collection[str],
     ) -> tuple[dict[records.RecordKey, frozenset[str]], bool]:
         """Return the claims to ask for by record, and whether these are all.
 
@@ -178,15 +246,20 @@ class ClaimProof:
         since = now - self._rest_seconds
         self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
         found: dict[records.RecordKey, frozenset[str]] = {}
+        for host, consumer in self._counting(snapshot, evidence, own):
+            key = records.RecordKey(_CLAIMS, host)
+            found[key] = found.get(key, frozenset()) | {consumer}
         left = self._most
         are_all = True
-        for host in sorted(self._claimed):
+        for host in self._index.hosts():
+            key = records.RecordKey(_CLAIMS, host)
             claims = settling_evidence.claims_of(snapshot, host)
             allocated = settling_evidence.allocated_on(snapshot, host)
             here = [
                 consumer
                 for consumer, held in claims.items()
                 if held.state is model.ClaimState.CONFIRMED
+                and consumer not in own
                 and (host, consumer, held.claim_id) not in self._asked_at
                 and evidence.counts(host, consumer, held)
                 # Would the authority say the same as its mirror, it went.
@@ -198,8 +271,7 @@ class ClaimProof:
                 are_all, here = False, here[:left]
             left -= len(here)
             if here:
-                key = records.RecordKey(_CLAIMS, host)
-                found[key] = frozenset(here)
+                found[key] = found.get(key, frozenset()) | {*here}
                 names = ((host, consumer, claims[consumer].claim_id) for consumer in here)
                 self._asked_at.update(dict.fromkeys(names, now))
             if not are_all:

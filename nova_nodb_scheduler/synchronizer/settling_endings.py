@@ -44,11 +44,13 @@ class Ended:
     :param written: records of which something was ended
     :param lost: records that somebody else wrote meanwhile
     :param questions: to be asked of entries that stay
+    :param gone: records of which an entry to ask for had been ended by somebody else
     """
 
     written: Sequence[records.RecordKey]
     lost: Sequence[records.RecordKey]
     questions: Sequence[settling_questions.Question]
+    gone: Sequence[records.RecordKey] = ()
 
 
 @attrs.frozen
@@ -134,18 +136,25 @@ class Endings:
             return None
         changes: list[_Change] = []
         questions: list[settling_questions.Question] = []
+        gone: list[records.RecordKey] = []
         for key, to_ask in wanted.items():
             answers = self._answers.pop(key, {})
-            read = _read(key, found.get(key))
+            record = found.get(key)
+            read = _read(key, record)
             if read is None:
+                # One that cannot be understood may hold anything.
+                if to_ask and (record is None or record.deleted):
+                    gone.append(key)
                 continue
+            if to_ask and not to_ask <= _entries_of(read).keys():
+                gone.append(key)
             verdict = self._judge(key, read.state, read.version, evidence)
             questions += _asked(read, to_ask & verdict.unshown.keys())
             change = self._change(read, verdict, answers, cursor)
             if change is not None:
                 changes.append(change)
         written, lost = self._write(changes, cursor.epoch)
-        return Ended(written, lost, questions)
+        return Ended(written, lost, questions, gone)
 
     def _write(
         self, changes: Sequence[_Change], epoch: str
@@ -234,6 +243,11 @@ def _read(key: records.RecordKey, record: records.Record | None) -> _Read | None
 
 def _asked(read: _Read, entries: Collection[Any]) -> Iterator[settling_questions.Question]:
     ledger = settling_rules.LEDGERS[read.key.namespace]
-    held = ledger.entries(read.key.key, read.state, read.version)
+    held = _entries_of(read)
     for entry in entries:
         yield settling_questions.Question(read.key, entry, ledger.consumer(entry), held[entry])
+
+
+def _entries_of(read: _Read) -> Mapping[Any, Any]:
+    ledger = settling_rules.LEDGERS[read.key.namespace]
+    return ledger.entries(read.key.key, read.state, read.version)

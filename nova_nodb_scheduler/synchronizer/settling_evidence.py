@@ -102,16 +102,20 @@ class Evidence:
             return not (
                 self.is_shown(host, consumer, held)
                 or (claim_facts.stays(held.node) and not self._moves(consumer))
-                or (left_behind and self.is_allocated(host, consumer, held))
-                or self._is_taken_up(host, consumer, held)
+                or (
+                    self.is_allocated(host, consumer, held)
+                    and (left_behind or self._is_taken_up(host, consumer, held))
+                )
             )
         if self._moves_to(host, consumer):
             return True
         if claim_facts.stays(held.node):
             return False  # it was there before the claim, and has not got what it claimed
+        # What a server had that moves is its migration's by now; its node counts it still.
         return (
             any(self._stands(key, host) for key in self._keys(consumer))
             and self._shown.counted(host, consumer, held.node) is not shown.Counted.WHOLE
+            and not self._is_taken_up(host, consumer, held)
         )
 
     def _is_taken_up(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
@@ -121,8 +125,7 @@ class Evidence:
         changes there. A server saved once more meanwhile has the later record for good.
         """
         return (
-            self.is_allocated(host, consumer, held)
-            and self._shown.counted(host, consumer, held.node)
+            self._shown.counted(host, consumer, held.node)
             in (shown.Counted.LIKELY, shown.Counted.WHOLE)
             and self.is_new(host, consumer, held.confirmed_by or 0)
             and any(

@@ -4,7 +4,9 @@
 ``file`` reads a subunit stream on standard input and writes ``pass.txt``,
 ``fail.txt``, ``skip.txt`` and ``timings.tsv`` into the results directory.
 ``compare`` tells how those lists differ from the expected ones and ends with
-status 1 if they do. ``record`` files a stock run's lists as the expected ones.
+status 1 if they do. ``record`` files a stock run's lists as the expected ones; or
+those of a run with the plugin, with stock's word on what ``unsettled`` lists: tests
+that failed with the plugin, or that cannot hold with it.
 """
 
 import argparse
@@ -72,11 +74,27 @@ def file_stream(results: pathlib.Path) -> int:
     return 0
 
 
-def record(results: pathlib.Path, expected: pathlib.Path, name: str) -> int:
-    """File the lists of a stock run as the expected ones of the selection ``name``."""
+def unsettled(results: pathlib.Path, names: list[str], left_out: list[str]) -> int:
+    """Print the tests of a run with the plugin that stock has to be asked about."""
+    asked = {test_id for test_id in left_out if selection.covers(names, test_id)}
+    for test_id in sorted(asked | _read_lines(results / "fail.txt")):
+        print(test_id)
+    return 0
+
+
+def record(
+    results: pathlib.Path, expected: pathlib.Path, name: str, stock: pathlib.Path | None = None
+) -> int:
+    """File the lists of a stock run as the expected ones of the selection ``name``.
+
+    :param stock: where ``results`` is of a run with the plugin, stock's of the tests
+        that were unsettled: what failed with the plugin is filed by its word alone
+    """
     expected.mkdir(parents=True, exist_ok=True)
     for outcome in _OUTCOMES:
         ids = _read_lines(results / f"{outcome}.txt")
+        if stock is not None:
+            ids = (ids if outcome != "fail" else set()) | _read_lines(stock / f"{outcome}.txt")
         stored = expected / f"{name}.{outcome}.txt"
         stored.unlink(missing_ok=True)
         if ids:
@@ -109,20 +127,26 @@ def compare(
 
 
 def main() -> int:
-    """Run one of the three commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("file", "compare", "record"))
+    parser.add_argument("command", choices=("file", "compare", "record", "unsettled"))
     parser.add_argument("--results", type=pathlib.Path, required=True)
     parser.add_argument("--expected", type=pathlib.Path)
     parser.add_argument("--selection", type=pathlib.Path)
+    parser.add_argument("--stock", type=pathlib.Path, help="stock's lists of what was unsettled")
     parser.add_argument("--plugin", action="store_true", help="the run was with the plugin")
     arguments = parser.parse_args()
     if arguments.command == "file":
         return file_stream(arguments.results)
+    if arguments.command == "unsettled" and arguments.selection is not None:
+        names = selection.read(arguments.selection)
+        return unsettled(arguments.results, names, selection.excluded())
     if arguments.expected is None or arguments.selection is None:
         parser.error(f"{arguments.command} needs --expected and --selection")
     if arguments.command == "record":
-        return record(arguments.results, arguments.expected, arguments.selection.stem)
+        return record(
+            arguments.results, arguments.expected, arguments.selection.stem, arguments.stock
+        )
     return compare(
         arguments.results,
         arguments.expected,

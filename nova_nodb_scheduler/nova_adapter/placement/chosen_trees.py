@@ -101,7 +101,11 @@ class ChosenTrees:
         return self._snapshot()
 
     def behind(
-        self, roots: Collection[str], planned_on: snapshot_module.Snapshot
+        self,
+        roots: Collection[str],
+        planned_on: snapshot_module.Snapshot,
+        *,
+        anew: bool = False,
     ) -> frozenset[str]:
         """Return the trees that are not what a plan took them for; the store has them now.
 
@@ -110,6 +114,7 @@ class ChosenTrees:
         more for each that changed, and the feed's delay.
 
         :param planned_on: taken before the plan was made
+        :param anew: ask, however short ago they were compared
         :raises PlacementUnanswered: nothing is known
         :raises BackendUnavailable: the same
         :raises KeptChanging: the same
@@ -119,7 +124,9 @@ class ChosenTrees:
         for attempt in range(_TRIES):
             snapshot = self._snapshot()
             due = [
-                root for root in sorted(wanted) if not self._is_compared(root, snapshot, asked_at)
+                root
+                for root in sorted(wanted)
+                if not self._is_compared(root, snapshot, asked_at, anew)
             ]
             if not due:
                 return frozenset(r for r in wanted if _differs(r, planned_on, snapshot))
@@ -128,12 +135,14 @@ class ChosenTrees:
             self._compare(due, snapshot)
         raise KeptChanging(due[0])
 
-    def _is_compared(self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float) -> bool:
+    def _is_compared(
+        self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float, anew: bool
+    ) -> bool:
         state = _state(snapshot, root)
         now = self._now_seconds()
         at = _compared_at(state, snapshot, self._own_seconds, now)
         at = max(at, self._noted.get(root, 0.0))
-        return at >= asked_at or now - at <= self._bound_seconds
+        return at >= asked_at or (not anew and now - at <= self._bound_seconds)
 
     def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
         """Ask for trees; note those that did not change, publish the others."""

@@ -143,6 +143,23 @@ class ChosenTreesTest(test_memory_decisions.MemoryDecisionsCase):
             self.assertNotEqual(planned or [None], [self.host_of()])
         self.assertEqual(0, self.used(planned[0])["VCPU"])
 
+    def reshape(self, host: str) -> None:
+        """As a nova-compute that was upgraded does: a resource goes to a child provider."""
+        key, child = self.nodes[host].uuid, str(uuid.uuid4())
+        self.inventories(key, VCPU=8, MEMORY_MB=16384, DISK_GB=100)
+        body = {"name": child, "uuid": child, "parent_provider_uuid": key}
+        self.ask("post", "/resource_providers", body)
+        self.inventories(child, VGPU=4)
+
+    def test_a_host_that_was_reshaped_as_it_was_chosen_is_judged_anew(self) -> None:
+        """Its tree was compared a second before; no listing shows that it has room."""
+        self.inventories(self.nodes["h1"].uuid, VCPU=8, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
+        wanted = {"resources:VGPU": "1"}
+        [server], _chosen = self.select(extra_specs=wanted)
+        self.client.delete(f"/allocations/{server}")
+        self.reshape("h1")
+        self.assertEqual("h1", self.host_of(extra_specs=wanted))
+
     def test_a_host_that_changes_whenever_it_is_planned_for_is_placements_to_judge(self) -> None:
         engine = self.runtime.decisions.engine
         own, planned = engine.plan, []

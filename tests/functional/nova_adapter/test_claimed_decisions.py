@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Collection
 from typing import Any
 from unittest import mock
 
@@ -18,13 +19,13 @@ from nova_nodb_scheduler.nova_adapter.placement import outcomes
 from nova_nodb_scheduler.scheduling import choice, claimer, namespaces
 from nova_nodb_scheduler.synchronizer import claim_batches, settling
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
-from nova_nodb_scheduler.testing import claiming
-from tests.functional.nova_adapter import test_memory_decisions
+from nova_nodb_scheduler.testing import claiming, patience
+from tests.functional.nova_adapter import cloud, test_memory_decisions
 
 GROUP = str(uuid.uuid4())
 
 
-class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
+class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
     def held(self, host: str) -> dict[str, model.HeldClaim]:
         ledger = claiming.stranger(self.runtime.synchronizer)
         return dict(ledger.read(self.nodes[host].uuid).claims)
@@ -62,6 +63,28 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             for each in decision.refused
         ]
 
+    def wait_for_mirror(self, servers: list[str], gone: Collection[str] = ()) -> None:
+        """Wait until it shows what was just written: before that a proof proves nothing."""
+        patience.wait_until(
+            lambda: self.mirrored().issuperset(servers) and not self.mirrored() & {*gone},
+            30.0,
+            lambda: (servers, gone, self.mirrored()),
+            0.05,
+        )
+
+    def mirrored(self) -> set[str]:
+        """Return which servers the mirror shows with allocations, once it looked anew."""
+        self.runtime.decisions.mirror_keeper.look_at([node.uuid for node in self.nodes.values()])
+        providers = self.runtime.store.snapshot().namespace(namespaces.PROVIDERS.name)
+        found = map(providers.get, providers.keys())
+        return {server for each in found for server in each.state["allocations"]}
+
+    def settle_later(self) -> None:
+        duty = self.runtime.decisions.claim_duty
+        duty.settler.pace(settling.SettlingOptions(ask_after_seconds=600.0, hasten_seconds=600.0))
+
+
+class ClaimedDecisionsTest(ClaimedDecisionsCase):
     def test_the_host_of_each_server_is_claimed_and_confirmed(self):
         uuids, chosen = self.select(servers=2)
         for server, [selection, *_] in zip(uuids, chosen, strict=True):
@@ -133,21 +156,6 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
                 self.select()
         held = {server for host in ("h1", "h2") for server in self.held(host)}
         self.assertEqual({*uuids}, held)
-
-    def wait_for_mirror(self, servers: list[str]) -> None:
-        """Wait until it shows what was just written: before that a proof proves nothing."""
-        deadline = time.monotonic() + 30.0
-        shown: set[str] = set()
-        while not shown.issuperset(servers):
-            assert time.monotonic() < deadline, (servers, shown)
-            time.sleep(0.05)
-            providers = self.runtime.store.snapshot().namespace(namespaces.PROVIDERS.name)
-            for key in providers.keys():  # noqa: SIM118 - a view is no mapping
-                shown.update(providers.get(key).state["allocations"])
-
-    def settle_later(self) -> None:
-        duty = self.runtime.decisions.claim_duty
-        duty.settler.pace(settling.SettlingOptions(ask_after_seconds=600.0, hasten_seconds=600.0))
 
     def test_a_claim_met_at_the_write_sends_the_server_to_the_next_host(self):
         parts = self.runtime.decisions.decider.parts
@@ -316,6 +324,128 @@ class ClaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         with mock.patch.object(parts.ways.claimer, "take", settled_meanwhile):
             chosen = self.select(extra_specs={"resources1:VGPU": "1"})[1]
         self.assertEqual({chosen[0][0].service_host}, set(looks))
+
+
+class ClaimedDevicesTest(ClaimedDecisionsCase):
+    """One host with four PCI devices, which Nova's own filter looks at."""
+
+    HOSTS = (
+        (
+            cloud.CELL1,
+            "h1",
+            8,
+            {
+                "pci_device_pools": objects.PciDevicePoolList(
+                    objects=[
+                        objects.PciDevicePool(
+                            vendor_id="8086", product_id="1520", numa_node=None, count=4, tags={}
+                        )
+                    ]
+                )
+            },
+        ),
+    )
+
+    def setUp(self):
+        filters = ["ComputeFilter", "PciPassthroughFilter"]
+        self.override("enabled_filters", filters, "filter_scheduler")
+        super().setUp()
+        self.inventories(self.nodes["h1"].uuid, VCPU=8, MEMORY_MB=16384, DISK_GB=100, VGPU=8)
+        self.settle_later()
+
+    def select_devices(self, count: int, servers: list[str] | None = None, **fields: Any) -> Any:
+        """Select for a server with some devices; for a known one, a move."""
+        wanted = objects.InstancePCIRequests(
+            requests=[
+                objects.InstancePCIRequest(
+                    count=count,
+                    spec=[{"vendor_id": "8086", "product_id": "1520"}],
+                    request_id=str(uuid.uuid4()),
+                    alias_name="a",
+                    numa_policy="legacy",
+                )
+            ]
+        )
+        if servers is None:
+            return self.select(pci_requests=wanted, **fields)
+        self.beat()
+        return self.manager.select_destinations(
+            self.admin,
+            spec_obj=self.spec(servers, pci_requests=wanted, **fields),
+            instance_uuids=servers,
+            return_objects=True,
+            return_alternates=False,
+        )
+
+    def give_to_migration(self, server: str) -> None:
+        """A conductor begins a move: what the server had is its migration's."""
+        node = self.nodes["h1"].uuid
+        self.ask(
+            "post",
+            "/allocations",
+            {
+                server: {**self._owner(server), "allocations": {}},
+                str(uuid.uuid4()): {
+                    **self._owner(),
+                    "allocations": {node: {"resources": {"VCPU": 1}}},
+                },
+            },
+        )
+
+    def _owner(self, server: str | None = None) -> dict[str, Any]:
+        project = test_memory_decisions.PROJECT
+        generation = None
+        if server is not None:
+            generation = self.ask("get", f"/allocations/{server}")["consumer_generation"]
+        return {"project_id": project, "user_id": project, "consumer_generation": generation}
+
+    def test_devices_of_a_server_that_was_deleted_a_moment_ago_are_given_before_a_refusal(self):
+        [first], _chosen = self.select_devices(3)
+        self.wait_for_mirror([first])
+        self.client.delete(f"/allocations/{first}")
+        [second], _chosen = self.select_devices(3)
+        self.assertEqual({second}, {*self.held("h1")})
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
+        with self.assertRaises(exception.NoValidHost):
+            self.select_devices(3)
+
+    def test_so_they_are_where_novas_own_code_chooses(self):
+        two_groups = {"resources1:VGPU": "1"}
+        [first], _chosen = self.select_devices(3, extra_specs=two_groups)
+        self.wait_for_mirror([first])
+        self.client.delete(f"/allocations/{first}")
+        self.wait_for_mirror([], gone=[first])
+        [second], _chosen = self.select_devices(3, extra_specs=two_groups)
+        self.assertEqual({second}, {*self.held("h1")})
+        self.assertEqual({"more than one group": 2}, self.runtime.candidates())
+        with self.assertRaises(exception.NoValidHost):
+            self.select_devices(3, extra_specs=two_groups)
+
+    def test_a_server_that_moves_again_is_not_refused_the_devices_of_its_former_move(self):
+        [server], _chosen = self.select_devices(3)
+        for _ in range(2):
+            self.wait_for_mirror([server])
+            self.give_to_migration(server)
+            self.select_devices(2, [server])
+            self.assertEqual({server}, {*self.held("h1")})
+
+    def test_so_it_is_where_novas_own_code_chooses(self):
+        two_groups = {"resources1:VGPU": "1"}
+        [server], _chosen = self.select_devices(3, extra_specs=two_groups)
+        for _ in range(2):
+            self.wait_for_mirror([server])
+            self.give_to_migration(server)
+            self.select_devices(2, [server], extra_specs=two_groups)
+            self.assertEqual({server}, {*self.held("h1")})
+
+    def test_a_move_is_decided_where_the_claims_of_the_former_one_cannot_be_asked_for(self):
+        [server], _chosen = self.select_devices(1)
+        self.wait_for_mirror([server])
+        self.give_to_migration(server)
+        proof = self.runtime.decisions.claim_duty._proof
+        with mock.patch.object(proof, "prove_of", autospec=True, side_effect=ZeroDivisionError):
+            self.select_devices(1, [server])
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
 
 
 class UnclaimedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):

@@ -273,6 +273,21 @@ class MemoryDecisionsTest(MemoryDecisionsCase):
             self.assertEqual(other, self.select()[1][0][0].service_host)
         self.assertEqual({"memory": 3}, self.runtime.candidates())
 
+    def test_a_refusal_is_worded_as_novas_own(self):
+        """It names no hosts where Placement has no candidate: what users see in the fault."""
+        words = []
+        for fields in ({"vcpus": 5}, {"ignore_hosts": ["h1", "h2"]}):
+            with self.assertRaises(exception.NoValidHost) as refused:
+                self.select(**fields)
+            words.append(str(refused.exception))
+        self.assertEqual(
+            [
+                "No valid host was found. ",
+                "No valid host was found. There are not enough hosts available.",
+            ],
+            words,
+        )
+
     def test_room_that_was_freed_unseen_is_found_before_no_valid_host(self):
         self.select(servers=6)
         with self.assertRaises(exception.NoValidHost):

@@ -49,6 +49,22 @@ class TestCompare(unittest.TestCase):
         self._run(passed=["a.b.T.one", "a.b.T.two", "a.b.T.three"], failed=[])
         self.assertEqual(1, self._compare(["a.b"])[0])
 
+    def test_stock_settles_what_failed_with_the_plugin_or_cannot_hold_with_it(self) -> None:
+        self._run(passed=["a.b.T.one"], failed=["a.b.T.two", "a.b.T.three"])
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            results.unsettled(self._results, ["a.b"], ["a.b.T.four", "a.c.T.five"])
+        self.assertEqual(["a.b.T.four", "a.b.T.three", "a.b.T.two"], output.getvalue().split())
+        stock = self._results / "stock"
+        stock.mkdir()
+        (stock / "pass.txt").write_text("a.b.T.four\na.b.T.two\n")
+        (stock / "fail.txt").write_text("a.b.T.three\n")
+        results.record(self._results, self._expected, "a.b", stock)
+        status, output = self._compare(["a.b"], ["a.b.T.four"])
+        self.assertEqual(1, status)
+        # What stock fails, too, is no difference.
+        self.assertNotIn("a.b.T.three", output)
+        self.assertIn("expected to pass, did not: a.b.T.two", output)
+
     def test_only_what_the_selection_covers_is_expected(self) -> None:
         self._run(passed=["a.b.T.one"], failed=[])
         self.assertEqual(0, self._compare(["a.b.T.one"])[0])
