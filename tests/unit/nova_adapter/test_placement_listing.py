@@ -33,6 +33,7 @@ def listing(content):
 
 
 class ListingTest(unittest.TestCase):
+    @hypothesis.settings(deadline=None)
     @hypothesis.given(st.lists(PROVIDERS), st.sampled_from([None, 1]), st.booleans())
     def test_each_provider_is_read_as_json_has_it(self, providers, indent, as_ascii):
         answer = {"resource_providers": providers}
@@ -47,6 +48,7 @@ class ListingTest(unittest.TestCase):
             read = found.in_tree(root)
             self.assertEqual(wanted, [(e.uuid, e.name, e.generation, e.parent) for e in read])
 
+    @hypothesis.settings(deadline=None)
     @hypothesis.given(st.lists(PROVIDERS, min_size=1, max_size=3), st.data())
     def test_a_list_that_is_cut_is_no_answer(self, providers, data):
         content = json.dumps({"resource_providers": providers}).encode()
