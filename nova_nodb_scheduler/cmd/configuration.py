@@ -10,9 +10,12 @@ from typing import Any
 from nova_nodb_scheduler import errors
 
 
-def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
+def load(
+    program: str, config_files: list[str], config_dirs: list[str], *, verbose: bool = False
+) -> Any:
     """Parse nova.conf, set up logging and activate the plugin.
 
+    :param verbose: whether libraries' loggers may write to standard error, too
     :returns: the activated :class:`..nova_adapter.assembly.Plugin`
     """
     # Imported here: `--help` must not need Nova's configuration.
@@ -30,15 +33,23 @@ def load(program: str, config_files: list[str], config_dirs: list[str]) -> Any:
     try:
         config.parse_args(argv)
         log.setup(config.CONF, "nova")
-        _log_to_standard_error()
+        _keep_loggers_from_the_screen(verbose=verbose)
         objects.register_all()
         return activation.activate(config.CONF, "manage")
     except (errors.NodbError, cfg.Error) as error:
         sys.exit(f"{program}: {error}")
 
 
-def _log_to_standard_error() -> None:
-    """Keep standard output for what a command was asked for: it may be JSON."""
+def _keep_loggers_from_the_screen(*, verbose: bool) -> None:
+    """Keep standard output for what a command was asked for, which may be JSON.
+
+    Nor does a library's word stand between a command and its table: what matters
+    to whoever asks, the command says. A log file is written as nova.conf says.
+    """
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+        if not isinstance(handler, logging.StreamHandler):
+            continue
+        if handler.stream is sys.stdout:
             handler.setStream(sys.stderr)
+        if handler.stream is sys.stderr and not verbose:
+            handler.setLevel(logging.CRITICAL)

@@ -74,7 +74,7 @@ def gather(
         if (host, pid) not in listed
     ]
     reporters = [
-        _reporter(name, beat, backend.age_seconds(beat), bound_seconds)
+        _reporter(name, beat, backend, bound_seconds)
         for name, beat in sorted(backend.reporters.items())
     ]
     cells = _cells(backend, list(answers.by_worker.values()), reporters)
@@ -149,8 +149,10 @@ def _scheduler(
 
 
 def _reporter(
-    name: str, beat: Mapping[str, Any], age_seconds: float, bound_seconds: float
+    name: str, beat: Mapping[str, Any], backend: backend_records.Backend, bound_seconds: float
 ) -> dict[str, Any]:
+    age_seconds = backend.age_seconds(beat)
+    since = beat.get("since")
     return {
         "id": name,
         "role": beat.get("binary"),
@@ -164,6 +166,10 @@ def _reporter(
         "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
         "published": beat.get("published"),
         "failed_flushes": beat.get("failed_flushes"),
+        # Of an older release nothing is known of it.
+        "refused": beat.get("refused"),
+        "since": since,
+        "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
         "claiming": beat.get("claiming"),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),

@@ -7,7 +7,14 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from nova_nodb_scheduler.cmd import asking, backend_records, command, deployment
+from nova_nodb_scheduler.cmd import (
+    asking,
+    backend_records,
+    cell_names,
+    command,
+    deployment,
+    tables,
+)
 
 
 class Status(asking.AskingCommand):
@@ -32,48 +39,84 @@ class Status(asking.AskingCommand):
             float(plugin.options.reporter_bound_seconds),
             float(plugin.options.mirror_bound_seconds),
         )
+        names = cell_names.read(plugin)
         if args.json:
-            self.print_json(found.as_dict())
+            self.print_json(as_dict(found, names))
         else:
-            show(self, found)
+            show(self, found, names)
         return 1 if found.problems else 0
 
 
-def show(printer: command.Command, found: deployment.Deployment) -> None:
-    """Print tables for people."""
+def as_dict(found: deployment.Deployment, names: cell_names.CellNames) -> dict[str, Any]:
+    """Return plain values for JSON, with the names of cells."""
+    document = found.as_dict()
+    for part in ("reporters", "cells"):
+        document[part] = [
+            {**each, "cell_name": names.name(each["cell"])} for each in document[part]
+        ]
+    return document
+
+
+def show(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
+    """Print the verdict, then tables for people."""
+    _show_verdict(printer, found, names)
     backend = found.backend.as_dict()
     printer.print_facts(
         "Back end",
-        {name: value for name, value in backend.items() if "." not in name and value != []},
+        {
+            name: value
+            for name, value in backend.items()
+            if "." not in name and value != [] and (printer.wide or name in _BACKEND_FACTS)
+        },
     )
     _show_schedulers(printer, found)
     _show_mirror(printer, found)
     _show_claims(printer, found)
-    _show_reporters(printer, found)
-    _show_cells(printer, found)
-    if found.problems:
-        printer.print_table("Problems", ("",), ([problem] for problem in found.problems))
-    else:
-        printer.console.print("Everything is healthy.")
+    _show_reporters(printer, found, names)
+    _show_cells(printer, found, names)
+
+
+#: What is shown of the back end without --wide.
+_BACKEND_FACTS = ("driver", "backend", "epoch", "head", "records", "tombstones", "bytes")
+
+
+def _show_verdict(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
+    alive = (sum(each["alive"] for each in part) for part in (found.schedulers, found.reporters))
+    schedulers, reporters = alive
+    counted = f"{schedulers} schedulers, {reporters} reporters, {len(found.cells)} cells"
+    if not found.problems:
+        printer.print_line(f"Everything is healthy: {counted}.")
+        return
+    printer.print_line(f"Not healthy ({len(found.problems)} problems): {counted}.")
+    for problem in found.problems:
+        printer.print_line(f"* {names.in_text(problem)}")
 
 
 def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> None:
-    columns = ("host", "process", "feed", "lag s", "hosts", "decisions", "candidates", "claims")
     printer.print_table(
         "Schedulers",
-        (*columns, "p50 s", "p99 s", "fallbacks", "plugin", "answers"),
+        (
+            *("host", "pid", "feed", "lag s", "hosts", "decided", "p50 s", "p99 s", "fell back"),
+            *tables.wide("outcomes", "candidates", "claims", "fallbacks", "plugin", "answers"),
+        ),
         (
             (
                 each["host"],
                 each["pid"],
-                each["state"] if each["alive"] else f"silent for {each['age_seconds']:.0f} s",
+                each["state"] if each["alive"] else f"silent {each['age_seconds']:.0f} s",
                 _seconds(each["feed_lag_seconds"]),
                 each["hosts"],
+                _sum(each["outcomes"]),
+                _seconds(each["schedule_seconds_p50"]),
+                _seconds(each["schedule_seconds_p99"]),
+                _sum(each["fallbacks"]),
                 _counts(each["outcomes"]),
                 _counts(each["candidates"]),
                 _counts(each["claims"]),
-                _seconds(each["schedule_seconds_p50"]),
-                _seconds(each["schedule_seconds_p99"]),
                 _counts(each["fallbacks"]),
                 each["plugin_version"],
                 "yes" if each["answered"] else "no",
@@ -81,13 +124,19 @@ def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> 
             for each in found.schedulers
         ),
     )
+    reasons: dict[str, int] = {}
+    for each in found.schedulers:
+        for reason, count in (each["fallbacks"] or {}).items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    if reasons:
+        printer.print_line(f"Requests fell back to Nova's own path for: {_counts(reasons)}.")
 
 
 def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None:
     mirror = found.mirror
     if not mirror:
-        printer.console.print(
-            "No mirror of Placement is kept: candidates are asked of Placement itself."
+        printer.print_line(
+            "\nNo mirror of Placement is kept: candidates are asked of Placement itself."
         )
         return
     printer.print_facts(
@@ -121,21 +170,28 @@ def _show_claims(printer: command.Command, found: deployment.Deployment) -> None
     )
 
 
-def _show_reporters(printer: command.Command, found: deployment.Deployment) -> None:
-    columns = ("role", "host", "process", "cell", "last beat s", "queued", "published", "failed")
+def _show_reporters(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
     printer.print_table(
         "Reporters",
-        (*columns, "plugin"),
+        (
+            *("role", "host", "cell", "beat s", "queued", "published", "failed", "refused"),
+            *tables.wide("cell uuid", "pid", "lives s", "plugin"),
+        ),
         (
             (
                 each["role"],
                 each["host"],
-                each["pid"],
-                "every cell" if each["cell"] == "*" else each["cell"],
+                names.shown(each["cell"]),
                 _seconds(each["age_seconds"]),
                 each["queued"],
                 each["published"],
                 each["failed_flushes"],
+                each["refused"],
+                each["cell"],
+                each["pid"],
+                _seconds(each["since_seconds"]),
                 each["plugin_version"],
             )
             for each in found.reporters
@@ -143,20 +199,26 @@ def _show_reporters(printer: command.Command, found: deployment.Deployment) -> N
     )
 
 
-def _show_cells(printer: command.Command, found: deployment.Deployment) -> None:
+def _show_cells(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
     printer.print_table(
         "Cells",
-        ("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved", "fallbacks"),
+        (
+            *("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved"),
+            *("fallbacks", *tables.wide("uuid")),
+        ),
         (
             (
-                each["cell"],
+                names.shown(each["cell"]),
                 each["hosts"],
                 "yes" if each["imported"] else "no",
                 _seconds(each["swept_age_seconds"]),
                 each["rows"],
                 each["reporters"],
                 _proved(each),
-                _counts(each["fallbacks"]),
+                _counts(each["fallbacks"]) if each["fallbacks"] else None,
+                each["cell"],
             )
             for each in found.cells
         ),
@@ -171,6 +233,10 @@ def _counts(value: Mapping[str, int] | None) -> str | None:
     if value is None:
         return None
     return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "none"
+
+
+def _sum(value: Mapping[str, int] | None) -> int | None:
+    return None if value is None else sum(value.values())
 
 
 def _proved(cell: Mapping[str, Any]) -> str:

@@ -128,7 +128,12 @@ def warn(text: str) -> None:
 
 
 def _is_standard_error(handler: logging.Handler) -> bool:
-    return isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr
+    """Tell whether what is logged as an error is seen on standard error by this handler."""
+    return (
+        isinstance(handler, logging.StreamHandler)
+        and handler.stream is sys.stderr
+        and handler.level <= logging.ERROR
+    )
 
 
 def options_of(driver: Any) -> Groups:
