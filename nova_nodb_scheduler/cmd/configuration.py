@@ -40,6 +40,35 @@ def load(
         sys.exit(f"{program}: {error}")
 
 
+def parse(
+    program: str, config_files: list[str], config_dirs: list[str], *, verbose: bool = False
+) -> Any:
+    """Parse nova.conf and set up logging; the plugin is not activated, nor is the bus.
+
+    :returns: Nova's configuration, with the plugin's options registered
+    """
+    from nova import config, objects
+    from oslo_config import cfg
+    from oslo_log import log
+
+    from nova_nodb_scheduler.conf import nodb
+
+    argv = [program]
+    for name in config_files:
+        argv += ["--config-file", name]
+    for name in config_dirs:
+        argv += ["--config-dir", name]
+    try:
+        config.parse_args(argv, init_rpc=False)
+        nodb.register_opts(config.CONF)
+        log.setup(config.CONF, "nova")
+        _keep_loggers_from_the_screen(verbose=verbose)
+        objects.register_all()
+    except cfg.Error as error:
+        sys.exit(f"{program}: {error}")
+    return config.CONF
+
+
 def _keep_loggers_from_the_screen(*, verbose: bool) -> None:
     """Keep standard output for what a command was asked for, which may be JSON.
 

@@ -44,13 +44,14 @@ class Deployment:
 
 def gather(
     backend: backend_records.Backend,
-    ask: worker_answers.Ask,
+    ask: worker_answers.Ask | None,
     expected: tuple[type[Exception], ...],
     bound_seconds: float,
     mirror_bound_seconds: float,
 ) -> Deployment:
     """Put together what the back end says and what schedulers answer.
 
+    :param ask: None where nobody is to be asked: what schedulers would answer is not known then
     :param bound_seconds: silence after which a process is not taken to live
     :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
     """
@@ -58,11 +59,19 @@ def gather(
     for beat in backend.schedulers.values():
         if backend.age_seconds(beat) <= bound_seconds:
             alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
-    answers = worker_answers.ask_schedulers(alive, ask, expected)
-    if backend.error is not None:
+    answers = worker_answers.Answers({}, {})
+    if ask is not None and backend.error is not None:
         answers = worker_answers.ask_anyone(ask, expected)
+    elif ask is not None:
+        answers = worker_answers.ask_schedulers(alive, ask, expected)
     schedulers = [
-        _scheduler(worker, beat, backend.age_seconds(beat), bound_seconds, answers)
+        _scheduler(
+            worker,
+            beat,
+            backend.age_seconds(beat),
+            bound_seconds,
+            answers if ask is not None else None,
+        )
         for worker, beat in sorted(backend.schedulers.items())
         # A process whose host runs another one now has been replaced.
         if backend.age_seconds(beat) <= bound_seconds or str(beat.get("host")) not in alive
@@ -96,9 +105,12 @@ def _scheduler(
     beat: Mapping[str, Any],
     age_seconds: float | None,
     bound_seconds: float,
-    answers: worker_answers.Answers,
+    answers: worker_answers.Answers | None,
 ) -> dict[str, Any]:
-    """Merge a worker's beat with its answer, which is newer."""
+    """Merge a worker's beat with its answer, which is newer.
+
+    :param answers: None where nobody was asked
+    """
     host, pid = str(beat.get("host")), int(beat.get("pid", 0))
     entry: dict[str, Any] = {
         "worker": worker,
@@ -121,10 +133,17 @@ def _scheduler(
         "schedule_seconds_p99": beat.get("schedule_seconds_p99"),
         "feed_lag_seconds": beat.get("lag_seconds"),
         "quarantined": beat.get("quarantined"),
-        "answered": False,
-        "error": answers.silent.get(host),
+        "memory_bytes": beat.get("memory_bytes"),
+        "machine_bytes": beat.get("machine_bytes"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
+        "settling": beat.get("settling"),
+        "answered": None,
+        "error": None,
         "detail": None,
     }
+    if answers is None:
+        return entry
+    entry |= {"answered": False, "error": answers.silent.get(host)}
     status = answers.by_worker.get((host, pid))
     if status is not None:
         entry |= {
@@ -168,6 +187,7 @@ def _reporter(
         "failed_flushes": beat.get("failed_flushes"),
         # Of an older release nothing is known of it.
         "refused": beat.get("refused"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
         "since": since,
         "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
         "claiming": beat.get("claiming"),

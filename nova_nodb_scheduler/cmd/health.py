@@ -206,7 +206,8 @@ def _show_cells(
         "Cells",
         (
             *("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved"),
-            *("fallbacks", *tables.wide("uuid")),
+            *("fallbacks",),
+            *tables.wide("uuid"),
         ),
         (
             (

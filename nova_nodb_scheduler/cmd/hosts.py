@@ -241,7 +241,7 @@ def conditions(where: Sequence[Sequence[str]], cell: str | None) -> list[list[An
     return found
 
 
-HOST_COLUMNS = (
+HOST_COLUMNS: tuple[str | tables.Column, ...] = (
     *("host", "cell", "vcpus", "memory MB", "disk GB", "servers", "service"),
     *tables.wide("node", "cell uuid", "uuid"),
 )

@@ -130,7 +130,7 @@ def _needed(column: Column, cells: Sequence[str]) -> int:
     if not _is_whole(column, cells):
         longest = min(longest, _LEAST_CHARACTERS)
     # A title breaks between its words.
-    return max(longest, *map(len, column.title.split()))
+    return max([longest, *map(len, column.title.split())])
 
 
 def _is_whole(column: Column, cells: Sequence[str]) -> bool:

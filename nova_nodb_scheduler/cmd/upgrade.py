@@ -19,6 +19,9 @@ from nova_nodb_scheduler.wire import codec
 
 Code = upgradecheck.Code
 
+#: How a result begins that could not be had.
+NOT_KNOWN = "Not known"
+
 #: A scheduler that is asked answers within this, or is named.
 _TIMEOUT_SECONDS = 5.0
 
@@ -208,7 +211,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         )
 
     def _unknown(self) -> upgradecheck.Result:
-        return upgradecheck.Result(Code.FAILURE, "Not known while the back end cannot be read.")
+        return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")
 
     _upgrade_checks = (
         ("Nova release", check_release),

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-nodb-manage doctor: looks, without the bus and without loading the plugin."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from nova_nodb_scheduler.cmd import command, configuration, deployment, tables
+from nova_nodb_scheduler.cmd.doctor import (
+    findings,
+    nova_conf,
+    placement_conf,
+    processes,
+    sql_server,
+)
+
+#: For all that is looked at, side by side.
+_BOUND_SECONDS = 20.0
+
+_SHOWN = {
+    findings.Severity.ERROR: "ERROR",
+    findings.Severity.WARNING: "warning",
+    findings.Severity.UNKNOWN: "unknown",
+    findings.Severity.OK: "ok",
+}
+
+
+class Doctor(command.Command):
+    """Look for what should be mended: configuration, back end, processes, Placement.
+
+    The message bus is not needed, and the plugin is not loaded, so that it can tell why that
+    would fail. It includes what 'nova-nodb-status upgrade check' looks at, but does not ask
+    schedulers; nothing is written. Each finding stands with its remedy.
+
+    Exit status: 0 if nothing is to be mended; 1 for warnings, and where something could not be
+    found out; 2 for errors.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add where Placement's configuration is."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            placement_conf.OPTION,
+            metavar="FILE",
+            help="Placement's configuration, to see how often it repeats allocations (default: "
+            f"{placement_conf.DEFAULT_PATH}, if that is there)",
+        )
+        return parser
+
+    def execute(self, args: argparse.Namespace) -> int:
+        """Look, and print."""
+        found = findings.in_order(look(self.configuration(), args.placement_config))
+        status = findings.exit_status(found)
+        if args.json:
+            self.print_json({"status": status, "findings": [each.as_dict() for each in found]})
+        else:
+            show(self, found)
+        return status
+
+    def configuration(self) -> Any:
+        """Return Nova's configuration, parsed; the plugin is not loaded."""
+        return configuration.parse(
+            "nova-nodb-manage",
+            self.app_args.config_file,
+            self.app_args.config_dir,
+            verbose=self.app_args.debug or self.app_args.verbose_level > 0,
+        )
+
+
+def look(conf: Any, placement_config: str | None) -> list[findings.Finding]:
+    """Look at everything, side by side.
+
+    :param conf: Nova's configuration, with the plugin's options registered
+    """
+    from nova_nodb_scheduler.cmd.doctor import upgrade_findings
+    from nova_nodb_scheduler.conf import nodb
+
+    options = conf[nodb.GROUP]
+    # Before the others: it tells what they would print.
+    first = findings.run([(nova_conf.SPELLING, lambda: nova_conf.spelling(conf))], 5.0)
+    if not conf.config_file and not conf.config_dir:
+        first.append(
+            findings.error(
+                "Configuration of Nova",
+                "No nova.conf was found: all options have their defaults.",
+                "Name it with --config-file, before the command.",
+            )
+        )
+    checks = upgrade_findings.Checks()
+
+    def found() -> deployment.Deployment:
+        read: deployment.Deployment = checks.found
+        if read.backend.error is not None:
+            raise _Unread(read.backend.error)
+        return read
+
+    def own_clock() -> Sequence[findings.Finding]:
+        offset = processes.own_offset_seconds(checks.plugin.make_synchronizer())
+        return processes.clocks(found(), offset)
+
+    def hosts() -> Collection[str]:
+        try:
+            return processes.hosts(found())
+        except _Unread:
+            return ()
+
+    def counts() -> dict[str, int]:
+        try:
+            return processes.counts(found())
+        except _Unread:
+            return {}
+
+    partial = functools.partial
+    return first + findings.run(
+        [
+            *((name, partial(upgrade_findings.of, checks, check)) for name, check in checks.all()),
+            (nova_conf.TLS, lambda: nova_conf.tls(conf, options)),
+            (nova_conf.SQLITE, lambda: nova_conf.sqlite_place(conf, options, hosts)),
+            (sql_server.RIGHTS, lambda: sql_server.rights(conf, options)),
+            (
+                sql_server.CONNECTIONS,
+                lambda: sql_server.connections(conf, options, counts()),
+            ),
+            (processes.CLOCKS, own_clock),
+            (processes.WORKERS, lambda: processes.workers(found(), str(conf.host))),
+            (placement_conf.RETRIES, lambda: placement_conf.retries(placement_config)),
+        ],
+        _BOUND_SECONDS,
+    )
+
+
+class _Unread(Exception):
+    """What processes say on the back end could not be read."""
+
+
+def show(printer: command.Command, found: Sequence[findings.Finding]) -> None:
+    """Print the verdict, then what was found, the worst first."""
+    counted = {
+        severity: sum(each.severity is severity for each in found) for severity in findings.Severity
+    }
+    bad = [
+        f"{counted[severity]} {name}"
+        for severity, name in (
+            (findings.Severity.ERROR, "errors"),
+            (findings.Severity.WARNING, "warnings"),
+            (findings.Severity.UNKNOWN, "could not be found out"),
+        )
+        if counted[severity]
+    ]
+    printer.print_line(
+        f"{', '.join(bad)}; {counted[findings.Severity.OK]} are well."
+        if bad
+        else f"Nothing is to be mended: {len(found)} findings are well."
+    )
+    printer.print_table(
+        "Findings",
+        (tables.Column("severity", whole=True), "what", "finding and remedy"),
+        (
+            (
+                _SHOWN[each.severity],
+                each.area,
+                f"{each.text}\n-> {each.remedy}" if each.remedy else each.text,
+            )
+            for each in found
+        ),
+    )
