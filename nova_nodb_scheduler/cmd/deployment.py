@@ -137,6 +137,7 @@ def _scheduler(
         "machine_bytes": beat.get("machine_bytes"),
         "clock_offset_seconds": beat.get("clock_offset_seconds"),
         "settling": beat.get("settling"),
+        "beat_at": beat.get("beat_at"),
         "answered": None,
         "error": None,
         "detail": None,

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import (
     asking,
     backend_records,
@@ -14,6 +15,7 @@ from nova_nodb_scheduler.cmd import (
     command,
     deployment,
     tables,
+    watching,
 )
 
 
@@ -28,9 +30,29 @@ class Status(asking.AskingCommand):
     answer is listed all the same.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add ``--watch``."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--watch",
+            nargs="?",
+            type=_interval,
+            const=watching.DEFAULT_SECONDS,
+            metavar="SECONDS",
+            help="draw decisions, latency, fallbacks, lag and pending claims again and again, "
+            "until ctrl-C; from the back end alone, without asking schedulers (default: every "
+            "%(const)s seconds)",
+        )
+        return parser
+
     def execute(self, args: argparse.Namespace) -> int:
         """Gather and print."""
+        if args.watch is not None and args.json:
+            raise errors.ConfigurationError("--watch", args.watch, "it draws tables: leave --json")
         plugin = self.plugin()
+        if args.watch is not None:
+            self._watch(plugin, args.watch)
+            return 0
         rpc, expected = self.client(plugin, args)
         found = deployment.gather(
             backend_records.read(plugin.make_synchronizer()),
@@ -45,6 +67,28 @@ class Status(asking.AskingCommand):
         else:
             show(self, found, names)
         return 1 if found.problems else 0
+
+    def _watch(self, plugin: Any, every_seconds: float) -> None:
+        options = plugin.options
+
+        def read() -> deployment.Deployment:
+            return deployment.gather(
+                backend_records.read(plugin.make_synchronizer()),
+                None,
+                (),
+                float(options.reporter_bound_seconds),
+                float(options.mirror_bound_seconds),
+            )
+
+        names = cell_names.read(plugin)
+        watching.watch(self.console, read, names, every_seconds, everything=self.wide)
+
+
+def _interval(text: str) -> float:
+    number = float(text)
+    if not watching.LEAST_SECONDS <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not from {watching.LEAST_SECONDS} to 3600")
+    return number
 
 
 def as_dict(found: deployment.Deployment, names: cell_names.CellNames) -> dict[str, Any]:
@@ -108,16 +152,16 @@ def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> 
                 each["host"],
                 each["pid"],
                 each["state"] if each["alive"] else f"silent {each['age_seconds']:.0f} s",
-                _seconds(each["feed_lag_seconds"]),
+                tables.seconds(each["feed_lag_seconds"]),
                 each["hosts"],
                 _sum(each["outcomes"]),
-                _seconds(each["schedule_seconds_p50"]),
-                _seconds(each["schedule_seconds_p99"]),
+                tables.seconds(each["schedule_seconds_p50"]),
+                tables.seconds(each["schedule_seconds_p99"]),
                 _sum(each["fallbacks"]),
-                _counts(each["outcomes"]),
-                _counts(each["candidates"]),
-                _counts(each["claims"]),
-                _counts(each["fallbacks"]),
+                _or_none(each["outcomes"]),
+                _or_none(each["candidates"]),
+                _or_none(each["claims"]),
+                _or_none(each["fallbacks"]),
                 each["plugin_version"],
                 "yes" if each["answered"] else "no",
             )
@@ -129,7 +173,7 @@ def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> 
         for reason, count in (each["fallbacks"] or {}).items():
             reasons[reason] = reasons.get(reason, 0) + count
     if reasons:
-        printer.print_line(f"Requests fell back to Nova's own path for: {_counts(reasons)}.")
+        printer.print_line(f"Requests fell back to Nova's own path for: {_or_none(reasons)}.")
 
 
 def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None:
@@ -142,9 +186,9 @@ def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None
     printer.print_facts(
         "Mirror of Placement",
         {
-            "compared s ago": _seconds(mirror["age_seconds"]),
+            "compared s ago": tables.seconds(mirror["age_seconds"]),
             "providers": mirror["providers"],
-            "broken": _counts(mirror["broken"]),
+            "broken": _or_none(mirror["broken"]),
             "differed": mirror["differing"],
             "requests": mirror["requests"],
             "took s": mirror["seconds"],
@@ -162,7 +206,7 @@ def _show_claims(printer: command.Command, found: deployment.Deployment) -> None
         "Claims",
         {
             **{name: int(claims.get(name, 0)) for name in counted},
-            "oldest pending s": _seconds(claims.get("oldest_pending_seconds")),
+            "oldest pending s": tables.seconds(claims.get("oldest_pending_seconds")),
             "settled by": claims["settles"] or "nobody",
             "orphan allocations": int(claims.get("orphans", 0)),
             "orphans deleted": int(claims.get("orphans_deleted", 0)),
@@ -184,14 +228,14 @@ def _show_reporters(
                 each["role"],
                 each["host"],
                 names.shown(each["cell"]),
-                _seconds(each["age_seconds"]),
+                tables.seconds(each["age_seconds"]),
                 each["queued"],
                 each["published"],
                 each["failed_flushes"],
                 each["refused"],
                 each["cell"],
                 each["pid"],
-                _seconds(each["since_seconds"]),
+                tables.seconds(each["since_seconds"]),
                 each["plugin_version"],
             )
             for each in found.reporters
@@ -214,11 +258,11 @@ def _show_cells(
                 names.shown(each["cell"]),
                 each["hosts"],
                 "yes" if each["imported"] else "no",
-                _seconds(each["swept_age_seconds"]),
+                tables.seconds(each["swept_age_seconds"]),
                 each["rows"],
                 each["reporters"],
                 _proved(each),
-                _counts(each["fallbacks"]) if each["fallbacks"] else None,
+                tables.counts(each["fallbacks"]),
                 each["cell"],
             )
             for each in found.cells
@@ -226,14 +270,8 @@ def _show_cells(
     )
 
 
-def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _counts(value: Mapping[str, int] | None) -> str | None:
-    if value is None:
-        return None
-    return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "none"
+def _or_none(value: Mapping[str, int] | None) -> str | None:
+    return None if value is None else tables.counts(value) or "none"
 
 
 def _sum(value: Mapping[str, int] | None) -> int | None:

@@ -84,7 +84,11 @@ def table(
     if not everything:
         chosen = _fitting(chosen, declared, texts, width)
     made = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _BETWEEN, 0, 0)
+        # The box's own divider is the other blank.
+        box=rich.box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _BETWEEN - 1, 0, 0),
     )
     for index in chosen:
         column = declared[index]
@@ -110,6 +114,18 @@ def facts(values: Mapping[str, object]) -> rich.table.Table:
         if _text(value):
             made.add_row(name, _text(value))
     return made
+
+
+def seconds(value: float | None) -> str | None:
+    """Return a duration as a table shows it."""
+    return None if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def counts(value: Mapping[str, int] | None) -> str | None:
+    """Return what was counted by name; empty where there is nothing."""
+    if value is None:
+        return None
+    return ", ".join(f"{name} {count}" for name, count in sorted(value.items()))
 
 
 def _fitting(

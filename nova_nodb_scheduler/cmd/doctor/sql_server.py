@@ -219,11 +219,7 @@ def _postgresql_rights(connection: sa.Connection) -> list[findings.Finding]:
     )
     others = [] if role[0] else sorted(str(row[0]) for row in owned)
     beyond = [
-        *(
-            name
-            for name, has in zip(_POWERS, role, strict=True)
-            if has
-        ),
+        *(name for name, has in zip(_POWERS, role, strict=True) if has),
         *(f"owner of {name}" for name in others),
     ]
     if beyond:
