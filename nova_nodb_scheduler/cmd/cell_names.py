@@ -52,17 +52,31 @@ class CellNames:
         return text
 
 
+def of_configuration(conf: Any) -> CellNames:
+    """Read as :func:`read` does, where the plugin is not loaded.
+
+    :param conf: Nova's configuration, with the plugin's options registered
+    """
+    from nova_nodb_scheduler.nova_adapter import scopes
+
+    return _read(scopes.Scopes(conf))
+
+
 def read(plugin: Any) -> CellNames:
     """Read the cell mappings; without names where that fails, or takes too long.
 
     :param plugin: :class:`..nova_adapter.assembly.Plugin`
     """
+    return _read(plugin.scopes)
+
+
+def _read(scopes: Any) -> CellNames:
     found: dict[str, str] = {}
     done = threading.Event()
 
     def ask() -> None:
         try:
-            found.update(plugin.scopes.cell_names())
+            found.update(scopes.cell_names())
         except Exception as error:  # noqa: BLE001 - whatever it is, only names are missing
             LOG.debug("Cells are shown by their uuids: %(error)s", {"error": error})
         done.set()

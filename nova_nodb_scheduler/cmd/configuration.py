@@ -47,6 +47,7 @@ def parse(
 
     :returns: Nova's configuration, with the plugin's options registered
     """
+    import oslo_messaging
     from nova import config, objects
     from oslo_config import cfg
     from oslo_log import log
@@ -60,6 +61,8 @@ def parse(
         argv += ["--config-dir", name]
     try:
         config.parse_args(argv, init_rpc=False)
+        # Registers [DEFAULT] transport_url, which Nova reads with a cell's mapping.
+        oslo_messaging.TransportURL.parse(config.CONF)
         nodb.register_opts(config.CONF)
         log.setup(config.CONF, "nova")
         _keep_loggers_from_the_screen(verbose=verbose)

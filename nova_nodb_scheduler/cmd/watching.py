@@ -25,6 +25,8 @@ from nova_nodb_scheduler.cmd import cell_names, deployment, tables
 #: As often as workers write their figures, about.
 DEFAULT_SECONDS = 2.0
 LEAST_SECONDS = 0.2
+#: The first frame waits so long for the back end.
+_FIRST_SECONDS = 3.0
 
 #: Reads the back end; blocks for as long as its driver does.
 Read = Callable[[], deployment.Deployment]
@@ -124,7 +126,7 @@ def watch(
     numbers = itertools.count(1) if frames is None else range(1, frames + 1)
     last: rich.console.RenderableType | None = None
     try:
-        reader.wait(every_seconds)
+        reader.wait(max(every_seconds, _FIRST_SECONDS))
         with screen:
             for number in numbers:
                 found, failure = reader.last()

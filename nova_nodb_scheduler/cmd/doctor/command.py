@@ -8,7 +8,7 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from nova_nodb_scheduler.cmd import command, configuration, deployment, tables
+from nova_nodb_scheduler.cmd import cell_names, command, configuration, deployment, tables
 from nova_nodb_scheduler.cmd.doctor import (
     findings,
     nova_conf,
@@ -52,12 +52,13 @@ class Doctor(command.Command):
 
     def execute(self, args: argparse.Namespace) -> int:
         """Look, and print."""
-        found = findings.in_order(look(self.configuration(), args.placement_config))
+        conf = self.configuration()
+        found = findings.in_order(look(conf, args.placement_config))
         status = findings.exit_status(found)
         if args.json:
             self.print_json({"status": status, "findings": [each.as_dict() for each in found]})
         else:
-            show(self, found)
+            show(self, found, cell_names.of_configuration(conf))
         return status
 
     def configuration(self) -> Any:
@@ -136,7 +137,9 @@ class _Unread(Exception):
     """What processes say on the back end could not be read."""
 
 
-def show(printer: command.Command, found: Sequence[findings.Finding]) -> None:
+def show(
+    printer: command.Command, found: Sequence[findings.Finding], names: cell_names.CellNames
+) -> None:
     """Print the verdict, then what was found, the worst first."""
     counted = {
         severity: sum(each.severity is severity for each in found) for severity in findings.Severity
@@ -162,7 +165,7 @@ def show(printer: command.Command, found: Sequence[findings.Finding]) -> None:
             (
                 _SHOWN[each.severity],
                 each.area,
-                f"{each.text}\n-> {each.remedy}" if each.remedy else each.text,
+                names.in_text(f"{each.text}\n-> {each.remedy}" if each.remedy else each.text),
             )
             for each in found
         ),

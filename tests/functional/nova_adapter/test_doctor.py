@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova_nodb_scheduler.cmd import tables
+from nova_nodb_scheduler.cmd import cell_names, tables
 from nova_nodb_scheduler.cmd.doctor import (
     command,
     findings,
@@ -26,6 +26,7 @@ from nova_nodb_scheduler.cmd.doctor import (
     upgrade_findings,
 )
 from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration
@@ -63,6 +64,8 @@ class MariaDBCloud(cloud.CloudCase):
         super().setUp()
         self.override("synchronizer", "sqlalchemy", nodb.GROUP)
         self.override("connection", self.url, "nodb_sqlalchemy")
+        # Nothing here decides, so nothing claims.
+        self.override("claims", "off", nodb.GROUP)
         self.synchronizer = self.plugin.make_synchronizer()
         self.synchronizer.open()
         self.addCleanup(self.synchronizer.close)
@@ -72,17 +75,25 @@ class MariaDBCloud(cloud.CloudCase):
         runtime = self.plugin.scheduler(lambda: [cloud.CELL1, cloud.CELL2])
         runtime.start()
         self.addCleanup(runtime.stop)
-        self.until(lambda: self.states_of("schedulers"))
+        self.until(lambda: self.states(namespaces.SCHEDULERS))
         return runtime
 
     def run_conductor(self) -> None:
-        """Report once, and sweep everything, as conductors do."""
-        reporter = self.report(cloud.CELL1, cloud.CELL1)
-        reporter.flush()
+        """Sweep everything, and report from now on, as conductors do."""
+        for cell in (cloud.CELL1, cloud.CELL2):
+            self.service(cell, "here", "nova-conductor")
+            self.report_from(cell)
         self.sweep()
 
-    def states_of(self, namespace: str) -> int:
-        return sum(len(page) for page in self.synchronizer.snapshot([namespace]).pages)
+    def report_from(self, cell: str) -> None:
+        guards = (cell, cloud.CELL0, "api")
+        reporter = self.plugin.reporter("conductor", lambda: cell, lambda: guards)
+        reporter.ensure_started()
+        self.addCleanup(reporter.stop)
+        self.until(lambda: any(each["cell"] == cell for each in self.beats()))
+
+    def beats(self) -> list[Any]:
+        return list(self.states(namespaces.REPORTERS).values())
 
     def until(self, condition: Any) -> None:
         deadline = time.monotonic() + 60.0
@@ -113,7 +124,6 @@ class LookTest(MariaDBCloud):
         return by_area
 
     def test_a_cloud_that_runs_is_looked_at_whole(self) -> None:
-        self.service(cloud.CELL1, "here", "nova-conductor")
         self.run_conductor()
         self.run_scheduler()
 
@@ -134,10 +144,13 @@ class LookTest(MariaDBCloud):
             "Placement's retries",
         ):
             self.assertIn(area, found)
-        well = ("Rights of the database user", "Connections", "Clocks", "Options' spelling")
+        well = (
+            *("Rights of the database user", "Connections", "Clocks", "Options' spelling"),
+            *("Services with the plugin", "Reporters and feeds", "Cells"),
+        )
         for area in well:
             self.assertEqual([Severity.OK], [each.severity for each in found[area]], found[area])
-        self.assertIn("1 scheduler processes", found["Connections"][0].text)
+        self.assertIn("1 scheduler processes with up to 9 each", found["Connections"][0].text)
         self.assertIn("those of 1 hosts agree", found["Clocks"][0].text)
         self.assertIn("1 scheduler workers on here hold", found["Workers and their memory"][0].text)
 
@@ -146,7 +159,8 @@ class LookTest(MariaDBCloud):
         file = io.StringIO()
         printer.console = tables.console(everything=False, file=file)
 
-        command.show(printer, command.look(cloud.CONF, None))
+        names = cell_names.of_configuration(cloud.CONF)
+        command.show(printer, command.look(cloud.CONF, None), names)
 
         for line in file.getvalue().splitlines():
             self.assertLessEqual(len(line), tables.WIDTH, file.getvalue())
@@ -166,7 +180,6 @@ class LookTest(MariaDBCloud):
 
     def test_a_conductor_s_clients_keep_no_more_connections_than_is_stated(self) -> None:
         before = self.connections()
-        self.override("claims", "on", nodb.GROUP)
         self.run_conductor()
         duty = self.plugin.sweep_duty()
         duty.start()
@@ -252,7 +265,8 @@ class CommandTest(MariaDBCloud):
         self.assertEqual(document["status"], done.returncode)
         areas = {each["area"]: each for each in document["findings"]}
         self.assertEqual("ok", areas["Connections"]["severity"], areas["Connections"])
-        self.assertEqual("ok", areas["Rights of the database user"]["severity"])
+        for area in ("Rights of the database user", "Cells", "Services with the plugin"):
+            self.assertEqual("ok", areas[area]["severity"], areas[area])
         self.assertNotIn("secret", done.stdout + as_json.stdout)
         self.assertNotIn("Traceback", done.stderr)
         self.assertNotIn("no answer within", as_json.stdout)
