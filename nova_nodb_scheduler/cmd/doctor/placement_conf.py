@@ -39,7 +39,7 @@ def retries(path: str | None) -> list[findings.Finding]:
         return [
             findings.unknown(RETRIES, f"{path}: {failure.strerror}.", f"Name it with {OPTION}.")
         ]
-    except (cfg.Error, ValueError) as failure:
+    except (cfg.Error, cfg.ParseError, ValueError) as failure:
         return [findings.unknown(RETRIES, f"{path}: {failure}")]
     text = f"[{_GROUP}] {_NAME} is {count} in {path}."
     if count == 1:
