@@ -131,11 +131,20 @@ def _show_verdict(
 ) -> None:
     alive = (sum(each["alive"] for each in part) for part in (found.schedulers, found.reporters))
     schedulers, reporters = alive
-    counted = f"{schedulers} schedulers, {reporters} reporters, {len(found.cells)} cells"
+    counted = ", ".join(
+        tables.counted(number, noun)
+        for number, noun in (
+            (schedulers, "scheduler"),
+            (reporters, "reporter"),
+            (len(found.cells), "cell"),
+        )
+    )
     if not found.problems:
         printer.print_line(f"Everything is healthy: {counted}.")
         return
-    printer.print_line(f"Not healthy ({len(found.problems)} problems): {counted}.")
+    printer.print_line(
+        f"Not healthy ({tables.counted(len(found.problems), 'problem')}): {counted}."
+    )
     for problem in found.problems:
         printer.print_line(f"* {names.in_text(problem)}")
 

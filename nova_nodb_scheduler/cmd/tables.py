@@ -116,6 +116,11 @@ def facts(values: Mapping[str, object]) -> rich.table.Table:
     return made
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds(value: float | None) -> str | None:
     """Return a duration as a table shows it."""
     return None if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"

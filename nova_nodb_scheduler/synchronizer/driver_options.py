@@ -49,9 +49,7 @@ def read(conf: cfg.ConfigOpts, group: str, kind: type[_Options]) -> _Options:
     :raises ConfigurationError: a value refers to an option that does not exist
     """
     values: Any = conf[group]
-    return kind(
-        **{field.name: _value(values, group, field.name) for field in attrs.fields(kind)}
-    )
+    return kind(**{field.name: _value(values, group, field.name) for field in attrs.fields(kind)})
 
 
 def _value(values: Any, group: str, name: str) -> Any:

@@ -18,7 +18,7 @@ from nova_nodb_scheduler.cmd.doctor import (
 )
 
 #: For all that is looked at, side by side.
-_BOUND_SECONDS = 20.0
+BOUND_SECONDS = 20.0
 
 _SHOWN = {
     findings.Severity.ERROR: "ERROR",
@@ -48,12 +48,20 @@ class Doctor(command.Command):
             help="Placement's configuration, to see how often it repeats allocations (default: "
             f"{placement_conf.DEFAULT_PATH}, if that is there)",
         )
+        parser.add_argument(
+            "--timeout",
+            type=float,
+            default=BOUND_SECONDS,
+            metavar="SECONDS",
+            help="longest wait for all that is looked at; what has not answered by then could not "
+            "be found out (default: %(default)s)",
+        )
         return parser
 
     def execute(self, args: argparse.Namespace) -> int:
         """Look, and print."""
         conf = self.configuration()
-        found = findings.in_order(look(conf, args.placement_config))
+        found = findings.in_order(look(conf, args.placement_config, args.timeout))
         status = findings.exit_status(found)
         if args.json:
             self.print_json({"status": status, "findings": [each.as_dict() for each in found]})
@@ -71,7 +79,9 @@ class Doctor(command.Command):
         )
 
 
-def look(conf: Any, placement_config: str | None) -> list[findings.Finding]:
+def look(
+    conf: Any, placement_config: str | None, bound_seconds: float = BOUND_SECONDS
+) -> list[findings.Finding]:
     """Look at everything, side by side.
 
     :param conf: Nova's configuration, with the plugin's options registered
@@ -129,7 +139,7 @@ def look(conf: Any, placement_config: str | None) -> list[findings.Finding]:
             (processes.WORKERS, lambda: processes.workers(found(), str(conf.host))),
             (placement_conf.RETRIES, lambda: placement_conf.retries(placement_config)),
         ],
-        _BOUND_SECONDS,
+        bound_seconds,
     )
 
 
@@ -145,14 +155,12 @@ def show(
         severity: sum(each.severity is severity for each in found) for severity in findings.Severity
     }
     bad = [
-        f"{counted[severity]} {name}"
-        for severity, name in (
-            (findings.Severity.ERROR, "errors"),
-            (findings.Severity.WARNING, "warnings"),
-            (findings.Severity.UNKNOWN, "could not be found out"),
-        )
+        tables.counted(counted[severity], severity.value)
+        for severity in (findings.Severity.ERROR, findings.Severity.WARNING)
         if counted[severity]
     ]
+    if counted[findings.Severity.UNKNOWN]:
+        bad.append(f"{counted[findings.Severity.UNKNOWN]} could not be found out")
     printer.print_line(
         f"{', '.join(bad)}; {counted[findings.Severity.OK]} are well."
         if bad

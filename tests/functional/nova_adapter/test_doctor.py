@@ -119,7 +119,7 @@ class MariaDBCloud(cloud.CloudCase):
 class LookTest(MariaDBCloud):
     def look(self) -> dict[str, list[findings.Finding]]:
         by_area: dict[str, list[findings.Finding]] = {}
-        for each in command.look(cloud.CONF, None):
+        for each in command.look(cloud.CONF, None, 200.0):
             by_area.setdefault(each.area, []).append(each)
         return by_area
 
@@ -160,7 +160,7 @@ class LookTest(MariaDBCloud):
         printer.console = tables.console(everything=False, file=file)
 
         names = cell_names.of_configuration(cloud.CONF)
-        command.show(printer, command.look(cloud.CONF, None), names)
+        command.show(printer, command.look(cloud.CONF, None, 200.0), names)
 
         for line in file.getvalue().splitlines():
             self.assertLessEqual(len(line), tables.WIDTH, file.getvalue())
@@ -219,7 +219,8 @@ class CommandTest(MariaDBCloud):
         self.conf.write_text(
             f"[DEFAULT]\nhost = here\nstate_path = {self.directory}\n"
             "transport_url = rabbit://nova:secret@127.0.0.1:1/\n"
-            "scheduler_driver = nodb_scheduler\n"
+            # On a busy machine a command takes longer to start than a service may be silent.
+            "scheduler_driver = nodb_scheduler\nservice_down_time = 3600\n"
             "[oslo_messaging_notifications]\ndriver = nodb_scheduler\n"
             f"[database]\nconnection = {self.urls[cloud.CELL1]}\n"
             f"[api_database]\nconnection = {self.urls['api']}\n"
@@ -256,9 +257,9 @@ class CommandTest(MariaDBCloud):
         self.run_conductor()
         self.run_scheduler()
 
-        done = self.run_command("doctor")
+        done = self.run_command("doctor", "--timeout", "200")
         self.assert_eighty_columns(done.stdout)
-        as_json = self.run_command("doctor", "--json")
+        as_json = self.run_command("doctor", "--timeout", "200", "--json")
 
         document = json.loads(as_json.stdout)
         self.assertEqual(document["status"], as_json.returncode)
@@ -277,7 +278,7 @@ class CommandTest(MariaDBCloud):
             f"REVOKE DELETE ON {self.schema}.* FROM {self.user}@'127.0.0.1'"
         )
 
-        done = self.run_command("doctor", "--json")
+        done = self.run_command("doctor", "--timeout", "200", "--json")
 
         self.assertEqual(2, done.returncode, done.stderr)
         document = json.loads(done.stdout)["findings"]

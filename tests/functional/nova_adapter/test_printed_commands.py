@@ -66,7 +66,7 @@ class PrintedCommandsTest(test_memory_decisions.MemoryDecisionsCase):
     def test_each_begins_with_its_verdict_fits_eighty_columns_and_names_cells(self) -> None:
         names = {uuid_: uuid_[:4] for uuid_ in cloud.CELLS}
         for name, kind, arguments, begin in (
-            ("status", health.Status, (), "Everything is healthy: 1 schedulers, "),
+            ("status", health.Status, (), "Everything is healthy: 1 scheduler, "),
             ("host list", hosts.HostList, (), "3 hosts: "),
             ("host list", hosts.HostList, ("--namespace", "services"), "3 records of namespace"),
             ("host show", hosts.HostShow, ("compute1",), "Host compute1 in cell 1111: "),

@@ -86,7 +86,7 @@ class RunTest(testtools.TestCase):
         command.show(printer, found, cell_names.CellNames({cell: "cell1"}))
 
         shown = printer.console.file.getvalue()
-        self.assertTrue(shown.startswith("1 errors, 1 warnings; 1 are well."), shown)
+        self.assertTrue(shown.startswith("1 error, 1 warning; 1 are well."), shown)
         self.assertEqual([], [line for line in shown.splitlines() if len(line) > tables.WIDTH])
         for text in ("-> Set [nodb_scheduler] claims.", "Cell cell1 was never imported."):
             self.assertIn(text, shown)

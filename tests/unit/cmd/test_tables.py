@@ -96,7 +96,7 @@ class StatusTest(PrintedCase):
     def test_a_healthy_status_begins_with_its_verdict_and_names_cells(self):
         health.show(self.printer(), self.gather(), NAMES)
 
-        self.assert_verdict("Everything is healthy: 1 schedulers, 2 reporters, 4 cells.")
+        self.assert_verdict("Everything is healthy: 1 scheduler, 2 reporters, 4 cells.")
         for text in ("cell1", "every cell", "1235801", "feed not proved 2"):
             self.assertIn(text, self.printed())
         self.assertNotIn(CELL, self.printed())

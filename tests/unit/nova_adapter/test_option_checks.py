@@ -101,9 +101,7 @@ class MistakesTest(unittest.TestCase):
 
     def test_what_is_like_no_option_is_told_as_well(self):
         conf = self.configured("[nodb_scheduler]\nturbo = true\n")
-        found = option_checks.unknown(
-            option_checks.written(conf), [(nodb.GROUP, nodb.NODB_OPTS)]
-        )
+        found = option_checks.unknown(option_checks.written(conf), [(nodb.GROUP, nodb.NODB_OPTS)])
         self.assertEqual([("turbo", ())], [(each.name, each.nearest) for each in found])
         self.assertIn("is it misspelt?", str(found[0]))
 
