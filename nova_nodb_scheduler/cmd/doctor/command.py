@@ -105,7 +105,7 @@ def look(
     def found() -> deployment.Deployment:
         read: deployment.Deployment = checks.found
         if read.backend.error is not None:
-            raise _Unread(read.backend.error)
+            raise findings.NotKnown(findings.NO_BACKEND)
         return read
 
     def own_clock() -> Sequence[findings.Finding]:
@@ -115,13 +115,13 @@ def look(
     def hosts() -> Collection[str]:
         try:
             return processes.hosts(found())
-        except _Unread:
+        except findings.NotKnown:
             return ()
 
     def counts() -> dict[str, int]:
         try:
             return processes.counts(found())
-        except _Unread:
+        except findings.NotKnown:
             return {}
 
     partial = functools.partial
@@ -141,10 +141,6 @@ def look(
         ],
         bound_seconds,
     )
-
-
-class _Unread(Exception):
-    """What processes say on the back end could not be read."""
 
 
 def show(

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import enum
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
+
+from nova_nodb_scheduler import errors
 
 
 class Severity(enum.Enum):
@@ -80,6 +83,8 @@ def exit_status(found: Iterable[Finding]) -> int:
     return 1 if severities & {Severity.WARNING, Severity.UNKNOWN} else 0
 
 
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
+
 #: A check: its area, and what looks.
 Check = tuple[str, Callable[[], Sequence[Finding]]]
 
@@ -118,7 +123,20 @@ def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
     ]
 
 
+class NotKnown(Exception):
+    """What another check tells of keeps this one from finding out; the text says which."""
+
+
+#: How a check is told that needs the back end, which another one tells of.
+NO_BACKEND = "the back end does not answer."
+
+
 def _said(failure: Any) -> str:
+    if isinstance(failure, errors.BackendUnavailable):
+        # Said whole by the check of the back end.
+        return NO_BACKEND
+    if isinstance(failure, errors.NodbError | NotKnown):
+        return _CREDENTIALS.sub("***@", str(failure))
     # SQLAlchemy adds its statement in lines of their own.
-    text = str(failure).partition("\n")[0][:300]
+    text = _CREDENTIALS.sub("***@", str(failure).partition("\n")[0])[:300]
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__

@@ -49,5 +49,5 @@ def of(checks: Checks, check: Callable[[Any], Any]) -> list[findings.Finding]:
     result = check(checks)
     text = " ".join(str(result.details or "All is well.").split())
     if result.code is upgrade.Code.FAILURE and text.startswith(upgrade.NOT_KNOWN):
-        return [findings.unknown(name, text)]
+        return [findings.unknown(name, findings.NO_BACKEND)]
     return [findings.Finding(_SEVERITIES[result.code], name, text)]

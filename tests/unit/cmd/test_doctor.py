@@ -11,6 +11,7 @@ import fixtures
 import testtools
 from oslo_config import cfg
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import backend_records, cell_names, deployment, tables
 from nova_nodb_scheduler.cmd.doctor import (
     command,
@@ -36,7 +37,7 @@ class RunTest(testtools.TestCase):
         self.addCleanup(never.set)
 
         def fails():
-            raise RuntimeError("no route\nand the whole statement")
+            raise RuntimeError("no route to mysql://u:secret@db/x\nand the whole statement")
 
         found = findings.run(
             [
@@ -50,11 +51,23 @@ class RunTest(testtools.TestCase):
         self.assertEqual(
             [
                 ("hangs", Severity.UNKNOWN, "Could not find out: no answer within 0 s."),
-                ("fails", Severity.UNKNOWN, "Could not find out: RuntimeError: no route"),
+                (
+                    "fails",
+                    Severity.UNKNOWN,
+                    "Could not find out: RuntimeError: no route to mysql://***@db/x",
+                ),
                 ("well", Severity.OK, "It is."),
             ],
             [(each.area, each.severity, each.text) for each in found],
         )
+
+    def test_that_the_back_end_is_away_is_said_whole_only_once(self):
+        def fails():
+            raise errors.BackendUnavailable("redis at far", "a long story")
+
+        [found] = findings.run([("Clocks", fails)], 20.0)
+
+        self.assertEqual("Could not find out: the back end does not answer.", found.text)
 
     def test_the_exit_status_is_that_of_the_worst(self):
         fine, warned = findings.fine("a", "b"), findings.warning("a", "b", "c")
