@@ -10,7 +10,7 @@ from typing import Any
 
 import rich.progress
 
-from nova_nodb_scheduler.cmd import command, reaching
+from nova_nodb_scheduler.cmd import command, reaching, tables
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
 _SILENT_SECONDS = 30.0
@@ -94,22 +94,29 @@ class Audit(command.Command):
         if as_json:
             self.print_json([row.as_dict() for row in rows])
             return
+        left = [row for row in rows if row.outcome != "deleted"]
+        deleted = f"; {len(rows) - len(left)} deleted" if len(left) < len(rows) else ""
+        self.print_line(f"Allocations without their server: {len(left) or 'none'}{deleted}.")
         self.print_table(
-            "Allocations without their server",
-            ("consumer", "host", "resources", "what", "writer", "age s", "deletable"),
+            "What they are",
+            (
+                tables.Column("consumer", whole=True),
+                *("host", "what", "age s", "deletable"),
+                *tables.wide("resources", "writer"),
+            ),
             (
                 (
                     row.judged.consumer,
                     ", ".join(row.hosts),
+                    row.judged.kind.value,
+                    None if row.age_seconds is None else f"{row.age_seconds:.0f}",
+                    row.outcome or ("yes" if row.deletable else "no"),
                     ", ".join(
                         f"{name} {amount}"
                         for amounts in row.judged.amounts.values()
                         for name, amount in sorted(amounts.items())
                     ),
-                    row.judged.kind.value,
                     row.writer or "no claim",
-                    None if row.age_seconds is None else f"{row.age_seconds:.0f}",
-                    row.outcome or ("yes" if row.deletable else "no"),
                 )
                 for row in rows
             ),

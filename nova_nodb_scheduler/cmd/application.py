@@ -20,6 +20,7 @@ from nova_nodb_scheduler.cmd import (
     synchronizer,
     transfer,
 )
+from nova_nodb_scheduler.cmd.doctor import command as doctor
 
 PROGRAM = "nova-nodb-manage"
 
@@ -32,6 +33,7 @@ _COMMANDS = {
     "mirror import": mirror.MirrorImport,
     "allocations audit": allocations.Audit,
     "status": health.Status,
+    "doctor": doctor.Doctor,
     "host list": hosts.HostList,
     "host show": hosts.HostShow,
     "namespace list": hosts.NamespaceList,

@@ -6,16 +6,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import rich.console
-import rich.table
 from cliff import command
 
-from nova_nodb_scheduler.cmd import configuration, guard
+from nova_nodb_scheduler.cmd import configuration, guard, tables
 
 
 class _Paragraphs(argparse.HelpFormatter):
@@ -31,29 +29,37 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class Command(command.Command):  # type: ignore[misc]
-    """A command that prints a table, or with ``--json`` one JSON document.
+    """A command that prints a verdict and tables, or with ``--json`` one JSON document.
 
     A subclass implements :meth:`execute`, which returns the exit status.
     """
 
+    #: Whether all columns are shown, as wide as they are.
+    wide = False
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add ``--json``."""
+        """Add ``--json`` and ``--wide``."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         former: Any = parser.formatter_class
         formatter: Any = type("Formatter", (_Paragraphs, former), {})
         parser.formatter_class = formatter
-        parser.add_argument(
+        look = parser.add_mutually_exclusive_group()
+        look.add_argument(
             "--json", action="store_true", help="print one JSON document instead of tables"
+        )
+        look.add_argument(
+            "--wide",
+            action="store_true",
+            help="print all columns, as wide as they are (default: what fits 80 columns, or the "
+            "terminal)",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; an error is one line and a status of its own, see :mod:`.guard`."""
         #: Tables go to standard output, progress to standard error.
-        self.console = rich.console.Console(
-            # A pipe has no width; eighty columns would fold every uuid.
-            width=None if sys.stdout.isatty() else 160
-        )
+        self.wide = parsed_args.wide
+        self.console = tables.console(everything=self.wide)
         self.progress_console = rich.console.Console(stderr=True)
         return guard.caught(
             str(self.cmd_name), lambda: self.execute(parsed_args), debug=self.is_debugged
@@ -74,24 +80,33 @@ class Command(command.Command):  # type: ignore[misc]
             "nova-nodb-manage",
             self.app_args.config_file,
             self.app_args.config_dir,
-            debug=self.is_debugged or self.app_args.verbose_level > 1,
+            verbose=self.is_debugged or self.app_args.verbose_level > 0,
         )
 
     def print_json(self, document: object) -> None:
         """Print a document for machines."""
         print(json.dumps(document, indent=2, sort_keys=True, default=str))
 
+    def print_line(self, text: str) -> None:
+        """Print a sentence; a command's first is its verdict."""
+        self.console.print(text)
+
     def print_table(
-        self, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]
+        self,
+        title: str,
+        columns: Iterable[str | tables.Column],
+        rows: Iterable[Iterable[object]],
     ) -> None:
-        """Print a table for people."""
-        table = rich.table.Table(title=title, title_justify="left")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*("" if cell is None else str(cell) for cell in row))
+        """Print a table for people; nothing where it has no row."""
+        table, left_out = tables.table(
+            columns, rows, width=self.console.width, everything=self.wide
+        )
+        if table is None:
+            return
+        self.console.print(f"\n{title}" + (" (--wide shows more)" if left_out else ""))
         self.console.print(table)
 
     def print_facts(self, title: str, facts: Mapping[str, object]) -> None:
         """Print names and values."""
-        self.print_table(title, ("", ""), facts.items())
+        self.console.print(f"\n{title}")
+        self.console.print(tables.facts(facts))

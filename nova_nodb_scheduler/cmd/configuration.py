@@ -19,11 +19,11 @@ _FILE = "nova.conf"
 
 
 def load(
-    program: str, config_files: list[str], config_dirs: list[str], *, debug: bool = False
+    program: str, config_files: list[str], config_dirs: list[str], *, verbose: bool = False
 ) -> Any:
     """Parse nova.conf, set up logging and activate the plugin.
 
-    :param debug: show on standard error what libraries log
+    :param verbose: whether libraries' loggers may write to standard error, too
     :returns: the activated :class:`..nova_adapter.assembly.Plugin`
     :raises ConfigurationMissing: there is no nova.conf
     :raises ConfigurationError: an option cannot work
@@ -35,6 +35,44 @@ def load(
 
     from nova_nodb_scheduler.nova_adapter import activation
 
+    argv = _arguments(program, config_files, config_dirs)
+    fail_soon(config.CONF)
+    config.parse_args(argv)
+    log.setup(config.CONF, "nova")
+    quiet_standard_error(shown=verbose)
+    objects.register_all()
+    return activation.activate(config.CONF, "manage")
+
+
+def parse(
+    program: str, config_files: list[str], config_dirs: list[str], *, verbose: bool = False
+) -> Any:
+    """Parse nova.conf and set up logging; the plugin is not activated, nor is the bus.
+
+    :param verbose: whether libraries' loggers may write to standard error, too
+    :returns: Nova's configuration, with the plugin's options registered
+    :raises ConfigurationMissing: there is no nova.conf
+    :raises cfg.Error: a file cannot be read or understood
+    """
+    import oslo_messaging
+    from nova import config, objects
+    from oslo_log import log
+
+    from nova_nodb_scheduler.conf import nodb
+
+    argv = _arguments(program, config_files, config_dirs)
+    fail_soon(config.CONF)
+    config.parse_args(argv, init_rpc=False)
+    # Registers [DEFAULT] transport_url, which Nova reads with a cell's mapping.
+    oslo_messaging.TransportURL.parse(config.CONF)
+    nodb.register_opts(config.CONF)
+    log.setup(config.CONF, "nova")
+    quiet_standard_error(shown=verbose)
+    objects.register_all()
+    return config.CONF
+
+
+def _arguments(program: str, config_files: list[str], config_dirs: list[str]) -> list[str]:
     if not (config_files or config_dirs):
         require_found(cfg.find_config_files("nova"), cfg.find_config_dirs("nova"))
     argv = [program]
@@ -42,12 +80,7 @@ def load(
         argv += ["--config-file", name]
     for name in config_dirs:
         argv += ["--config-dir", name]
-    fail_soon(config.CONF)
-    config.parse_args(argv)
-    log.setup(config.CONF, "nova")
-    quiet_standard_error(shown=debug)
-    objects.register_all()
-    return activation.activate(config.CONF, "manage")
+    return argv
 
 
 def require_found(files: Collection[str], directories: Collection[str]) -> None:

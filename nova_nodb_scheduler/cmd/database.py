@@ -47,7 +47,9 @@ class _DatabaseCommand(command.Command):
         if as_json:
             self.print_json(dict(version))
         else:
-            self.print_facts("Schema", version)
+            reached = ", ".join(str(name) for name in dict(version).values() if name)
+            self.print_line(f"The schema is at {reached or 'no version'}.")
+            self.print_facts("Branches", version)
 
 
 class Sync(_DatabaseCommand):
@@ -106,7 +108,9 @@ class Check(_DatabaseCommand):
         if args.json:
             self.print_json({"clean": not found, "findings": found})
         elif found:
-            self.print_table("To be done", ("finding",), ([finding] for finding in found))
+            self.print_line("Something is to be done:")
+            for finding in found:
+                self.print_line(f"* {finding}")
         else:
-            self.console.print("The schema is this release's.")
+            self.print_line("The schema is this release's.")
         return 1 if found else 0

@@ -45,13 +45,14 @@ class Deployment:
 
 def gather(
     backend: backend_records.Backend,
-    ask: worker_answers.Ask,
+    ask: worker_answers.Ask | None,
     expected: tuple[type[Exception], ...],
     bound_seconds: float,
     mirror_bound_seconds: float,
 ) -> Deployment:
     """Put together what the back end says and what schedulers answer.
 
+    :param ask: None where nobody is to be asked: what schedulers would answer is not known then
     :param bound_seconds: silence after which a process is not taken to live
     :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
     """
@@ -59,11 +60,19 @@ def gather(
     for beat in backend.schedulers.values():
         if backend.age_seconds(beat) <= bound_seconds:
             alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
-    answers = worker_answers.ask_schedulers(alive, ask, expected)
-    if backend.error is not None:
+    answers = worker_answers.Answers({}, {})
+    if ask is not None and backend.error is not None:
         answers = worker_answers.ask_anyone(ask, expected)
+    elif ask is not None:
+        answers = worker_answers.ask_schedulers(alive, ask, expected)
     schedulers = [
-        _scheduler(worker, beat, backend.age_seconds(beat), bound_seconds, answers)
+        _scheduler(
+            worker,
+            beat,
+            backend.age_seconds(beat),
+            bound_seconds,
+            answers if ask is not None else None,
+        )
         for worker, beat in sorted(backend.schedulers.items())
         # A process whose host runs another one now has been replaced.
         if backend.age_seconds(beat) <= bound_seconds or str(beat.get("host")) not in alive
@@ -75,7 +84,7 @@ def gather(
         if (host, pid) not in listed
     ]
     reporters = [
-        _reporter(name, beat, backend.age_seconds(beat), bound_seconds)
+        _reporter(name, beat, backend, bound_seconds)
         for name, beat in sorted(backend.reporters.items())
     ]
     cells = _cells(backend, list(answers.by_worker.values()), reporters)
@@ -97,9 +106,12 @@ def _scheduler(
     beat: Mapping[str, Any],
     age_seconds: float | None,
     bound_seconds: float,
-    answers: worker_answers.Answers,
+    answers: worker_answers.Answers | None,
 ) -> dict[str, Any]:
-    """Merge a worker's beat with its answer, which is newer."""
+    """Merge a worker's beat with its answer, which is newer.
+
+    :param answers: None where nobody was asked
+    """
     host, pid = str(beat.get("host")), int(beat.get("pid", 0))
     entry: dict[str, Any] = {
         "worker": worker,
@@ -122,10 +134,18 @@ def _scheduler(
         "schedule_seconds_p99": beat.get("schedule_seconds_p99"),
         "feed_lag_seconds": beat.get("lag_seconds"),
         "quarantined": beat.get("quarantined"),
-        "answered": False,
-        "error": answers.silent.get(host),
+        "memory_bytes": beat.get("memory_bytes"),
+        "machine_bytes": beat.get("machine_bytes"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
+        "settling": beat.get("settling"),
+        "beat_at": beat.get("beat_at"),
+        "answered": None,
+        "error": None,
         "detail": None,
     }
+    if answers is None:
+        return entry
+    entry |= {"answered": False, "error": answers.silent.get(host)}
     status = answers.by_worker.get((host, pid))
     if status is not None:
         entry |= {
@@ -150,8 +170,10 @@ def _scheduler(
 
 
 def _reporter(
-    name: str, beat: Mapping[str, Any], age_seconds: float, bound_seconds: float
+    name: str, beat: Mapping[str, Any], backend: backend_records.Backend, bound_seconds: float
 ) -> dict[str, Any]:
+    age_seconds = backend.age_seconds(beat)
+    since = beat.get("since")
     return {
         "id": name,
         "role": beat.get("binary"),
@@ -165,6 +187,11 @@ def _reporter(
         "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
         "published": beat.get("published"),
         "failed_flushes": beat.get("failed_flushes"),
+        # Of an older release nothing is known of it.
+        "refused": beat.get("refused"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
+        "since": since,
+        "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
         "claiming": beat.get("claiming"),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),

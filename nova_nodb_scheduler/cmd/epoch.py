@@ -55,9 +55,11 @@ class NewEpoch(command.Command):
         if args.json:
             self.print_json(outcome)
         else:
-            self.print_facts("New epoch", outcome)
             if outcome["outcome"] == "begun":
-                self.console.print(_FOLLOWS)
+                self.print_line(f"A new epoch has begun. {_FOLLOWS}")
+            else:
+                self.print_line("Nothing was changed.")
+            self.print_facts("Epoch", outcome)
         return 0
 
     def _begin(self, backend: Any, *, asks: bool) -> dict[str, Any]:

@@ -7,90 +7,104 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nova_nodb_scheduler.cmd import command
+from nova_nodb_scheduler.cmd import command, tables
+
+#: Weighers with a column of their own, without --wide: those that tell hosts apart most.
+_SHOWN_WEIGHERS = 4
 
 
 def show(
     printer: command.Command, server: str | None, past: Mapping[str, Any] | None, now: Any | None
 ) -> None:
-    """Print what was decided about a server, and what would be decided now."""
+    """Print the verdict, what was decided about a server, and what would be decided now."""
+    printer.print_line(_verdict(server, now))
     if past is not None:
         _show_past(printer, str(server), past)
+    if now is not None:
+        _show_now(printer, now)
+
+
+def _verdict(server: str | None, now: Any | None) -> str:
+    """Say what would happen to the request now."""
     if now is None:
-        printer.console.print(
+        return (
             f"Nova's API database has no request of server {server} (it was deleted, or never "
             "was): what would be decided now cannot be told."
         )
-        return
-    _show_now(printer, now)
+    if now.reason:
+        return (
+            f"Placement would be asked, as in stock Nova: {now.reason}."
+            if now.candidates == "placement"
+            else f"No valid host. {now.reason}"
+        )
+    if len(now.placed) < now.servers:
+        return f"No valid host: {len(now.placed)} of {now.servers} servers find one."
+    hosts = list(dict.fromkeys(each.host for each in now.placed))
+    shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else "")
+    what = "It would go" if now.servers == 1 else f"All {now.servers} servers would go"
+    return f"{what} to {shown}, of {now.passed} hosts that pass."
 
 
 def _show_past(printer: command.Command, server: str, past: Mapping[str, Any]) -> None:
     if past["decisions"]:
         printer.print_table(
             f"Decisions about server {server}",
-            ("when (UTC)", "scheduler", "outcome", "host", "score", "candidates", "s", "refused"),
+            (
+                tables.Column("when (UTC)", whole=True),
+                *("outcome", "host", "s", "refused", "candidates"),
+                *tables.wide("scheduler", "score"),
+            ),
             (_past_row(each) for each in past["decisions"]),
         )
         last = past["decisions"][-1]
         if last["counts"]:
             _show_steps(printer, "Steps of the last one", last["counts"])
     else:
-        printer.console.print(f"No scheduler remembers a decision about server {server}.")
+        printer.print_line(f"\nNo scheduler remembers a decision about server {server}.")
     for each in past["workers"]:
         since = f" since {_when(each['since'])}" if each["since"] is not None else ""
-        printer.console.print(
+        printer.print_line(
             f"{each['host']} (process {each['pid']}) remembers "
             f"{each['remembered']} requests{since}."
         )
     for host, why in past["silent"].items():
-        printer.console.print(f"No answer from {host}: {why}")
+        printer.print_line(f"No answer from {host}: {why}")
 
 
 def _past_row(decision: Mapping[str, Any]) -> tuple[Any, ...]:
     placed = decision["placed"][0] if decision["placed"] else None
     return (
         _when(decision["at"]),
-        f"{decision['host']} ({decision['pid']})",
         decision["outcome"].replace("_", " "),
         placed["host"] if placed else None,
-        _number(placed["score"]) if placed else None,
-        decision["candidates"],
         f"{decision['seconds']:.3f}",
         "; ".join(f"{each['host']}: {each['reason']}" for each in decision["refused"]),
+        decision["candidates"],
+        f"{decision['host']} ({decision['pid']})",
+        _number(placed["score"]) if placed else None,
     )
 
 
 def _show_now(printer: command.Command, now: Any) -> None:
-    print_line = printer.console.print
-    print_line(
-        f"What scheduler {now.scheduler} (process {now.pid}) would decide now; nothing was "
-        f"allocated ({now.seconds:.3f} s):"
+    printer.print_line(
+        f"\nWhat scheduler {now.scheduler} (process {now.pid}) would decide now; nothing was "
+        f"allocated ({now.seconds:.3f} s)."
     )
     if now.reason:
-        print_line(
-            f"Placement would be asked, as in stock Nova: {now.reason}."
-            if now.candidates == "placement"
-            else f"No valid host. {now.reason}"
-        )
         if not now.counts:
             return
-        print_line(
-            "Which hosts it would offer is not known here. This is what filters and weighers say "
-            "of all hosts, as if it offered every one:"
+        printer.print_line(
+            "Which hosts Placement would offer is not known here. This is what filters and "
+            "weighers say of all hosts, as if it offered every one:"
         )
     counts = [{"name": e.name, "before": e.before, "after": e.after} for e in now.counts]
     _show_steps(printer, "Steps without Placement" if now.reason else "Steps", counts)
     if now.hosts:
         _show_hosts(printer, now)
-    if now.reason:
-        return
-    if len(now.placed) < now.servers:
-        print_line(f"No valid host: {len(now.placed)} of {now.servers} servers find one.")
-    elif now.servers > 1:
+    if not now.reason and now.servers > 1 and now.placed:
         printer.print_table(
             f"{now.servers} servers, one after the other",
-            ("", "host", "score"),
+            ("#", "host", "score"),
             (
                 (number, each.host, _number(each.score))
                 for number, each in enumerate(now.placed, start=1)
@@ -116,22 +130,27 @@ def _show_hosts(printer: command.Command, now: Any) -> None:
     telling = [name for name in names if len({shares[name].share for shares in of_host}) > 1] or [
         name for name in names if any(shares[name].share for shares in of_host)
     ]
+    telling.sort(key=lambda name: -_spread([shares[name].share for shares in of_host]))
+    shown = [name.removesuffix("Weigher") for name in telling]
     printer.print_table(
         f"Best {len(now.hosts)} of {now.passed} hosts, and each weigher's share",
-        ("host", "node", "score", *(name.removesuffix("Weigher") for name in telling)),
+        (
+            *("host", "score", *shown[:_SHOWN_WEIGHERS]),
+            *tables.wide(*shown[_SHOWN_WEIGHERS:], "node"),
+        ),
         (
             (
                 host.host,
-                host.node,
                 _number(host.score),
                 *(_number(shares[name].share) for name in telling),
+                host.node,
             )
             for host, shares in zip(now.hosts, of_host, strict=True)
         ),
     )
     left_out = [name for name in names if name not in telling]
     if left_out and now.passed > 1:
-        printer.console.print(f"The same for all of them: {', '.join(left_out)}.")
+        printer.print_line(f"The same for all of them: {', '.join(left_out)}.")
     if now.hosts[0].shares:
         printer.print_table(
             f"How {now.hosts[0].host} was weighed",
@@ -144,6 +163,12 @@ def _show_hosts(printer: command.Command, now: Any) -> None:
                 for share in now.hosts[0].shares
             ),
         )
+
+
+def _spread(values: Sequence[float | None]) -> float:
+    """Return how far a weigher's shares of the shown hosts are apart."""
+    known = [value for value in values if value is not None]
+    return max(known) - min(known) if known else 0.0
 
 
 def _when(seconds: float) -> str:

@@ -10,7 +10,19 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nova_nodb_scheduler.cmd import asking, backend_records, command, deployment
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import (
+    asking,
+    backend_records,
+    cell_names,
+    command,
+    deployment,
+    tables,
+    watching,
+)
+
+#: Answers that come within it leave nothing to be told meanwhile.
+_PATIENCE_SECONDS = 1.0
 
 
 class Status(asking.AskingCommand):
@@ -24,9 +36,29 @@ class Status(asking.AskingCommand):
     answer is listed all the same.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add ``--watch``."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--watch",
+            nargs="?",
+            type=_interval,
+            const=watching.DEFAULT_SECONDS,
+            metavar="SECONDS",
+            help="draw decisions, latency, fallbacks, lag and pending claims again and again, "
+            "until ctrl-C; from the back end alone, without asking schedulers (default: every "
+            "%(const)s seconds)",
+        )
+        return parser
+
     def execute(self, args: argparse.Namespace) -> int:
         """Gather and print."""
+        if args.watch is not None and args.json:
+            raise errors.ConfigurationError("--watch", args.watch, "it draws tables: leave --json")
         plugin = self.plugin()
+        if args.watch is not None:
+            self._watch(plugin, args.watch)
+            return 0
         deadline = self.deadline(args)
         rpc, expected = self.client(plugin, args, deadline)
         backend = backend_records.read_within(plugin.make_synchronizer, deadline)
@@ -39,10 +71,11 @@ class Status(asking.AskingCommand):
                 bound_seconds,
                 float(plugin.options.mirror_bound_seconds),
             )
+            names = cell_names.read(plugin)
         if args.json:
-            self.print_json(found.as_dict())
+            self.print_json(as_dict(found, names))
         else:
-            show(self, found)
+            show(self, found, names)
         return 1 if found.problems else 0
 
     @contextlib.contextmanager
@@ -56,6 +89,21 @@ class Status(asking.AskingCommand):
             yield
         finally:
             timer.cancel()
+
+    def _watch(self, plugin: Any, every_seconds: float) -> None:
+        options = plugin.options
+
+        def read() -> deployment.Deployment:
+            return deployment.gather(
+                backend_records.read(plugin.make_synchronizer()),
+                None,
+                (),
+                float(options.reporter_bound_seconds),
+                float(options.mirror_bound_seconds),
+            )
+
+        names = cell_names.read(plugin)
+        watching.watch(self.console, read, names, every_seconds, everything=self.wide)
 
 
 def _summary(backend: backend_records.Backend, bound_seconds: float) -> str:
@@ -71,67 +119,120 @@ def _summary(backend: backend_records.Backend, bound_seconds: float) -> str:
     )
 
 
-#: Answers that come within it leave nothing to be told meanwhile.
-_PATIENCE_SECONDS = 1.0
+def _interval(text: str) -> float:
+    number = float(text)
+    if not watching.LEAST_SECONDS <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not from {watching.LEAST_SECONDS} to 3600")
+    return number
 
 
-def show(printer: command.Command, found: deployment.Deployment) -> None:
-    """Print tables for people."""
+def as_dict(found: deployment.Deployment, names: cell_names.CellNames) -> dict[str, Any]:
+    """Return plain values for JSON, with the names of cells."""
+    document = found.as_dict()
+    for part in ("reporters", "cells"):
+        document[part] = [
+            {**each, "cell_name": names.name(each["cell"])} for each in document[part]
+        ]
+    return document
+
+
+def show(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
+    """Print the verdict, then tables for people."""
+    _show_verdict(printer, found, names)
     backend = found.backend.as_dict()
     printer.print_facts(
         "Back end",
-        {name: value for name, value in backend.items() if "." not in name and value != []},
+        {
+            name: value
+            for name, value in backend.items()
+            if "." not in name and value != [] and (printer.wide or name in _BACKEND_FACTS)
+        },
     )
     _show_schedulers(printer, found)
     _show_mirror(printer, found)
     _show_claims(printer, found)
-    _show_reporters(printer, found)
-    _show_cells(printer, found)
-    if found.problems:
-        printer.print_table("Problems", ("",), ([problem] for problem in found.problems))
-    else:
-        printer.console.print("Everything is healthy.")
+    _show_reporters(printer, found, names)
+    _show_cells(printer, found, names)
+
+
+#: What is shown of the back end without --wide.
+_BACKEND_FACTS = ("driver", "backend", "epoch", "head", "records", "tombstones", "bytes")
+
+
+def _show_verdict(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
+    alive = (sum(each["alive"] for each in part) for part in (found.schedulers, found.reporters))
+    schedulers, reporters = alive
+    counted = ", ".join(
+        tables.counted(number, noun)
+        for number, noun in (
+            (schedulers, "scheduler"),
+            (reporters, "reporter"),
+            (len(found.cells), "cell"),
+        )
+    )
+    if not found.problems:
+        printer.print_line(f"Everything is healthy: {counted}.")
+        return
+    printer.print_line(
+        f"Not healthy ({tables.counted(len(found.problems), 'problem')}): {counted}."
+    )
+    for problem in found.problems:
+        printer.print_line(f"* {names.in_text(problem)}")
 
 
 def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> None:
-    columns = ("host", "process", "feed", "lag s", "hosts", "decisions", "candidates", "claims")
     printer.print_table(
         "Schedulers",
-        (*columns, "p50 s", "p99 s", "fallbacks", "plugin", "answers"),
+        (
+            *("host", "pid", "feed", "lag s", "hosts", "decided", "p50 s", "p99 s", "fell back"),
+            *tables.wide("outcomes", "candidates", "claims", "fallbacks", "plugin", "answers"),
+        ),
         (
             (
                 each["host"],
                 each["pid"],
-                each["state"] if each["alive"] else f"silent for {each['age_seconds']:.0f} s",
-                _seconds(each["feed_lag_seconds"]),
+                each["state"] if each["alive"] else f"silent {each['age_seconds']:.0f} s",
+                tables.seconds(each["feed_lag_seconds"]),
                 each["hosts"],
-                _counts(each["outcomes"]),
-                _counts(each["candidates"]),
-                _counts(each["claims"]),
-                _seconds(each["schedule_seconds_p50"]),
-                _seconds(each["schedule_seconds_p99"]),
-                _counts(each["fallbacks"]),
+                _sum(each["outcomes"]),
+                tables.seconds(each["schedule_seconds_p50"]),
+                tables.seconds(each["schedule_seconds_p99"]),
+                _sum(each["fallbacks"]),
+                _or_none(each["outcomes"]),
+                _or_none(each["candidates"]),
+                _or_none(each["claims"]),
+                _or_none(each["fallbacks"]),
                 each["plugin_version"],
                 "yes" if each["answered"] else "no",
             )
             for each in found.schedulers
         ),
     )
+    reasons: dict[str, int] = {}
+    for each in found.schedulers:
+        for reason, count in (each["fallbacks"] or {}).items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    if reasons:
+        printer.print_line(f"Requests fell back to Nova's own path for: {_or_none(reasons)}.")
 
 
 def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None:
     mirror = found.mirror
     if not mirror:
-        printer.console.print(
-            "No mirror of Placement is kept: candidates are asked of Placement itself."
+        printer.print_line(
+            "\nNo mirror of Placement is kept: candidates are asked of Placement itself."
         )
         return
     printer.print_facts(
         "Mirror of Placement",
         {
-            "compared s ago": _seconds(mirror["age_seconds"]),
+            "compared s ago": tables.seconds(mirror["age_seconds"]),
             "providers": mirror["providers"],
-            "broken": _counts(mirror["broken"]),
+            "broken": _or_none(mirror["broken"]),
             "differed": mirror["differing"],
             "requests": mirror["requests"],
             "took s": mirror["seconds"],
@@ -149,7 +250,7 @@ def _show_claims(printer: command.Command, found: deployment.Deployment) -> None
         "Claims",
         {
             **{name: int(claims.get(name, 0)) for name in counted},
-            "oldest pending s": _seconds(claims.get("oldest_pending_seconds")),
+            "oldest pending s": tables.seconds(claims.get("oldest_pending_seconds")),
             "settled by": claims["settles"] or "nobody",
             "orphan allocations": int(claims.get("orphans", 0)),
             "orphans deleted": int(claims.get("orphans_deleted", 0)),
@@ -157,21 +258,28 @@ def _show_claims(printer: command.Command, found: deployment.Deployment) -> None
     )
 
 
-def _show_reporters(printer: command.Command, found: deployment.Deployment) -> None:
-    columns = ("role", "host", "process", "cell", "last beat s", "queued", "published", "failed")
+def _show_reporters(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
     printer.print_table(
         "Reporters",
-        (*columns, "plugin"),
+        (
+            *("role", "host", "cell", "beat s", "queued", "published", "failed", "refused"),
+            *tables.wide("cell uuid", "pid", "lives s", "plugin"),
+        ),
         (
             (
                 each["role"],
                 each["host"],
-                each["pid"],
-                "every cell" if each["cell"] == "*" else each["cell"],
-                _seconds(each["age_seconds"]),
+                names.shown(each["cell"]),
+                tables.seconds(each["age_seconds"]),
                 each["queued"],
                 each["published"],
                 each["failed_flushes"],
+                each["refused"],
+                each["cell"],
+                each["pid"],
+                tables.seconds(each["since_seconds"]),
                 each["plugin_version"],
             )
             for each in found.reporters
@@ -179,34 +287,39 @@ def _show_reporters(printer: command.Command, found: deployment.Deployment) -> N
     )
 
 
-def _show_cells(printer: command.Command, found: deployment.Deployment) -> None:
+def _show_cells(
+    printer: command.Command, found: deployment.Deployment, names: cell_names.CellNames
+) -> None:
     printer.print_table(
         "Cells",
-        ("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved", "fallbacks"),
+        (
+            *("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved"),
+            *("fallbacks",),
+            *tables.wide("uuid"),
+        ),
         (
             (
-                each["cell"],
+                names.shown(each["cell"]),
                 each["hosts"],
                 "yes" if each["imported"] else "no",
-                _seconds(each["swept_age_seconds"]),
+                tables.seconds(each["swept_age_seconds"]),
                 each["rows"],
                 each["reporters"],
                 _proved(each),
-                _counts(each["fallbacks"]),
+                tables.counts(each["fallbacks"]),
+                each["cell"],
             )
             for each in found.cells
         ),
     )
 
 
-def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+def _or_none(value: Mapping[str, int] | None) -> str | None:
+    return None if value is None else tables.counts(value) or "none"
 
 
-def _counts(value: Mapping[str, int] | None) -> str | None:
-    if value is None:
-        return None
-    return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "none"
+def _sum(value: Mapping[str, int] | None) -> int | None:
+    return None if value is None else sum(value.values())
 
 
 def _proved(cell: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import asking, inventory
+from nova_nodb_scheduler.cmd import asking, cell_names, inventory, tables
 from nova_nodb_scheduler.rpc import predicates
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.wire import objects
@@ -35,6 +35,7 @@ class _StoreCommand(asking.AskingCommand):
     def execute(self, args: argparse.Namespace) -> int:
         """Connect, and let the subclass read and print."""
         plugin = self.plugin()
+        self.names = cell_names.read(plugin)
         rpc, unanswered = self.client(plugin, args)
         self.declared = {namespace.name: namespace for namespace in plugin.declared}
         self.services = inventory.Services(
@@ -61,6 +62,10 @@ class _StoreCommand(asking.AskingCommand):
     def read(self, rpc: Any, args: argparse.Namespace) -> int:
         """Read and print."""
         raise NotImplementedError
+
+    def _cell(self, name: str, value: Any) -> str | None:
+        """Return what a table shows of a value: a cell by its name."""
+        return self.names.shown(value) if name == "cell" else _text(value)
 
     @contextlib.contextmanager
     def _explained(
@@ -120,17 +125,24 @@ class HostList(_StoreCommand):
             for row in rows:
                 row["service"] = services.get((str(row["cell"]), str(row["host"])))
         if args.json:
-            self.print_json(rows)
+            self.print_json([self._named(row) for row in rows])
         elif hosts:
-            self.print_table("Hosts", _HOST_COLUMNS, map(host_row, rows))
+            self.print_line(hosts_verdict(rows))
+            self.print_table("Hosts", HOST_COLUMNS, (host_row(row, self.names) for row in rows))
         else:
+            self.print_line(f"{len(rows)} records of namespace {namespace.name}.")
             names = ("key", *(column.name for column in namespace.columns))
             self.print_table(
                 f"Namespace {namespace.name}",
                 names,
-                ([_text(row[name]) for name in names] for row in rows),
+                ([self._cell(name, row[name]) for name in names] for row in rows),
             )
         return 0
+
+    def _named(self, row: dict[str, Any]) -> dict[str, Any]:
+        if "cell" not in row:
+            return row
+        return {**row, "cell_name": self.names.name(row["cell"])}
 
 
 class HostShow(_StoreCommand):
@@ -151,14 +163,23 @@ class HostShow(_StoreCommand):
             )
         found = [inventory.describe(node, self.query, self.lookup, self.services) for node in nodes]
         if args.json:
-            self.print_json(found)
+            self.print_json(
+                [{**each, "cell_name": self.names.name(each["cell"])} for each in found]
+            )
             return 0
         for each in found:
             self._show(each)
         return 0
 
     def _show(self, node: Mapping[str, Any]) -> None:
+        cell = self.names.shown(node["cell"])
+        compute = [each for each in node["services"] if each["binary"] == "nova-compute"]
+        state = service_text(compute[0]) if compute else "without a compute service"
+        self.print_line(
+            f"Host {node['host']} in cell {cell}: {state}, {len(node['instances'])} servers."
+        )
         facts = {name: node[name] for name in ("uuid", "cell", "host", "node", "revision")}
+        facts["cell"] = f"{cell} ({node['cell']})" if self.wide else cell
         facts |= {
             name: value
             for name, value in sorted(node["row"].items())
@@ -167,13 +188,23 @@ class HostShow(_StoreCommand):
         self.print_facts(f"Host {node['host']}", facts)
         for title in ("services", "instances", "aggregates", "claims"):
             rows = node[title]
-            if rows:
-                names = list(rows[0])
-                self.print_table(
-                    title.capitalize(), names, ([_text(row.get(n)) for n in names] for row in rows)
-                )
-            else:
-                self.console.print(f"No {title}.")
+            if not rows:
+                self.print_line(f"\nNo {title}.")
+                continue
+            first = _SHOWN_FIRST.get(title, ())
+            names = sorted(rows[0], key=lambda name: first.index(name) if name in first else 99)
+            self.print_table(
+                title.capitalize(),
+                names,
+                ([self._cell(n, row.get(n)) for n in names] for row in rows),
+            )
+
+
+#: What is told first of what belongs to a host; the rest where there is room.
+_SHOWN_FIRST = {
+    "services": ("binary", "up", "disabled", "disabled_reason", "forced_down", "last_seen_up"),
+    "instances": ("uuid", "vm_state", "task_state", "vcpus", "memory_mb"),
+}
 
 
 class NamespaceList(_StoreCommand):
@@ -185,6 +216,9 @@ class NamespaceList(_StoreCommand):
         if args.json:
             self.print_json([objects.plain(each) for each in found])
             return 0
+        self.print_line(
+            f"{len(found)} namespaces with {sum(each.records for each in found)} records."
+        )
         self.print_table(
             "Namespaces",
             ("namespace", "owner", "schema", "records", "columns"),
@@ -210,20 +244,37 @@ def conditions(where: Sequence[Sequence[str]], cell: str | None) -> list[list[An
     return found
 
 
-_HOST_COLUMNS = ("host", "node", "cell", "vcpus", "memory MB", "disk GB", "servers", "service")
+HOST_COLUMNS: tuple[str | tables.Column, ...] = (
+    *("host", "cell", "vcpus", "memory MB", "disk GB", "servers", "service"),
+    *tables.wide("node", "cell uuid", "uuid"),
+)
 
 
-def host_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def hosts_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many hosts there are, and how many of them can take servers."""
+    counts = {"up": 0, "down": 0, "disabled": 0}
+    for row in rows:
+        service = row.get("service")
+        up = service is not None and service["up"]
+        counts["up" if up else "down"] += 1
+        counts["disabled"] += bool(service and service["disabled"])
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{len(rows)} hosts: {told}." if rows else "No hosts."
+
+
+def host_row(row: Mapping[str, Any], names: cell_names.CellNames) -> tuple[Any, ...]:
     """Return a host's line of the table."""
     return (
         row["host"],
-        row["hypervisor_hostname"],
-        row["cell"],
+        names.shown(row["cell"]),
         f"{row['vcpus_used']} of {row['vcpus']}",
         f"{row['memory_mb_used']} of {row['memory_mb']}",
         f"{row['local_gb_used']} of {row['local_gb']}",
         row["running_vms"],
         service_text(row.get("service")),
+        row["hypervisor_hostname"],
+        row["cell"],
+        row["key"],
     )
 
 

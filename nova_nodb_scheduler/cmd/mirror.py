@@ -102,6 +102,12 @@ class MirrorImport(command.Command):
         if as_json:
             self.print_json(result.as_dict())
             return
+        self.print_line(
+            f"{result.refused} records could not be written."
+            if result.refused
+            else f"The mirror holds {result.providers} providers of {result.trees} trees; "
+            f"{result.written} records were written."
+        )
         facts = {
             "provider trees": result.trees,
             "providers": result.providers,

@@ -96,7 +96,7 @@ def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
     if not each["alive"]:
         return [f"{name} is silent for {each['age_seconds']:.0f} s."]
     found = []
-    if not each["answered"]:
+    if each["answered"] is False:
         found.append(f"{name} does not answer: {each['error']}")
     if str(each["state"]).startswith(STARTING):
         found.append(f"{name} takes no request yet: {each['state']}{_waits_for(each)}.")

@@ -93,13 +93,15 @@ class Move(command.Command):
         if args.json:
             self.print_json(outcome)
         else:
-            self.print_facts("Move", outcome)
+            said = str(outcome["outcome"]).capitalize()
+            self.print_line(f"{said}: from {source.name} to {target.name}.")
             if outcome["outcome"] == "moved":
-                self.console.print(
+                self.print_line(
                     f"Now set [nodb_scheduler] synchronizer = {target.name} on every service, "
                     "restart the cells' conductors and the API, import, and start the schedulers, "
                     'then the super conductor: see "Moving" in the administrator\'s guide.'
                 )
+            self.print_facts("Move", outcome)
         return 0
 
     @contextlib.contextmanager

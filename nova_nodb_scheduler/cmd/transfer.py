@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import command, reaching
+from nova_nodb_scheduler.cmd import cell_names, command, reaching, tables
 
 
 class _ScopeCommand(command.Command):
@@ -89,7 +90,7 @@ class Import(_ScopeCommand):
                     results.append(self._one(plugin, synchronizer, scope, bars))
         finally:
             synchronizer.close()
-        self._show(results, args.json)
+        self._show(results, cell_names.read(plugin), args.json)
         return 1 if any(result.failed for result in results) else 0
 
     def _one(self, plugin: Any, synchronizer: Any, scope: str, bars: Any) -> Any:
@@ -112,20 +113,29 @@ class Import(_ScopeCommand):
         bars.update(bar, total=result.rows, completed=result.rows)
         return result
 
-    def _show(self, results: list[Any], as_json: bool) -> None:
+    def _show(self, results: list[Any], names: cell_names.CellNames, as_json: bool) -> None:
         if as_json:
-            self.print_json([result.as_dict() for result in results])
+            self.print_json(
+                [{**each.as_dict(), "cell_name": names.name(each.scope)} for each in results]
+            )
             return
+        failed = sum(bool(each.failed) for each in results)
+        written = sum(sum(each.written.values()) for each in results)
+        self.print_line(
+            (f"{failed} of {len(results)} cells could not be imported; " if failed else "")
+            + f"{sum(each.rows for each in results)} rows were read, {written} records written."
+        )
         self.print_table(
             "Import",
-            ("cell", "outcome", "rows", "written", "seconds"),
+            ("cell", "outcome", "rows", "written", "seconds", *tables.wide("uuid")),
             (
                 (
-                    each.scope,
+                    names.shown(each.scope),
                     each.outcome,
                     each.rows,
                     sum(each.written.values()),
                     f"{each.seconds:.1f}",
+                    each.scope,
                 )
                 for each in results
             ),
@@ -168,21 +178,32 @@ class Compare(_ScopeCommand):
                 }
             )
             return 1 if differing else 0
+        self._show(found, cell_names.read(plugin))
+        return 1 if differing else 0
+
+    def _show(self, found: Mapping[str, Mapping[str, Any]], names: cell_names.CellNames) -> None:
+        every = [comparison for by_table in found.values() for comparison in by_table.values()]
+        counts = {
+            "missed": sum(each.missed_count for each in every),
+            "stale": sum(each.stale_count for each in every),
+            "extra": sum(each.extra_count for each in every),
+        }
+        compared = f"{sum(each.compared for each in every)} rows of {len(found)} cells"
+        if any(counts.values()):
+            told = ", ".join(f"{count} {name}" for name, count in counts.items())
+            self.print_line(f"They differ: {told}, in {compared}. Repeat it before you believe it.")
+        else:
+            self.print_line(f"They agree, in {compared}.")
         self.print_table(
             "Records against Nova's tables",
             (
-                "cell",
-                "namespace",
-                "compared",
-                "missed",
-                "stale",
-                "extra",
-                "refused",
+                *("cell", "namespace", "compared", "missed", "stale", "extra", "refused"),
                 "stale fields",
+                *tables.wide("uuid"),
             ),
             (
                 (
-                    scope,
+                    names.shown(scope),
                     name,
                     comparison.compared,
                     comparison.missed_count,
@@ -190,9 +211,9 @@ class Compare(_ScopeCommand):
                     comparison.extra_count,
                     comparison.refused_count,
                     ", ".join(f"{f} {n}" for f, n in comparison.stale_by_field.items()),
+                    scope,
                 )
                 for scope, by_table in found.items()
                 for name, comparison in by_table.items()
             ),
         )
-        return 1 if differing else 0

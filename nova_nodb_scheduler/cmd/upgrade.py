@@ -28,6 +28,9 @@ from nova_nodb_scheduler.wire import codec
 
 Code = upgradecheck.Code
 
+#: How a result begins that could not be had.
+NOT_KNOWN = "Not known"
+
 #: Of a reading that was late, to say so by itself.
 _GRACE_SECONDS = 1.5
 _API_REMEDY = "See [api_database] connection"
@@ -325,7 +328,7 @@ class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         )
 
     def _unknown(self) -> upgradecheck.Result:
-        return upgradecheck.Result(Code.FAILURE, "Not known while the back end cannot be read.")
+        return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")
 
     _upgrade_checks = (
         ("Nova release", check_release),

@@ -148,7 +148,7 @@ def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> li
             findings.append(Finding(Code.WARNING, f"{name} takes no request yet: {each['state']}."))
         elif each["state"] != problems.FOLLOWING:
             findings.append(Finding(Code.FAILURE, f"{name}: its feed is {each['state']}."))
-        if not each["answered"]:
+        if each["answered"] is False:
             findings.append(
                 Finding(Code.WARNING, f"{name} does not answer over RPC: {each['error']}.")
             )

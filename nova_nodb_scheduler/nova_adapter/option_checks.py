@@ -8,48 +8,96 @@ the configuration files.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import pathlib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import attrs
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.synchronizer import driver_options
 
 LOG = logging.getLogger(__name__)
 
 Groups = Iterable[tuple[str, Collection[cfg.Opt]]]
 
 
+#: What this process has told already: options are looked at more than once.
+_told: set[str] = set()
+
+
+@attrs.frozen
+class Unknown:
+    """A name in a group of ours that is none of its options.
+
+    :param nearest: options of the group that are spelt much alike, the nearest first
+    """
+
+    group: str
+    name: str
+    nearest: tuple[str, ...]
+
+    def __str__(self) -> str:
+        meant = f"is {' or '.join(self.nearest)} meant" if self.nearest else "is it misspelt"
+        return (
+            f"[{self.group}] {self.name} is not an option of this release and has no effect; "
+            f"{meant}?"
+        )
+
+
 def check(conf: cfg.ConfigOpts, groups: Groups) -> None:
     """Refuse values that options cannot take; name options that do not exist.
 
     :param groups: groups that are wholly ours, with their registered options
-    :raises ConfigurationError: a value is of the wrong type or out of bounds
+    :raises ConfigurationError: a value is of the wrong type or out of bounds, or
+        refers to an option that does not exist
     """
-    written = _written(conf)
+    groups = [(group, list(options)) for group, options in groups]
+    texts = written(conf)
     for group, options in groups:
-        theirs = written.get(group, {})
+        theirs = texts.get(group, {})
         for option in options:
             try:
                 conf[group][option.dest]
-            except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError):
-                # It refers to another option; who reads it says what to do.
-                continue
+            except driver_options.REFERENCES as error:
+                if option.dest not in theirs:
+                    # A default refers to an option of Nova's; who reads it says what to do.
+                    continue
+                raise driver_options.reference_refusal(group, option.name) from error
             except (cfg.Error, ValueError) as error:
                 raise errors.ConfigurationError(
-                    f"[{group}] {option.name}", theirs.get(option.dest), str(error)
+                    f"[{group}] {option.name}",
+                    theirs.get(option.dest),
+                    driver_options.plain_text(error),
                 ) from error
-        for name in sorted(theirs.keys() - {option.dest for option in options}):
-            warn(
-                f"nova_nodb_scheduler: [{group}] {name} is not an option of this release and "
-                "has no effect; is it misspelt?"
-            )
+    for each in unknown(texts, groups):
+        warn(f"nova_nodb_scheduler: {each}")
 
 
-def _written(conf: cfg.ConfigOpts) -> dict[str, dict[str, str]]:
+def unknown(texts: Mapping[str, Mapping[str, str]], groups: Groups) -> list[Unknown]:
+    """Find what is written in groups of ours and is none of their options.
+
+    :param texts: what the configuration files say, see :func:`written`
+    """
+    found = []
+    for group, options in groups:
+        known = {option.dest for option in options}
+        for name in sorted(texts.get(group, {}).keys() - known):
+            nearest = difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.75)
+            found.append(Unknown(group, name, tuple(nearest)))
+    return found
+
+
+def told_elsewhere(texts: Mapping[str, Mapping[str, str]], groups: Groups) -> None:
+    """Have :func:`check` be silent of unknown names: whoever calls this tells them itself."""
+    _told.update(f"nova_nodb_scheduler: {each}" for each in unknown(texts, groups))
+
+
+def written(conf: cfg.ConfigOpts) -> dict[str, dict[str, str]]:
     """Return what the configuration files say last, as text, by group and option."""
     return {
         group: {option: values[-1] for option, values in options.items()}
@@ -83,9 +131,23 @@ def _files(conf: cfg.ConfigOpts) -> list[pathlib.Path]:
 
 
 def warn(text: str) -> None:
-    """Say it where it is seen: logging is not set up while a service is configured."""
-    LOG.error("%(text)s", {"text": text})
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - see above
+    """Say it once, where it is seen: logging is not set up while a service is configured."""
+    if text in _told:
+        return
+    _told.add(text)
+    if logging.getLogger().handlers:
+        LOG.error("%(text)s", {"text": text})
+    if not any(_is_standard_error(each) for each in logging.getLogger().handlers):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - see above
+
+
+def _is_standard_error(handler: logging.Handler) -> bool:
+    """Tell whether what is logged as an error is seen on standard error by this handler."""
+    return (
+        isinstance(handler, logging.StreamHandler)
+        and handler.stream is sys.stderr
+        and handler.level <= logging.ERROR
+    )
 
 
 def options_of(driver: Any) -> Groups:

@@ -410,6 +410,7 @@ class Reporter:
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
+        now_there = self._synchronizer.now_seconds()
         state: Mapping[str, Any] = {
             "cell": identity.cell,
             "guards": list(identity.guards),
@@ -421,7 +422,8 @@ class Reporter:
             "claiming": identity.claiming,
             "since": self._since,
             "beat": self._beat_number,
-            "beat_at": self._synchronizer.now_seconds(),
+            "beat_at": now_there,
+            "clock_offset_seconds": time.time() - now_there,
             "queued": len(self._dirty),
             "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
             "published": self._published,

@@ -28,7 +28,7 @@ from nova_nodb_scheduler.nova_adapter import proof as proof_module
 from nova_nodb_scheduler.nova_adapter import reads as reads_module
 from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter import views as views_module
-from nova_nodb_scheduler.observe import claim_metrics, identity, process_metrics
+from nova_nodb_scheduler.observe import claim_metrics, identity, process_facts, process_metrics
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import metrics as metrics_module
 from nova_nodb_scheduler.scheduling import namespaces
@@ -202,6 +202,9 @@ class SchedulerRuntime:
             "plugin": self.facts.plugin_version,
             "nova": self.facts.nova_version,
             "beat_at": self.clock.now_seconds(),
+            "clock_offset_seconds": time.time() - self.clock.now_seconds(),
+            "memory_bytes": process_facts.resident_bytes(),
+            "machine_bytes": process_facts.machine_bytes(),
             "fallbacks": self.fallbacks(),
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),

@@ -110,6 +110,13 @@ class Scopes:
         self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
         return sorted(self._mappings)
 
+    def cell_names(self) -> dict[str, str]:
+        """Return what operators call the cells, by uuid; empty without an API database."""
+        if not self.has_api_database():
+            return {}
+        self.all_cells()
+        return {uuid: mapping.name or "" for uuid, mapping in self._mappings.items()}
+
 
 def _database_of(connection: str | None) -> tuple[Any, ...]:
     """Return what names a database in a URL: not the user, nor driver options."""

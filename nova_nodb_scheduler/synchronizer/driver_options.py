@@ -37,10 +37,45 @@ hosts.
 )
 
 
+#: What oslo.config raises where a value refers to an option that does not exist.
+REFERENCES = (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError)
+
+_LOCATION = re.compile(r" from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
+
+
 def read(conf: cfg.ConfigOpts, group: str, kind: type[_Options]) -> _Options:
-    """Read the options of a group into a class that has a field for each."""
+    """Read the options of a group into a class that has a field for each.
+
+    :raises ConfigurationError: a value refers to an option that does not exist
+    """
     values: Any = conf[group]
-    return kind(**{field.name: values[field.name] for field in attrs.fields(kind)})
+    return kind(**{field.name: _value(values, group, field.name) for field in attrs.fields(kind)})
+
+
+def _value(values: Any, group: str, name: str) -> Any:
+    try:
+        return values[name]
+    except REFERENCES as error:
+        raise reference_refusal(group, name) from error
+
+
+def reference_refusal(group: str, option: str) -> errors.ConfigurationError:
+    """Return what to raise where ``$`` and a name stand in a value, and no such option exists.
+
+    Neither the value nor the name is repeated: most often it is a part of a password.
+    """
+    return refusal(
+        group,
+        option,
+        "(hidden)",
+        "oslo.config takes the '$' in it for a reference to another option, and there is none of "
+        "that name. Write '$$' for each '$' that is meant, as in a password.",
+    )
+
+
+def plain_text(error: Exception) -> str:
+    """Return what oslo.config says of a value, with the file's name in the place of a repr."""
+    return _LOCATION.sub(r" in \1", str(error))
 
 
 def refusal(group: str, option: str, value: object, remedy: str) -> errors.ConfigurationError:

@@ -85,7 +85,7 @@ class AuditCommandTest(test_orphans.OrphansCase):
         )
         self.assertEqual(["node-h1"], found[absent]["hosts"])
         self.assertGreaterEqual(found[absent]["age_seconds"], 0.0)
-        status, table = self.run_command()
+        status, table = self.run_command("--wide")
         self.assertEqual(1, status)
         for told in (absent, "node-h1", "VCPU 1", "buried in cell0", "no claim", "yes"):
             self.assertIn(told, table)

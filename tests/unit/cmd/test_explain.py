@@ -134,32 +134,34 @@ class ArgumentsTest(testtools.TestCase):
         return explain.Explain(application.ManageApp(), argparse.Namespace(), "explain")
 
 
+def explanation(**values):
+    return explanations.Explanation(
+        **{
+            "scheduler": "sched1",
+            "pid": 7,
+            "at": 1.0,
+            "seconds": 0.01,
+            "servers": 1,
+            "candidates": "memory",
+            "reason": "",
+            "counts": [explanations.StepCount(name="placement", before=9, after=2)],
+            "passed": 2,
+            "hosts": [TablesTest.host("h1", 0.75, 2.0), TablesTest.host("h2", None, 2.0)],
+            "placed": [
+                explanations.PlacedServer(server="s", uuid="u", host="h1", node="n", score=0.75)
+            ],
+            **values,
+        }
+    )
+
+
 class TablesTest(testtools.TestCase):
-    def show(self, server, past, now):
+    def show(self, server, past, now, wide=True):
         command = ArgumentsTest.command()
+        command.wide = wide
         command.console = rich.console.Console(file=io.StringIO(), width=160)
         explanation_tables.show(command, server, past, now)
         return " ".join(command.console.file.getvalue().split())
-
-    def explanation(self, **values):
-        return explanations.Explanation(
-            **{
-                "scheduler": "sched1",
-                "pid": 7,
-                "at": 1.0,
-                "seconds": 0.01,
-                "servers": 1,
-                "candidates": "memory",
-                "reason": "",
-                "counts": [explanations.StepCount(name="placement", before=9, after=2)],
-                "passed": 2,
-                "hosts": [self.host("h1", 0.75, 2.0), self.host("h2", None, 2.0)],
-                "placed": [
-                    explanations.PlacedServer(server="s", uuid="u", host="h1", node="n", score=0.75)
-                ],
-                **values,
-            }
-        )
 
     @staticmethod
     def host(name, ram, disk):
@@ -178,7 +180,7 @@ class TablesTest(testtools.TestCase):
         )
 
     def test_steps_hosts_and_shares_are_shown(self):
-        text = self.show(None, None, self.explanation())
+        text = self.show(None, None, explanation())
 
         for part in ("placement", "7", "h1.example", "0.75", "RAM", "nothing was allocated"):
             self.assertIn(part, text)
@@ -186,8 +188,8 @@ class TablesTest(testtools.TestCase):
 
     def test_a_reason_of_memory_and_one_of_nova_read_differently(self):
         nobody = {"placed": [], "hosts": [], "counts": [], "passed": 0}
-        asked = self.explanation(candidates="placement", reason="mirror too old", **nobody)
-        refused = self.explanation(reason="no such zone", **nobody)
+        asked = explanation(candidates="placement", reason="mirror too old", **nobody)
+        refused = explanation(reason="no such zone", **nobody)
 
         self.assertIn(
             "Placement would be asked, as in stock Nova: mirror too old.",

@@ -5,7 +5,7 @@ import datetime
 
 import testtools
 
-from nova_nodb_scheduler.cmd import hosts, inventory
+from nova_nodb_scheduler.cmd import cell_names, hosts, inventory
 from nova_nodb_scheduler.scheduling import namespaces
 from tests.unit.rpc import cloud
 
@@ -123,10 +123,17 @@ class HostsTest(testtools.TestCase):
         [found] = self.lookup("compute_nodes", ["n1"])
         row = inventory.columns_of(found, namespaces.COMPUTE_NODES)
 
-        line = hosts.host_row({**row, "service": None})
+        line = hosts.host_row({**row, "service": None}, cell_names.CellNames({"c1": "east"}))
 
-        self.assertEqual(("h1", "h1.example", "c1", "3 of 8"), line[:4])
-        self.assertEqual("none", line[-1])
+        titles = [each if isinstance(each, str) else each.title for each in hosts.HOST_COLUMNS]
+        shown = dict(zip(titles, line, strict=True))
+        self.assertEqual(
+            ("h1", "h1.example", "east", "c1", "n1", "3 of 8", "none"),
+            tuple(
+                shown[name]
+                for name in ("host", "node", "cell", "cell uuid", "uuid", "vcpus", "service")
+            ),
+        )
 
     def test_what_is_typed_becomes_a_predicate(self):
         typed = [("vcpus", ">=", "4"), ("host", "in", "h1,h2")]

@@ -44,10 +44,10 @@ _REMEDIES = {
         "tls_certfile and tls_keyfile"
     ),
     failures.Kind.UNAUTHENTICATED: (
-        f"etcd asks for credentials: check [{options_module.GROUP}] user and password"
+        f"etcd asks for credentials: check [{options_module.GROUP}] username and password"
     ),
     failures.Kind.PERMISSION_DENIED: (
-        f"grant the role of [{options_module.GROUP}] user readwrite on the prefix key_prefix"
+        f"grant the role of [{options_module.GROUP}] username readwrite on the prefix key_prefix"
     ),
 }
 
@@ -170,7 +170,7 @@ class Connection:
             if "not enabled" not in failure.text:
                 raise
             LOG.warning(
-                "[%(group)s] user is set, but authentication is not enabled in %(label)s: "
+                "[%(group)s] username is set, but authentication is not enabled in %(label)s: "
                 "anybody who reaches it can change host states",
                 {"group": options_module.GROUP, "label": self.label},
             )

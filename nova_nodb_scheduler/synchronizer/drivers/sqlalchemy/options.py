@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslo_db import options as oslo_db_options
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import polling
+from nova_nodb_scheduler.synchronizer import driver_options, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
 
 GROUP = "nodb_sqlalchemy"
@@ -217,7 +217,9 @@ def read(conf: cfg.ConfigOpts) -> SQLOptions:
     group = conf[GROUP]
     try:
         connection = group.connection
-    except (cfg.NoSuchOptError, cfg.TemplateSubstitutionError) as error:
+    except driver_options.REFERENCES as error:
+        if "state_path" not in str(error):
+            raise driver_options.reference_refusal(GROUP, "connection") from error
         raise errors.ConfigurationError(
             f"[{GROUP}] connection",
             "sqlite:///$state_path/nodb.sqlite",

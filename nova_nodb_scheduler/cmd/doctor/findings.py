@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor finds, how bad it is, and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+
+
+class Severity(enum.Enum):
+    """How bad a finding is; in the order in which they are shown."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    #: Nobody could find out, which is no clean bill.
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+@attrs.frozen
+class Finding:
+    """One thing that was looked at.
+
+    :param area: what was looked at, in a few words
+    :param text: what is there, as a sentence
+    :param remedy: what to do, as a sentence; empty where nothing is to be done
+    """
+
+    severity: Severity
+    area: str
+    text: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return plain values for JSON."""
+        return {
+            "severity": self.severity.value,
+            "area": self.area,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
+
+
+def fine(area: str, text: str) -> Finding:
+    """Return what needs no mending."""
+    return Finding(Severity.OK, area, text)
+
+
+def warning(area: str, text: str, remedy: str) -> Finding:
+    """Return what should be mended."""
+    return Finding(Severity.WARNING, area, text, remedy)
+
+
+def error(area: str, text: str, remedy: str) -> Finding:
+    """Return what must be mended."""
+    return Finding(Severity.ERROR, area, text, remedy)
+
+
+def unknown(area: str, cause: str, remedy: str = "") -> Finding:
+    """Return what nobody could find out, with its cause."""
+    return Finding(Severity.UNKNOWN, area, f"Could not find out: {cause}", remedy)
+
+
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """Return the worst first."""
+    order = list(Severity)
+    return sorted(found, key=lambda each: order.index(each.severity))
+
+
+def exit_status(found: Iterable[Finding]) -> int:
+    """Return 2 for errors, 1 for warnings and what could not be found out, else 0."""
+    severities = {each.severity for each in found}
+    if Severity.ERROR in severities:
+        return 2
+    return 1 if severities & {Severity.WARNING, Severity.UNKNOWN} else 0
+
+
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
+
+#: A check: its area, and what looks.
+Check = tuple[str, Callable[[], Sequence[Finding]]]
+
+
+def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
+    """Run checks beside one another; who has not ended in time could not find out.
+
+    A database or a server that does not answer holds its own checks up, and is
+    left behind in a thread that does not keep the process.
+
+    :param bound_seconds: for all of them together
+    """
+    results: dict[int, Sequence[Finding]] = {}
+
+    def look(number: int, area: str, check: Callable[[], Sequence[Finding]]) -> None:
+        try:
+            results[number] = check()
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the others are shown
+            results[number] = [unknown(area, _said(failure))]
+
+    threads = [
+        threading.Thread(target=look, args=(number, *each), name="nodb-ask", daemon=True)
+        for number, each in enumerate(checks)
+    ]
+    for thread in threads:
+        thread.start()
+    ends_at = time.monotonic() + bound_seconds
+    for thread in threads:
+        thread.join(max(0.0, ends_at - time.monotonic()))
+    return [
+        finding
+        for number, (area, _check) in enumerate(checks)
+        for finding in results.get(
+            number, [unknown(area, f"no answer within {bound_seconds:.0f} s.")]
+        )
+    ]
+
+
+class NotKnown(Exception):
+    """What another check tells of keeps this one from finding out; the text says which."""
+
+
+#: How a check is told that needs the back end, which another one tells of.
+NO_BACKEND = "the back end does not answer."
+
+
+def _said(failure: Any) -> str:
+    if isinstance(failure, errors.BackendUnavailable):
+        # Said whole by the check of the back end.
+        return NO_BACKEND
+    if isinstance(failure, errors.NodbError | NotKnown):
+        return _CREDENTIALS.sub("***@", str(failure))
+    # SQLAlchemy adds its statement in lines of their own.
+    text = _CREDENTIALS.sub("***@", str(failure).partition("\n")[0])[:300]
+    return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
