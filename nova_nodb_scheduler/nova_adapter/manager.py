@@ -22,6 +22,7 @@ from nova.objects import base
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
     database_reads,
+    decision_log,
     deferred_candidates,
     endings,
     meditation,
@@ -310,6 +311,9 @@ class SchedulerManager(
                 alloc_reqs_by_rp_uuid = deferred_candidates.by_provider(answer[0])
                 provider_summaries = answer[1] or {}
                 allocation_request_version = answer[2]
+        if view is not None and decisions is not None:
+            outside = view.deferred.outside if view.deferred is not None else None
+            decision_log.tell_left(view.trace, view.asked_placement or outside or "no servers")
         unjudged = self._unjudged(provider_summaries)
         claims: outside_claims.Claims | None = unjudged
         doubted = view is None or view.asked_placement in _IN_DOUBT

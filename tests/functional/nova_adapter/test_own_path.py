@@ -106,6 +106,19 @@ class OwnPathTest(OwnPathCase):
         self.assertIs(model.ClaimState.CONFIRMED, self.held(host)[server].state)
         self.assertEqual(self.runtime.replicator.status().identity, self.held(host)[server].writer)
 
+    def test_a_request_says_why_it_left_memory_before_it_writes_anything(self):
+        # What counts such requests is gone with a worker that is killed meanwhile.
+        self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
+        logger = "nova_nodb_scheduler.nova_adapter.decision_log"
+        with (
+            self.assertLogs(logger, "INFO") as logged,
+            mock.patch.object(self.client, "put", side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.select()
+        [line] = logged.output
+        self.assertIn("are decided among Placement's candidates: mirror too old.", line)
+
     def test_the_states_are_not_proved(self):
         self.runtime.judge._feed_alive = lambda bound: False
         self.assert_next_host("states not proved")
