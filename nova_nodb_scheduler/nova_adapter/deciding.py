@@ -106,7 +106,7 @@ class Decider:
                 decision.log_refusal()
                 raise nova_exception.NoValidHost(reason=_("There are not enough hosts available."))
             if self._clock() > deadline:
-                raise request_planner.NeedsPlacement("hosts kept changing")
+                raise request_planner.NeedsPlacement("mirror behind")
             # Claims end all the time: that some did is looked at once.
             claims = None
 
