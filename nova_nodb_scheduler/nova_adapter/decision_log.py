@@ -129,7 +129,7 @@ def tell_left(trace: Trace, why: str) -> None:
     """
     LOG.info(
         "Servers %(servers)s are decided among Placement's candidates: %(why)s.",
-        {"servers": ", ".join(trace.servers), "why": why},
+        {"servers": ", ".join(trace.servers or ()), "why": why},
     )
 
 
