@@ -27,7 +27,7 @@ class Holding:
     """One allocation of a consumer on a provider, from its first sample to its last.
 
     :ivar row: its number in Placement's table; written anew it has another one
-    :ivar was_named: a server or a move of it said that it is there, or nobody can tell
+    :ivar why: a server or a move of it said that it is there, or nobody can tell; in words
     """
 
     consumer: str
@@ -35,14 +35,17 @@ class Holding:
     row: int
     first_at: float
     last_at: float
-    was_named: bool = False
+    why: str = ""
     stands: bool = True
 
     @property
-    def was_answered(self) -> bool:
-        """Whether somebody may have been answered with it."""
-        seconds = self.last_at - self.first_at
-        return self.stands or self.was_named or seconds > WITHDRAWN_SECONDS
+    def was_answered(self) -> str:
+        """Why somebody may have been answered with it; empty if nobody was."""
+        if self.why:
+            return self.why
+        if self.stands:
+            return "to the end"
+        return "for long" if self.last_at - self.first_at > WITHDRAWN_SECONDS else ""
 
 
 @attrs.frozen
@@ -76,7 +79,7 @@ class Grants:
                 else:
                     before.pop(key)
                 holding.last_at = now.at
-                holding.was_named |= _is_named(now, consumer, provider, leaving)
+                holding.why = holding.why or _why(now, consumer, provider, leaving)
                 self._standing[key] = holding
         for holding in before.values():
             holding.stands = False
@@ -109,20 +112,23 @@ class Grants:
                 yield sample.at, audit.Finding(WITHDRAWN, subject, detail, excess)
 
 
-def _is_named(
+def _why(
     now: snapshot_module.Snapshot, consumer: str, provider: str, leaving: Container[str]
-) -> bool:
-    if consumer in now.migrations or consumer in leaving:
-        # A move's own holds what its server runs on; a deletion takes allocations as well.
-        return True
+) -> str:
+    """Say why an allocation is, or may be, one that somebody was answered with."""
     server = now.servers.get(consumer)
     if server is not None and provider in (server.host, server.node):
-        return True
-    return any(
+        return "its server is there"
+    if consumer in now.migrations:
+        return "a move's own"
+    if any(
         provider in (move.source, move.target)
         for move in now.migrations.values()
         if move.server == consumer and not move.is_over
-    )
+    ):
+        return "a move names the host"
+    # A deletion takes allocations as well as their writers do.
+    return "its deletion was asked for" if consumer in leaving else ""
 
 
 def _state(now: snapshot_module.Snapshot, consumer: str) -> str:
@@ -138,5 +144,6 @@ def _state(now: snapshot_module.Snapshot, consumer: str) -> str:
 
 def _told(holding: Holding, state: str, at: float) -> str:
     age_seconds = at - holding.first_at
-    kept = "kept" if holding.was_answered else "withdrawn"
+    why = holding.was_answered
+    kept = f"kept, {why}" if why else "withdrawn"
     return f"{holding.consumer} ({state}; {kept}, for {age_seconds:.1f} s by then)"
