@@ -23,6 +23,7 @@ from stevedore import driver as stevedore_driver
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import (
+    claim_parts,
     decision_parts,
     delta_sweeper,
     option_checks,
@@ -341,7 +342,12 @@ class Plugin:
         silent_seconds = 3 * options.beat_interval_seconds + 1
         return unjudged_claims.Unjudging(
             verification.Verifier(placement_client, meter=runtime.claim_metrics),
-            unjudged_claims.Notes(runtime.synchronizer, batches, options.claim_deadline_seconds),
+            unjudged_claims.Notes(
+                runtime.synchronizer,
+                batches,
+                options.claim_deadline_seconds,
+                claim_parts.strict_policies(self.conf.filter_scheduler.enabled_filters),
+            ),
             lambda: options.claims == "on" and runtime.anybody_claims(silent_seconds),
         )
 

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import fitted
 from nova_nodb_scheduler.observe import claim_metrics
-from nova_nodb_scheduler.scheduling import claimed, host_facts, options
+from nova_nodb_scheduler.scheduling import claimed, host_facts
 from nova_nodb_scheduler.scheduling import engine as engine_module
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import snapshot as snapshot_module
@@ -59,12 +59,14 @@ def make_claimer(
         latest=latest,
         shown=views.shown,
     )
-    return claimer.LedgerClaimer(batches, views, strict=_strict(engine.settings), meter=meter)
+    return claimer.LedgerClaimer(
+        batches, views, strict=strict_policies(engine.settings.enabled_filters), meter=meter
+    )
 
 
-def _strict(settings: options.SchedulingOptions) -> frozenset[claimer.Policy]:
-    enabled = frozenset(settings.enabled_filters)
-    return frozenset(policy for name, policy in _KEEPERS.items() if name in enabled)
+def strict_policies(filters: Collection[str]) -> frozenset[claimer.Policy]:
+    """Return the group policies that some enabled filters enforce, by the filters' names."""
+    return frozenset(policy for name, policy in _KEEPERS.items() if name in filters)
 
 
 class _Fits:

@@ -8,6 +8,7 @@ outlives the process.
 from __future__ import annotations
 
 import collections
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler.scheduling import choice, pipeline, planning
+
+LOG = logging.getLogger(__name__)
 
 #: Requests that are remembered.
 KEPT = 1000
@@ -119,6 +122,17 @@ class Decision:
     refused: tuple[Refused, ...]
 
 
+def tell_left(trace: Trace, why: str) -> None:
+    """Say that a request is decided by Nova's own code, before it is.
+
+    What counts such requests ends with its process; this line is left of one that is killed.
+    """
+    LOG.info(
+        "Servers %(servers)s are decided among Placement's candidates: %(why)s.",
+        {"servers": ", ".join(trace.servers or ()), "why": why},
+    )
+
+
 class DecisionLog:
     """A worker's last decisions. Any thread; never blocks for long.
 
@@ -157,6 +171,19 @@ class DecisionLog:
         )
         with self._lock:
             self._kept.append(decision)
+        LOG.debug(
+            "Servers %(servers)s: %(outcome)s after %(seconds).2f s, candidates: %(candidates)s; "
+            "hosts: %(hosts)s; refused: %(refused)s.",
+            {
+                "servers": ", ".join(decision.servers),
+                "outcome": outcome,
+                "seconds": seconds,
+                "candidates": decision.candidates,
+                "hosts": ", ".join(each.host for each in decision.placed) or "none",
+                "refused": ", ".join(f"{each.host} ({each.reason})" for each in decision.refused)
+                or "none",
+            },
+        )
 
     def about(self, server: str) -> list[Decision]:
         """Return the decisions about a server, the oldest first."""

@@ -22,6 +22,7 @@ from nova.objects import base
 from nova_nodb_scheduler.nova_adapter import (
     assembly,
     database_reads,
+    decision_log,
     deferred_candidates,
     endings,
     meditation,
@@ -336,6 +337,7 @@ class SchedulerManager(
                 except request_planner.NeedsPlacement as error:
                     view.asked_placement = error.reason
             view.decides = False
+            self._tell_left(view)
             if deferred is not None and deferred.outside is None:
                 answer = deferred.ask(context)
                 if not answer[0]:
@@ -343,6 +345,8 @@ class SchedulerManager(
                 alloc_reqs_by_rp_uuid = deferred_candidates.by_provider(answer[0])
                 provider_summaries = answer[1] or {}
                 allocation_request_version = answer[2]
+        elif view is not None and decisions is not None:
+            self._tell_left(view)
         unjudged = self._unjudged(provider_summaries)
         claims: outside_claims.Claims | None = unjudged
         doubted = view is None or view.asked_placement in _IN_DOUBT
@@ -358,6 +362,10 @@ class SchedulerManager(
                 allocation_request_version,
                 return_alternates,
             )
+
+    def _tell_left(self, view: views.RequestView) -> None:
+        outside = view.deferred.outside if view.deferred is not None else None
+        decision_log.tell_left(view.trace, view.asked_placement or outside or "no servers")
 
     def _unjudged(self, summaries: Any) -> outside_claims.Unjudged | None:
         """Return what allocates for a request without a claim that is judged."""

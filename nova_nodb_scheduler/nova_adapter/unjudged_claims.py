@@ -6,7 +6,9 @@ say whether a claim fits. Nova's own code chooses and allocates then. Two things
 keep capacity all the same:
 
 * Where the back end answers, the server is *noted* in its host's claims, whatever
-  they say: whoever judges a claim there from now on counts it.
+  they say: whoever judges a claim there from now on counts it. A strict server
+  group's policy is judged all the same, by the members that its record names: those
+  that whoever sent the request cannot know of yet.
 * After the write, what Placement shows is verified (:mod:`.placement.verification`),
   together with the pending claims that were noted before the own one. Who noted
   a claim later has judged it beside ours, so of two that do not fit together
@@ -32,8 +34,14 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import outside_claims
 from nova_nodb_scheduler.nova_adapter.placement import verification
-from nova_nodb_scheduler.scheduling import choice, claim_facts, claimer
-from nova_nodb_scheduler.synchronizer import claim_batches, claims, contract, group_rules
+from nova_nodb_scheduler.scheduling import choice, claim_facts, claimed, claimer
+from nova_nodb_scheduler.synchronizer import (
+    claim_batches,
+    claims,
+    contract,
+    direct_views,
+    group_rules,
+)
 from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
 from nova_nodb_scheduler.wire import codec
 
@@ -69,7 +77,7 @@ class _Views:
         return True
 
     def members(self, group: requests.Group) -> group_rules.Known:
-        """See :class:`ledger_claimer.Views`: the policy is not judged here, so nobody."""
+        """See :class:`ledger_claimer.Views`: older members are the filters' to look at."""
         return {}
 
 
@@ -111,6 +119,16 @@ class Noted:
         self._own.release([self._taken])
 
 
+@attrs.frozen
+class Against:
+    """The host would break a strict group's policy: nothing is noted there.
+
+    :param why: for a log line
+    """
+
+    why: str
+
+
 def _is_of(before: model.HeldClaim | None, held: model.HeldClaim) -> bool:
     return before is not None and before.claim_id == held.claim_id
 
@@ -120,6 +138,7 @@ class Notes:
 
     :param batches: of this process, for hosts that it need not know
     :param deadline_seconds: how long a claim is tried
+    :param strict: group policies that are judged; of others members are only noted
     :param clock: monotonic seconds
     """
 
@@ -128,16 +147,18 @@ class Notes:
         synchronizer: contract.Synchronizer,
         batches: claim_batches.ClaimBatches,
         deadline_seconds: float,
+        strict: frozenset[ledger_claimer.Policy] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synchronizer = synchronizer
         self._batches = batches
         self._deadline_seconds = deadline_seconds
+        self._strict = strict
         self._clock = clock
         self._lock = threading.Lock()
         self._rests_until = float("-inf")
 
-    def note(self, move: outside_claims.Move) -> Noted | None:
+    def note(self, move: outside_claims.Move) -> Noted | Against | None:
         """Note a server on its host; None where that is not possible now. Raises nothing."""
         with self._lock:
             if self._clock() < self._rests_until:
@@ -151,18 +172,21 @@ class Notes:
             LOG.exception("Server %(server)s cannot be noted.", {"server": move.consumer})
         return None
 
-    def _note(self, move: outside_claims.Move) -> Noted | None:
+    def _note(self, move: outside_claims.Move) -> Noted | Against | None:
         self._synchronizer.open()
         views = _Views(self._synchronizer)
-        own = ledger_claimer.LedgerClaimer(
-            self._batches, views, strict=frozenset(), clock=self._clock
-        )
-        chosen = choice.Choice(-1, move.host, "", "", "", 0.0, ())
+        place = self._place(move)
+        # A group's record has hosts by their names: without it nothing can be compared.
+        strict = self._strict if place else frozenset()
+        own = ledger_claimer.LedgerClaimer(self._batches, views, strict=strict, clock=self._clock)
+        chosen = choice.Choice(-1, move.host, "", place, "", 0.0, ())
         share = claim_facts.share_of(move.request)
         wanted = claimer.Wanted(move.consumer, chosen, move.resources, share, moves=True)
         [answer] = own.take(move.request, [wanted], self._clock() + self._deadline_seconds)
         if isinstance(answer, claimer.Taken):
             return Noted(self, own, answer, views.earlier)
+        if answer.failure is claimer.Failure.GROUP:
+            return Against(answer.detail)
         if answer.failure is claimer.Failure.UNAVAILABLE:
             self._rest(answer.detail)
         else:
@@ -171,6 +195,19 @@ class Notes:
                 {"server": move.consumer, "node": move.host, "why": answer.detail},
             )
         return None
+
+    def _place(self, move: outside_claims.Move) -> str:
+        """Return the host's name for a server of a group; empty where it is not known."""
+        group = move.request.group
+        if group is None or not group.uuid:
+            return ""
+        views = direct_views.DirectViews(
+            self._synchronizer, move.host, lambda snapshot: claimed.fits_anything
+        )
+        try:
+            return views.place() or ""
+        except errors.UndecodableRecord:
+            return ""
 
     def read(self, host: str) -> _Held:
         """Return what is claimed on a host now.
@@ -246,6 +283,12 @@ class UnjudgedClaims:
     ) -> bool:
         """Note it, have it allocated, verify; False if the next host is to be tried."""
         noted = self._notes.note(move) if self._notes is not None else None
+        if isinstance(noted, Against):
+            LOG.info(
+                "Server %(server)s cannot go to node %(node)s: %(why)s",
+                {"server": move.consumer, "node": move.host, "why": noted.why},
+            )
+            return False
         wanted = verification.Wanted(
             move.consumer,
             move.amounts or {move.host: move.resources},

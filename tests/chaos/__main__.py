@@ -214,6 +214,12 @@ def _tell(terminal: rich_console.Console, outcome: rounds.Outcome) -> None:
             style="red",
             markup=False,
         )
+    for seen in outcome.withdrawn:
+        terminal.print(
+            f"{seen['first_seconds']:.1f} to {seen['last_seconds']:.1f} s, "
+            f"{seen['samples']} samples: {seen['kind']}: {seen['detail']}",
+            markup=False,
+        )
 
 
 def _results() -> pathlib.Path:

@@ -43,7 +43,7 @@ def at_any_moment(now: snapshot_module.Snapshot, leaving: Container[str] = ()) -
         that is building one see to it both, and one of them may be done with the allocation before
     """
     misplaced = (finding for finding in _misplaced(now) if finding.subject not in leaving)
-    return [*_over_committed(now), *_crowded(now), *_broken_groups(now), *misplaced]
+    return [*over_committed(now), *_crowded(now), *_broken_groups(now), *misplaced]
 
 
 def after_quiet(now: snapshot_module.Snapshot) -> list[Finding]:
@@ -51,7 +51,8 @@ def after_quiet(now: snapshot_module.Snapshot) -> list[Finding]:
     return [*_stuck(now), *_orphans(now)]
 
 
-def _over_committed(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+def over_committed(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    """Yield what has more allocated than there is; the subject is a provider and a class."""
     for (provider, kind), used in sorted(now.used.items()):
         capacity = now.capacity.get((provider, kind), 0.0)
         if used > capacity:

@@ -13,6 +13,20 @@ from tools.stack import stack as stack_module
 DEADLINE_SHARE = 2 / 3
 """Of a claim's lease is the time that a request tries to allocate for."""
 
+_LOG_LEVELS = {
+    "amqp": "WARN",
+    "iso8601": "WARN",
+    "keystoneauth": "WARN",
+    "keystonemiddleware": "WARN",
+    "oslo.messaging": "INFO",
+    "oslo_messaging": "INFO",
+    "sqlalchemy": "WARN",
+    "stevedore": "WARN",
+    "urllib3.connectionpool": "WARN",
+    "nova_nodb_scheduler.nova_adapter.decision_log": "DEBUG",
+}
+"""Of schedulers: which way each request took, of those who were killed later, too."""
+
 Options = dict[str, dict[str, str]]
 
 
@@ -92,6 +106,9 @@ def _overrides(
         if shape.rpc_seconds is not None:
             _merge(found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}})
     if backend is not None:
+        levels = ",".join(f"{name}={level}" for name, level in _LOG_LEVELS.items())
+        for name in settings.scheduler_names:
+            _merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
         claims = {
             "claim_lease_seconds": str(shape.lease_seconds),
             "claim_deadline_seconds": str(shape.lease_seconds * DEADLINE_SHARE),

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 import attrs
 import pymysql
 
-from tests.chaos import audit
+from tests.chaos import audit, grants
 from tests.chaos import snapshot as snapshot_module
 
 _SAMPLE_SECONDS = 0.3
+_SAME_SECONDS = 1.5
+"""Between two samples of one time in which a host held too much; reading takes its time, too."""
 
 
 @attrs.define
@@ -37,6 +39,17 @@ class Record:
             self.excess, self.detail = finding.excess, finding.detail
 
 
+def _record(finding: audit.Finding, at_seconds: float) -> Record:
+    return Record(
+        finding.kind,
+        finding.subject,
+        finding.detail,
+        at_seconds,
+        at_seconds,
+        excess=finding.excess,
+    )
+
+
 class Ledger:
     """Watches one round. A context manager: samples in a thread of its own.
 
@@ -53,6 +66,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
         self._records: dict[tuple[str, str], Record] = {}
+        self._grants = grants.Grants()
         self._settled: dict[str, tuple[float, str]] = {}
         self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
         self._free: list[tuple[float, int]] = []
@@ -89,9 +103,38 @@ class Ledger:
         return None
 
     def records(self) -> list[Record]:
-        """Everything that was wrong, in the order in which it was seen first."""
+        """Everything that was wrong, in the order in which it was seen first.
+
+        Asked when the round is over: see :mod:`.grants`.
+        """
         with self._lock:
-            return sorted(self._records.values(), key=lambda record: record.first_seconds)
+            found = [*self._records.values(), *self._judged(audit.OVER_COMMIT)]
+        return sorted(found, key=lambda record: record.first_seconds)
+
+    def withdrawn(self) -> list[Record]:
+        """Hosts that held too much until the writer of it, unanswered, took it back.
+
+        A record for each time; asked when the round is over.
+        """
+        with self._lock:
+            return self._judged(grants.WITHDRAWN)
+
+    def _judged(self, kind: str) -> list[Record]:
+        """Return records of the samples of one kind, the lock held."""
+        records: list[Record] = []
+        last: dict[str, Record] = {}
+        for at, finding in self._grants.judged():
+            if finding.kind != kind:
+                continue
+            at_seconds = round(at - self.began, 2)
+            record = last.get(finding.subject)
+            again = kind == grants.WITHDRAWN and record is not None
+            if record is None or (again and at_seconds > record.last_seconds + _SAME_SECONDS):
+                record = last[finding.subject] = _record(finding, at_seconds)
+                records.append(record)
+            else:
+                record.seen_again(finding, at_seconds)
+        return records
 
     def settled(self) -> dict[str, tuple[float, str]]:
         """When each server was first seen ACTIVE or in ERROR (monotonic), and which, by name."""
@@ -118,19 +161,15 @@ class Ledger:
                 if known is not None:
                     known.seen_again(finding, at_seconds)
                     continue
-                self._records[finding.kind, finding.subject] = Record(
-                    finding.kind,
-                    finding.subject,
-                    finding.detail,
-                    at_seconds,
-                    at_seconds,
-                    excess=finding.excess,
-                )
+                self._records[finding.kind, finding.subject] = _record(finding, at_seconds)
 
     def look(self, now: snapshot_module.Snapshot) -> None:
         """Take one sample into account."""
-        self.note(audit.at_any_moment(now, self.leaving), now.at)
+        found = audit.at_any_moment(now, self.leaving)
+        # What these are, is judged by what became of them.
+        self.note((each for each in found if each.kind != audit.OVER_COMMIT), now.at)
         with self._lock:
+            self._grants.look(now, self.leaving)
             if self._latest is not None:
                 self.blind_seconds = max(self.blind_seconds, now.at - self._latest.at)
             self._latest = now

@@ -25,6 +25,7 @@ _HEADINGS = (
     "rounds, seeds",
     "servers asked for, ACTIVE",
     "hosts over-committed",
+    "over until withdrawn, longest",
     "most ACTIVE at the end, slots",
     "orphans",
     "other findings",
@@ -119,6 +120,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         + (f" (found by {', '.join(finding_seeds)})" if finding_seeds else ""),
         f"{sum(outcome.asked for outcome in outcomes)}, {active}",
         _sum(outcomes, _HOSTS),
+        _withdrawn(outcomes),
         f"{of_room} of {first.slots}",
         _sum(outcomes, _ORPHANS),
         _counted(_other_findings(outcomes)),
@@ -162,6 +164,16 @@ def _other_findings(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[s
         kinds = {str(finding["kind"]) for finding in outcome.findings} - {*_HOSTS, *_ORPHANS}
         counts.update({kind: outcome.subjects(kind) for kind in kinds})
     return counts
+
+
+def _withdrawn(outcomes: Iterable[rounds.Outcome]) -> str:
+    """Say how often a host held too much until it was taken back, and for how long at most."""
+    seconds = [
+        each["last_seconds"] - each["first_seconds"]
+        for outcome in outcomes
+        for each in outcome.withdrawn
+    ]
+    return f"{len(seconds)}, {max(seconds):.1f} s" if seconds else "0"
 
 
 def _counted(counts: collections.Counter[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pymysql
 from keystoneauth1 import exceptions as keystone_exceptions
 
-from tests.chaos import audit, clients, deployment, injection, ledger, plan
+from tests.chaos import audit, clients, decisions, deployment, injection, ledger, plan
 from tests.chaos import snapshot as snapshot_module
 from tests.faults import trial as faults_trial
 from tests.faults import watch as watch_module
@@ -62,6 +62,8 @@ class Outcome:
     :param slots: servers that there is room for
     :param most_active: that stood at once, in any sample
     :param ends: what became of the servers that were asked for
+    :param withdrawn: hosts that held too much until who wrote it took it back, unanswered; no
+        finding, see :mod:`.grants`
     :param room_left: servers refused while a slot was free in every sample of their time
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
@@ -70,7 +72,7 @@ class Outcome:
     :param quiet_seconds: from the end of the faults until nothing was under way or lay about; None:
         not within the bound
     :param memory_seconds: from the end of the faults until every cell was served from memory
-    :param fallbacks: requests that left memory, by reason
+    :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
     """
 
@@ -102,6 +104,7 @@ class Outcome:
     revived: tuple[str, ...]
     notes: tuple[str, ...]
     run_on: str
+    withdrawn: tuple[Mapping[str, Any], ...] = ()
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -156,6 +159,10 @@ class Rounds:
         seconds: float,
     ) -> Outcome:
         shape = self._deployed.shape
+        settings = self._stack.settings
+        lines = decisions.DecisionLines(
+            settings.log / f"{name}.log" for name in settings.scheduler_names
+        )
         began = time.monotonic()
         work = clients.Workload(
             self._stack.cloud,
@@ -187,7 +194,7 @@ class Rounds:
             wait = healed + _FREE_LEASES * shape.lease_seconds - time.monotonic()
             time.sleep(max(0.0, wait if shape.with_plugin else 0.0))
             round_.fill(watched)
-            fallbacks = self._watch.fallbacks() if self._watch else {}
+            fallbacks = lines.left_memory()
             ends = round_.ends(work)
             round_.empty(watched, work)
         failures = [*injector.failures, *work.errors, *watched.failures]
@@ -210,6 +217,7 @@ class Rounds:
             room_left=round_.room_left(work, watched, ends),
             lost=tuple(sorted(round_.lost)),
             findings=tuple(attrs.asdict(record) for record in watched.records()),
+            withdrawn=tuple(attrs.asdict(record) for record in watched.withdrawn()),
             answer_p50_seconds=_quantile(answers, 0.5),
             answer_p99_seconds=_quantile(answers, 0.99),
             answer_longest_seconds=_quantile(answers, 1.0),

@@ -31,7 +31,7 @@ _INVENTORIES = (
     " JOIN placement.resource_classes c ON c.id = i.resource_class_id"
 )
 _ALLOCATIONS = (
-    "SELECT a.consumer_id, p.name, c.name, a.used FROM placement.allocations a"
+    "SELECT a.consumer_id, p.name, c.name, a.used, a.id FROM placement.allocations a"
     " JOIN placement.resource_providers p ON p.id = a.resource_provider_id"
     " JOIN placement.resource_classes c ON c.id = a.resource_class_id"
 )
@@ -128,6 +128,8 @@ class Snapshot:
     :param capacity: (total - reserved) * ratio by provider's name and resource class
     :param used: what is allocated, likewise
     :param allocated: by consumer: provider's name -> resource class -> amount
+    :param rows: by consumer and provider: the highest number of its rows, which are written anew
+        with every change
     """
 
     at: float
@@ -138,6 +140,7 @@ class Snapshot:
     migrations: Mapping[str, Migration]
     groups: tuple[Group, ...]
     build_requests: frozenset[str]
+    rows: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
 
     def slots(self) -> int:
         """VCPU of all hosts."""
@@ -164,7 +167,10 @@ def read(execute: Execute, cells: Sequence[str], at: float) -> Snapshot:
     capacity = {(str(p), str(c)): float(size) for p, c, size in execute(_INVENTORIES)}
     used: collections.Counter[tuple[str, str]] = collections.Counter()
     allocated: dict[str, dict[str, dict[str, int]]] = {}
-    for consumer, provider, kind, amount in execute(_ALLOCATIONS):
+    rows: dict[tuple[str, str], int] = {}
+    for consumer, provider, kind, amount, row in execute(_ALLOCATIONS):
+        key = str(consumer), str(provider)
+        rows[key] = max(int(row), rows.get(key, 0))
         used[str(provider), str(kind)] += int(amount)
         of_consumer = allocated.setdefault(str(consumer), {})
         of_consumer.setdefault(str(provider), {})[str(kind)] = int(amount)
@@ -186,6 +192,7 @@ def read(execute: Execute, cells: Sequence[str], at: float) -> Snapshot:
         migrations=migrations,
         groups=_groups(execute),
         build_requests=frozenset(str(uuid) for (uuid,) in execute(_BUILD_REQUESTS)),
+        rows=rows,
     )
 
 

@@ -8,7 +8,17 @@ import unittest
 
 import attrs
 
-from tests.chaos import audit, backends, deployment, ledger, plan, regressions, report, rounds
+from tests.chaos import (
+    audit,
+    backends,
+    decisions,
+    deployment,
+    ledger,
+    plan,
+    regressions,
+    report,
+    rounds,
+)
 from tests.chaos import snapshot as snapshot_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
@@ -20,7 +30,8 @@ CREATE TABLE placement.resource_classes (id INTEGER PRIMARY KEY, name);
 CREATE TABLE placement.inventories
     (resource_provider_id, resource_class_id, total, reserved, allocation_ratio);
 CREATE TABLE placement.allocations
-    (consumer_id, resource_provider_id, resource_class_id, used);
+    (id INTEGER PRIMARY KEY AUTOINCREMENT, consumer_id, resource_provider_id, resource_class_id,
+    used);
 CREATE TABLE nova_api.build_requests (instance_uuid);
 CREATE TABLE nova_api.instance_groups (id INTEGER PRIMARY KEY, uuid, name);
 CREATE TABLE nova_api.instance_group_policy (group_id, policy, rules);
@@ -70,7 +81,14 @@ class Cloud:
         return name
 
     def allocate(self, consumer: str, host: str) -> None:
-        self.sql("INSERT INTO placement.allocations VALUES (?, ?, 0, 1)", consumer, int(host[-1]))
+        self.sql(
+            "INSERT INTO placement.allocations"
+            " (consumer_id, resource_provider_id, resource_class_id, used) VALUES (?, ?, 0, 1)",
+            *(consumer, int(host[-1])),
+        )
+
+    def withdraw(self, consumer: str) -> None:
+        self.sql("DELETE FROM placement.allocations WHERE consumer_id = ?", consumer)
 
     def group(self, policy: str, *members: str, rules: str | None = None) -> None:
         ((number,),) = self.sql("SELECT COUNT(*) FROM nova_api.instance_groups")
@@ -250,8 +268,9 @@ class LedgerTest(unittest.TestCase):
         self.cloud.sql("DELETE FROM placement.allocations")
         self.cloud.sql("DELETE FROM nova_cell1.instances")
         self._look(3.0)
-        over, crowded = self.ledger.records()
-        self.assertEqual((audit.OVER_COMMIT, audit.CROWDED), (over.kind, crowded.kind))
+        found = {record.kind: record for record in self.ledger.records()}
+        self.assertEqual({audit.OVER_COMMIT, audit.CROWDED}, set(found))
+        over = found[audit.OVER_COMMIT]
         self.assertEqual((1.0, 2.0, 2, 2), attrs.astuple(over)[3:])
         self.assertEqual(4, self.ledger.most_active)
 
@@ -278,6 +297,107 @@ class LedgerTest(unittest.TestCase):
         self.assertEqual(4, self.ledger.least_free(began, began + 1.5))
         self.assertEqual(3, self.ledger.least_free(began, began + 2.5))
         self.assertIsNone(self.ledger.least_free(began + 5.0, began + 6.0))
+
+
+class GrantsTest(unittest.TestCase):
+    """A host of two holds three: what that was, the end of the third allocation tells."""
+
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+        self.ledger = ledger.Ledger(self.cloud.snapshot)
+        for name in ("a", "b"):
+            self.cloud.server(name, "host1")
+        self.cloud.server("c", None, vm_state="building", task_state="scheduling", on="host1")
+        self._look(1.0)
+
+    def _look(self, at: float) -> None:
+        self.ledger.look(self.cloud.snapshot(self.ledger.began + at))
+
+    def _found(self) -> tuple[list[str], list[str]]:
+        wrong = [each for each in self.ledger.records() if each.kind == audit.OVER_COMMIT]
+        return [r.subject for r in wrong], [r.subject for r in self.ledger.withdrawn()]
+
+    def test_what_nobody_was_answered_with_and_its_writer_took_back_is_no_over_commit(self) -> None:
+        self.cloud.withdraw("c")
+        self._look(1.3)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_what_stands_to_the_end_is_an_over_commit_though_no_server_names_its_host(self) -> None:
+        self._look(1.3)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_a_server_was_sent_to_is_an_over_commit_though_it_goes_again(self) -> None:
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_a_move_names_is_an_over_commit_though_it_goes_again(self) -> None:
+        self.cloud.withdraw("c")
+        self.cloud.server("d", "host2")
+        self.cloud.allocate("d", "host1")
+        self.cloud.migration("move", "d", "migrating")
+        self.cloud.sql(
+            "UPDATE nova_cell1.migrations SET source_node = 'host2', dest_node = 'host1'"
+        )
+        self._look(1.3)
+        self.cloud.withdraw("d")
+        self._look(1.6)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_what_was_written_anew_is_judged_apart_from_what_was_withdrawn(self) -> None:
+        self.cloud.withdraw("c")
+        self.cloud.withdraw("b")
+        self.cloud.allocate("c", "host1")
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.3)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_what_goes_with_a_server_that_is_to_be_deleted_is_an_over_commit(self) -> None:
+        # Its writer need not have taken it back.
+        self.ledger.leaving.add("c")
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_stands_longer_than_a_look_takes_is_an_over_commit_until_it_goes(self) -> None:
+        for at in range(2, 24):
+            self._look(float(at))
+        self.cloud.withdraw("c")
+        self._look(24.0)
+        (record,) = (r for r in self.ledger.records() if r.kind == audit.OVER_COMMIT)
+        self.assertEqual((1.0, 23.0), (record.first_seconds, record.last_seconds))
+
+    def test_each_time_is_told_with_how_long_it_was_and_who_held_what(self) -> None:
+        self._look(1.5)
+        self.cloud.withdraw("c")
+        self._look(2.0)
+        self.cloud.allocate("c", "host1")
+        self._look(9.0)
+        self.cloud.withdraw("c")
+        self._look(9.5)
+        first, second = self.ledger.withdrawn()
+        self.assertEqual((1.0, 1.5, 2), attrs.astuple(first)[3:6])
+        self.assertEqual((9.0, 9.0, 1), attrs.astuple(second)[3:6])
+        self.assertIn("c (c building, scheduling on None; withdrawn", first.detail)
+
+
+class DecisionLinesTest(unittest.TestCase):
+    def test_requests_that_left_memory_are_counted_by_reason_though_their_scheduler_died(
+        self,
+    ) -> None:
+        left = "Servers a, b are decided among Placement's candidates:"
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-scheduler-1.log"
+            log.write_text(f"x INFO y {left} before.\n")
+            lines = decisions.DecisionLines([log, log.with_name("nova-scheduler-2.log")])
+            with log.open("a") as file:
+                for why in ("feed behind.", "mirror behind.", "feed behind."):
+                    file.write(f"x INFO y {left} {why}\n")
+                file.write("x Servers c: selected after 0.1 s, candidates: memory; hosts: h.\n")
+            self.assertEqual({"feed behind": 2, "mirror behind": 1}, lines.left_memory())
 
 
 class EndsTest(unittest.TestCase):
@@ -398,7 +518,7 @@ def _outcome(seed: int, **values: object) -> rounds.Outcome:
         "run_on": "2026-11-22",
         "seed": seed,
     }
-    given |= dict.fromkeys(("plan", "findings", "lost", "revived", "notes"), ())
+    given |= dict.fromkeys(("plan", "findings", "withdrawn", "lost", "revived", "notes"), ())
     given |= {name: {} for name in ("ends", "done", "calls", "fallbacks")}
     return rounds.Outcome(**(given | values))
 
@@ -409,12 +529,15 @@ class ReportTest(unittest.TestCase):
     def test_a_series_becomes_a_row_with_its_seeds_and_those_that_found_something(self) -> None:
         outcomes = [_outcome(seed) for seed in (1, 2, 3)]
         outcomes[1] = attrs.evolve(outcomes[1], findings=(self.found,))
+        times = [{"first_seconds": 3.0, "last_seconds": last} for last in (3.0, 5.1)]
+        outcomes[2] = attrs.evolve(outcomes[2], withdrawn=times)
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory)
             (path / report.file_name(outcomes[0])).write_text(report.to_json(outcomes))
             table = report.to_rst(path)
         self.assertIn("the plugin, redis", table)
         self.assertIn("3: 1 to 3 (found by 2)", table)
+        self.assertIn("     - 2, 2.1 s", table)
         heads, cells = (row.count("\n     - ") for row in table.split("   * - ")[1:])
         self.assertEqual(heads, cells)
 

@@ -119,10 +119,14 @@ class AllocationWriter:
 
         A consumer that has other allocations by now is left alone.
 
-        :param unsure: their outcome is Unknown: look before anything is removed
+        :param unsure: their outcome is Unknown: look before anything is removed, and
+            not before another thread's call that may write it yet has ended
         :return: consumers of which it is not known that this write is gone
         """
         reading = reading_back.ReadBack(self._posting, self._pauses, deadline, request_id)
+        consumers = frozenset(server.consumer for server in servers)
+        if unsure and not self._batcher.untouched(consumers, reading.left_seconds()):
+            return consumers
         return undoing.undo(self._posting, reading, servers, unsure=unsure)
 
 

@@ -125,6 +125,16 @@ class Batcher(Generic[Work, Result]):
             self._said.coming = False
             self._coming -= 1
 
+    def untouched(self, things: frozenset[Hashable], patience_seconds: float) -> bool:
+        """Wait until no call under way touches any of these; False if one still does then.
+
+        Who gave a call up does not know its result, and it has none yet.
+        """
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._touched.isdisjoint(things), max(0.0, patience_seconds)
+            )
+
     def submit(
         self,
         work: Work,

@@ -26,7 +26,8 @@ TOO_OLD = "mirror too old"
 class Proof:
     """What a comparison with Placement said of the mirror.
 
-    :param changed: roots that differed; their records are published anew
+    :param changed: roots that differed; their records are published anew, or somebody
+        else wrote them meanwhile
     :param version: highest version written for them: wait for it in the store
         before deciding again. 0 where nothing was written
     :param complete: False if more differed than may be read at once: then the
@@ -152,9 +153,9 @@ class Mirror:
         looked = self._trees.allocations(freed)
         whole = [(root, self._reader.tree(root)) for root in sorted({*moved, *looked.whole})]
         read = self._trees.whole(whole)
-        return Proof(
-            changed, max(looked.version, read.version), complete=not (looked.again or read.again)
-        )
+        # What a scheduler wrote beside this reading is in the record already: whoever
+        # decides again sees it, or is told again that the host differs.
+        return Proof(changed, max(looked.version, read.version))
 
     def _swept(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
         record = snapshot.namespace(namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)

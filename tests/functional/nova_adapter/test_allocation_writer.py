@@ -589,6 +589,38 @@ class SharedCallsTest(WriterCase):
                 self.assertEqual([outcomes.Written], cloud.kinds(servers, of_request))
             self.assertEqual({"VCPU": 8}, self.usages(host))
 
+    def test_what_a_call_that_was_given_up_writes_late_is_not_left_behind(self) -> None:
+        """Whoever wrote it to the next host would find it there, and take it for a move."""
+        writer = self.make(batch_window_seconds=60.0, max_batch_consumers=2)
+        host = self.provider(VCPU=8)
+        first, second = cloud.server(host), cloud.server(host)
+        go = threading.Event()
+
+        def hold(call: Any) -> Any:
+            # Others are answered meanwhile.
+            self.client._one_at_a_time.release()
+            go.wait(LONG)
+            self.client._one_at_a_time.acquire()
+            return call()
+
+        self.client.faults["post"] = [hold]
+        leader = threading.Thread(target=writer.write, args=([first], self.clock() + LONG))
+        with writer.coming():
+            leader.start()
+            while not writer._batcher._gathering:
+                time.sleep(0.001)
+            found = writer.write([second], self.clock())
+        self.assertEqual([outcomes.Unknown], cloud.kinds([second], found))
+        left = writer.undo([second], self.clock() + 0.1, unsure=True)
+        self.assertEqual({second.consumer}, set(left))
+        timer = threading.Timer(0.2, go.set)
+        timer.start()
+        self.assertEqual((), writer.undo([second], self.clock() + LONG, unsure=True))
+        leader.join()
+        timer.join()
+        self.assertEqual({}, self.held(second.consumer))
+        self.assertEqual({"VCPU": 1}, self.usages(host))
+
     def test_a_mistake_that_ends_a_shared_call_blocks_none(self) -> None:
         host = self.provider(VCPU=8)
         requests = [[cloud.server(host)] for _ in range(4)]

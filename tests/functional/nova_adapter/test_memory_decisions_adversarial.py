@@ -12,7 +12,7 @@ import attrs
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement import outcomes
-from nova_nodb_scheduler.testing import claiming
+from nova_nodb_scheduler.testing import claiming, patience
 from tests.functional.nova_adapter import test_memory_decisions
 
 
@@ -107,6 +107,42 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             self.select(vcpus=5)
         self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
         self.assertEqual(1, self.calls["get allocation_candidates"])
+
+    def allocated(self, host: str, consumer: str) -> None:
+        body = {
+            "allocations": {self.nodes[host].uuid: {"resources": {"VCPU": 1}}},
+            "project_id": test_memory_decisions.PROJECT,
+            "user_id": test_memory_decisions.PROJECT,
+            "consumer_generation": None,
+        }
+        self.ask("put", f"/allocations/{consumer}", body)
+
+    def test_a_host_written_to_while_it_is_read_again_is_decided_by_what_is_claimed(self):
+        """Room came free unseen, and another request takes some of it as it is found."""
+        placed = [self.select() for _ in range(6)]
+        freed = [one for [one], chosen in placed if chosen[0][0].service_host == "h1"][:2]
+        own_writes = self.runtime.decisions._mirror.own_writes
+        patience.wait_until(lambda: not len(own_writes), 20.0, lambda: "not published", 0.01)
+        for consumer in freed:
+            self.client.delete(f"/allocations/{consumer}")
+        node, rival = self.nodes["h1"].uuid, str(uuid.uuid4())
+        own, read = self.client.get, []
+
+        def meanwhile(url: str, *args: Any, **kwargs: Any) -> Any:
+            answer = own(url, *args, **kwargs)
+            if url == f"/resource_providers/{node}/allocations" and not read:
+                read.append(url)
+                self.allocated("h1", rival)
+                own_writes.wrote({node: {rival: {"VCPU": 1}}})
+                own_writes.flush()
+            return answer
+
+        with mock.patch.object(self.client, "get", meanwhile):
+            _, chosen = self.select()
+        self.assertEqual([f"/resource_providers/{node}/allocations"], read)
+        self.assertEqual("h1", chosen[0][0].service_host)
+        self.assertEqual(4, self.used("h1")["VCPU"])
+        self.assertEqual({"memory": 7}, self.runtime.candidates())
 
     def evacuated(self, source: str, ignored: list[str]) -> tuple[str, Any]:
         """Have a server with allocations on its host fail on its way to another."""

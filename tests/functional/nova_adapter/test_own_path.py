@@ -106,6 +106,19 @@ class OwnPathTest(OwnPathCase):
         self.assertIs(model.ClaimState.CONFIRMED, self.held(host)[server].state)
         self.assertEqual(self.runtime.replicator.status().identity, self.held(host)[server].writer)
 
+    def test_a_request_says_why_it_left_memory_before_it_writes_anything(self):
+        # What counts such requests is gone with a worker that is killed meanwhile.
+        self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
+        logger = "nova_nodb_scheduler.nova_adapter.decision_log"
+        with (
+            self.assertLogs(logger, "INFO") as logged,
+            mock.patch.object(self.client, "put", autospec=True, side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.select()
+        [line] = logged.output
+        self.assertIn("are decided among Placement's candidates: mirror too old.", line)
+
     def test_the_states_are_not_proved(self):
         self.runtime.judge._feed_alive = lambda bound: False
         self.assert_next_host("states not proved")
@@ -149,15 +162,31 @@ class OwnPathTest(OwnPathCase):
             self.assertEqual(node.vcpus, self.used(host)["VCPU"])
             self.assertEqual({}, self.held(host))
 
-    def test_a_group_learns_of_a_member_that_was_placed_without_a_judged_claim(self):
+    def group(self, policy: str) -> Any:
         group = objects.InstanceGroup(
-            uuid=str(uuid.uuid4()),
-            policy="anti-affinity",
-            policies=["anti-affinity"],
-            members=[],
-            hosts=[],
+            uuid=str(uuid.uuid4()), policy=policy, policies=[policy], members=[], hosts=[]
         )
         group._rules = {}
+        return group
+
+    def hosts_of_two(self, policy: str, **first: Any) -> list[str]:
+        """Place two members, the second by Nova's own path before others show the first."""
+        group = self.group(policy)
+        _, before = self.select(instance_group=group, **first)
+        group.hosts = []
+        with mock.patch.object(self.runtime.decisions, "refusal", lambda: "mirror behind"):
+            _, after = self.select(instance_group=group)
+        return [chosen[0][0].service_host for chosen in (before, after)]
+
+    def test_affinity_holds_with_a_member_of_which_only_claims_tell(self):
+        # The other host would be Nova's choice.
+        self.assertEqual(["h2", "h2"], self.hosts_of_two("affinity", ignore_hosts=["h1"]))
+
+    def test_anti_affinity_holds_with_a_member_of_which_only_claims_tell(self):
+        self.assertEqual({"h1", "h2"}, set(self.hosts_of_two("anti-affinity", ignore_hosts=["h2"])))
+
+    def test_a_group_learns_of_a_member_that_was_placed_without_a_judged_claim(self):
+        group = self.group("anti-affinity")
         with mock.patch.object(self.runtime.decisions, "refusal", lambda: "mirror behind"):
             _, before = self.select(instance_group=group)
         group.hosts = []

@@ -96,6 +96,18 @@ class BatcherTest(testtools.TestCase):
         leader.join()
         self.assertEqual([[0, 1]], self.calls)
 
+    def test_who_gave_a_call_up_can_wait_for_its_end(self) -> None:
+        batcher = batching.Batcher(self.call, touches=lambda work: frozenset((work,)))
+        self.go.clear()
+        leader = threading.Thread(target=batcher.submit, args=(1, 1))
+        leader.start()
+        self.entered.wait()
+        self.assertTrue(batcher.untouched(frozenset((2,)), 0.0))
+        self.assertFalse(batcher.untouched(frozenset((1, 2)), -1.0))
+        threading.Timer(0.05, self.go.set).start()
+        self.assertTrue(batcher.untouched(frozenset((1, 2)), 60.0))
+        leader.join()
+
     def test_nobody_leads_a_call_that_is_not_his(self) -> None:
         batcher = batching.Batcher(self.call, max_size=4)
         found = self.queue_up(batcher, [(1, 9, False), (2, 1, False), (3, 9, False)])

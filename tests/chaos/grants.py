@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells allocations that somebody was answered with from those that their writer withdrew.
+
+Where no claim can be judged, a scheduler writes first and looks afterwards: what did not fit it
+takes back before anybody is answered. So a host may show more than it has for a moment, and no
+server is sent there. Only what became of an allocation tells whether it was such a one, so that a
+sample in which a host holds too much is judged when the round is over.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+
+import attrs
+
+from tests.chaos import audit
+from tests.chaos import snapshot as snapshot_module
+
+WITHDRAWN = "withdrawn again"
+"""Kind of what is judged to be none of the faults, see :mod:`.audit`."""
+
+WITHDRAWN_SECONDS = 20.0
+"""Who looks at what it wrote has answered by then, whatever it came to; what stands for longer
+counts as given away."""
+
+
+@attrs.define
+class Holding:
+    """One allocation of a consumer on a provider, from its first sample to its last.
+
+    :ivar row: its number in Placement's table; written anew it has another one
+    :ivar why: a server or a move of it said that it is there, or nobody can tell; in words
+    """
+
+    consumer: str
+    provider: str
+    row: int
+    first_at: float
+    last_at: float
+    why: str = ""
+    stands: bool = True
+
+    @property
+    def was_answered(self) -> str:
+        """Why somebody may have been answered with it; empty if nobody was."""
+        if self.why:
+            return self.why
+        if self.stands:
+            return "to the end"
+        return "for long" if self.last_at - self.first_at > WITHDRAWN_SECONDS else ""
+
+
+@attrs.frozen
+class _Sample:
+    """A host that held too much of a class: each holding with what it had of it."""
+
+    at: float
+    provider: str
+    kind: str
+    capacity: float
+    held: Sequence[tuple[Holding, int, str]]
+
+
+class Grants:
+    """Follows the allocations of one round. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._standing: dict[tuple[str, str], Holding] = {}
+        self._over: list[_Sample] = []
+
+    def look(self, now: snapshot_module.Snapshot, leaving: Container[str]) -> None:
+        """Take a sample into account; see :func:`.audit.at_any_moment`."""
+        before, self._standing = self._standing, {}
+        for consumer, providers in now.allocated.items():
+            for provider in providers:
+                key = consumer, provider
+                row = now.rows.get(key, 0)
+                holding = before.get(key)
+                if holding is None or holding.row != row:
+                    holding = Holding(consumer, provider, row, now.at, now.at)
+                else:
+                    before.pop(key)
+                holding.last_at = now.at
+                holding.why = holding.why or _why(now, consumer, provider, leaving)
+                self._standing[key] = holding
+        for holding in before.values():
+            holding.stands = False
+        for finding in audit.over_committed(now):
+            provider, kind = finding.subject.rsplit(" ", 1)
+            held = [
+                (holding, amounts[provider][kind], _state(now, consumer))
+                for consumer, amounts in sorted(now.allocated.items())
+                if kind in amounts.get(provider, {})
+                for holding in (self._standing[consumer, provider],)
+            ]
+            capacity = now.capacity.get((provider, kind), 0.0)
+            self._over.append(_Sample(now.at, provider, kind, capacity, held))
+
+    def judged(self) -> Iterator[tuple[float, audit.Finding]]:
+        """Yield what each such sample is found to be by now, with its moment."""
+        for sample in self._over:
+            used = sum(amount for _, amount, _ in sample.held)
+            kept = sum(amount for holding, amount, _ in sample.held if holding.was_answered)
+            told = "; ".join(_told(holding, state, sample.at) for holding, _, state in sample.held)
+            where = f"{sample.kind} are allocated on {sample.provider}"
+            subject = f"{sample.provider} {sample.kind}"
+            if kept > sample.capacity:
+                detail = f"{kept} of {sample.capacity:.0f} {where}: {told}"
+                excess = int(kept - sample.capacity)
+                yield sample.at, audit.Finding(audit.OVER_COMMIT, subject, detail, excess)
+            else:
+                detail = f"{used} of {sample.capacity:.0f} {where}, {kept} for good: {told}"
+                excess = int(used - sample.capacity)
+                yield sample.at, audit.Finding(WITHDRAWN, subject, detail, excess)
+
+
+def _why(
+    now: snapshot_module.Snapshot, consumer: str, provider: str, leaving: Container[str]
+) -> str:
+    """Say why an allocation is, or may be, one that somebody was answered with."""
+    server = now.servers.get(consumer)
+    if server is not None and provider in (server.host, server.node):
+        return "its server is there"
+    if consumer in now.migrations:
+        return "a move's own"
+    if any(
+        provider in (move.source, move.target)
+        for move in now.migrations.values()
+        if move.server == consumer and not move.is_over
+    ):
+        return "a move names the host"
+    # A deletion takes allocations as well as their writers do.
+    return "its deletion was asked for" if consumer in leaving else ""
+
+
+def _state(now: snapshot_module.Snapshot, consumer: str) -> str:
+    """Say whose an allocation is, in a few words."""
+    migration = now.migrations.get(consumer)
+    if migration is not None:
+        return f"move of {migration.server}, {migration.status}"
+    server = now.servers.get(consumer)
+    if server is not None:
+        return f"{server.name} {server.vm_state}, {server.task_state} on {server.host}"
+    return "requested" if consumer in now.build_requests else "nobody"
+
+
+def _told(holding: Holding, state: str, at: float) -> str:
+    age_seconds = at - holding.first_at
+    why = holding.was_answered
+    kept = f"kept, {why}" if why else "withdrawn"
+    return f"{holding.consumer} ({state}; {kept}, for {age_seconds:.1f} s by then)"
