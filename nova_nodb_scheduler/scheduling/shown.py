@@ -74,8 +74,9 @@ class Shown:
 
         def left(consumer: str, held: model.HeldClaim) -> model.NodeShare:
             share = held.node
-            # Zero where whoever read the record did not know its version.
-            since = None if held.confirmed_by is None else held.confirmed_by or version
+            # Whoever read the record may not have known its version.
+            is_confirmed = held.state is model.ClaimState.CONFIRMED
+            since = held.confirmed_by or version if is_confirmed else None
             counted = self.counted(uuid, consumer, share, since)
             if counted in (Counted.LIKELY, Counted.WHOLE):
                 return _COUNTED

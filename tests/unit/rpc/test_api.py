@@ -182,6 +182,8 @@ class RemoteErrorTest(testtools.TestCase):
                 arguments = [f"a{number}" for number in range(count)]
                 if cls in (errors.LimitExceeded, errors.PayloadTooLarge):
                     arguments[1:3] = [7, 5]
+                if cls is errors.NoAnswerInTime:
+                    arguments[0] = 5.0
                 error = cls(*(arguments if cls is not errors.NodbError else ["text"]))
 
                 remote = self.travel(error)
