@@ -7,6 +7,7 @@ say less are left out, from the right, and a line names them.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 import sys
@@ -48,6 +49,14 @@ def wide(*titles: str) -> tuple[Column, ...]:
     return tuple(Column(title, wide=True) for title in titles)
 
 
+class _Console(rich.console.Console):
+    """rich's own ends the process with status 1, which is a verdict here."""
+
+    def on_broken_pipe(self) -> None:
+        """Have the guard of all commands say that nobody reads."""
+        raise BrokenPipeError(errno.EPIPE, "nobody reads standard output")
+
+
 def console(*, everything: bool, file: IO[str] | None = None) -> rich.console.Console:
     """Return where tables are printed.
 
@@ -58,7 +67,7 @@ def console(*, everything: bool, file: IO[str] | None = None) -> rich.console.Co
     """
     terminal = (file or sys.stdout).isatty()
     width = UNBOUNDED if everything else None if terminal else WIDTH
-    return rich.console.Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+    return _Console(file=file, width=width, markup=False, highlight=False, emoji=False)
 
 
 def table(
