@@ -5,10 +5,12 @@ import argparse
 import io
 import json
 import logging
+import pathlib
 import sys
 import uuid
 from unittest import mock
 
+import fixtures
 import testtools
 
 from nova_nodb_scheduler.cmd import (
@@ -343,16 +345,18 @@ class OtherTablesTest(PrintedCase):
 class LoggersTest(testtools.TestCase):
     def handled(self, *, verbose):
         """What libraries' loggers leave on the screen."""
-        screen, written = io.StringIO(), io.StringIO()
+        screen = io.StringIO()
+        written = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nova.log"
         for name in ("stdout", "stderr"):
             patch = mock.patch.object(sys, name, screen)
             patch.start()
             self.addCleanup(patch.stop)
-        handlers = [logging.StreamHandler(sys.stdout), logging.StreamHandler(written)]
+        handlers = [logging.StreamHandler(sys.stdout), logging.FileHandler(written)]
         with mock.patch.object(logging.getLogger(), "handlers", handlers):
-            configuration._keep_loggers_from_the_screen(verbose=verbose)
+            configuration.quiet_standard_error(shown=verbose)
             logging.getLogger("alembic.runtime.migration").error("Context impl SQLiteImpl.")
-        return screen.getvalue(), written.getvalue()
+        handlers[1].close()
+        return screen.getvalue(), written.read_text()
 
     def test_nothing_of_libraries_stands_between_the_command_and_its_table(self):
         self.assertEqual(("", "Context impl SQLiteImpl.\n"), self.handled(verbose=False))
