@@ -21,7 +21,7 @@ class Opening:
     """A client's life; any thread may call.
 
     :param connect: makes what the client's calls need; blocks for no I/O and is idempotent
-    :param disconnect: drops it; as ``connect``, and raises nothing
+    :param disconnect: drops it; idempotent, raises nothing, and opens nothing
     :param unavailable: makes the error of a reason
     """
 
