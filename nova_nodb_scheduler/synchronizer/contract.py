@@ -127,6 +127,9 @@ class Synchronizer(abc.ABC):
     def open(self) -> None:
         """Connect and check the schema; idempotent.
 
+        One that fails closes nothing for who opened the client before, or opens
+        it at the same time (:mod:`.opening`).
+
         :raises SchemaMismatch: the schema must be migrated first
         :raises ConfigurationError: an option, or the engine's own
             configuration, rules this driver out

@@ -348,6 +348,8 @@ class Follower:
         if not self._backoff.failures:
             LOG.warning("%(error)s", {"error": error})
         self._state, self._detail = State.DISCONNECTED, str(error)
+        # Who shares the driver may have closed it; to open one that is open costs little.
+        self._opened = False
         self._rebuild.abandon()
         self._anti_entropy.restart()
         self._backoff.failed()

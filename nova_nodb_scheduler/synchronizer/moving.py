@@ -37,7 +37,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer import contract, opening
 
 #: Of no declared namespace: stores never see it.
 NAMESPACE = "moves"
@@ -158,6 +158,11 @@ class Guarded(contract.Synchronizer):
         self.name = inner.name
         self.STEPS = inner.STEPS  # type: ignore[misc]
         self._closed = False
+        self._opening = opening.Opening(
+            lambda: None,
+            inner.close,
+            lambda reason: errors.BackendUnavailable(inner.name, reason),
+        )
 
     @property
     def inner(self) -> contract.Synchronizer:
@@ -178,7 +183,10 @@ class Guarded(contract.Synchronizer):
         return self._inner.capabilities
 
     def open(self) -> None:
-        """Open the driver; a back end that does not serve is unavailable."""
+        """Open the driver; a back end that does not serve is unavailable.
+
+        Who opened it before keeps it open, whatever is met now.
+        """
         self._open_by(self._inner.open)
 
     def open_existing(self) -> None:
@@ -186,15 +194,17 @@ class Guarded(contract.Synchronizer):
         self._open_by(self._inner.open_existing)
 
     def _open_by(self, open_inner: Callable[[], None]) -> None:
-        open_inner()
-        try:
+        def check() -> None:
+            open_inner()
             self._look()
-        except BaseException:
-            self._inner.close()
-            raise
+
+        if self._opening.is_open:
+            check()
+        else:
+            self._opening.open(check)
 
     def close(self) -> None:
-        self._inner.close()
+        self._opening.close()
 
     def head(self) -> records.Cursor:
         self._look_if_closed()

@@ -114,6 +114,40 @@ class TestLooks(testtools.TestCase):
         self.assertLessEqual(set(acknowledged), found)
 
 
+class TestSharedOpenings(testtools.TestCase):
+    """Threads share a guarded client: each opens it before it uses it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hub = memory.MemoryHub()
+        self.inner = memory.MemorySynchronizer(memory.MemoryOptions(), self.hub)
+        self.guarded = moving.Guarded(self.inner)
+
+    def test_one_that_fails_closes_what_another_opened_for_nobody(self) -> None:
+        self.guarded.open()
+        self.hub.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
+        self.assertRaises(errors.BackendUnavailable, self.guarded.open)
+        self.guarded.head()
+
+    def test_the_first_that_fails_leaves_nothing_open(self) -> None:
+        self.hub.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
+        self.assertRaises(errors.BackendUnavailable, self.guarded.open)
+        self.assertRaises(errors.BackendUnavailable, self.inner.head)
+        self.guarded.open()
+        self.guarded.head()
+
+    def test_one_that_finds_the_records_moved_leaves_the_reason_to_be_told(self) -> None:
+        self.guarded.open()
+        mover = memory.MemorySynchronizer(memory.MemoryOptions(), self.hub)
+        mover.open()
+        moving.set_mark(mover, moving.Place.MOVED, "a move", "etcd")
+        for refused in (self.guarded.open, self.guarded.head, self.guarded.open):
+            error = self.assertRaises(errors.BackendUnavailable, refused)
+            self.assertIn("moved to etcd", str(error))
+        moving.remove_mark(mover)
+        self.guarded.head()
+
+
 class Service:
     """A thread that works through a guarded client until its back end is left."""
 

@@ -313,6 +313,17 @@ class TestDisconnected(testtools.TestCase):
         self.assertEqual(1, replica.status.snapshots)
         self.assertEqual({}, replica.status.resyncs)
 
+    def test_a_driver_that_another_closed_is_opened_again_and_the_feed_continued(self):
+        replica = self.world.replica()
+        replica.catch_up()
+        replica.driver.close()
+        self.assertIs(StepOutcome.DISCONNECTED, replica.replicator.step())
+        self.world.put("a", 2)
+        self.world.clock.pass_seconds(1)
+        replica.catch_up()
+        self.assertEqual({"a": 2}, replica.pools())
+        self.assertEqual(1, replica.status.snapshots)
+
     def test_what_was_proved_ages_while_the_back_end_is_away(self):
         replica = self.world.replica()
         replica.catch_up()

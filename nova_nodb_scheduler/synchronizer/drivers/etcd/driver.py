@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, cursors
+from nova_nodb_scheduler.synchronizer import admission, contract, cursors, opening
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     admittance,
     clock,
@@ -70,7 +70,9 @@ class EtcdSynchronizer(contract.Synchronizer):
             self._come_by,
             compacts=settings.compact,
         )
-        self._is_open = False
+        self._opening = opening.Opening(
+            self._connect, self._connection.close, self._connection.unavailable
+        )
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -95,26 +97,23 @@ class EtcdSynchronizer(contract.Synchronizer):
         )
 
     def open(self) -> None:
-        if self._is_open:
-            return
+        self._opening.open(self._check)
+
+    def _connect(self) -> None:
         admittance.check_files(self._settings)
         self._settings.warn_of_plain_password()
         self._connection.open()
-        try:
-            admittance.check_server(self._settings, self._connection)
-            epochs.check_cloud(
-                self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
-            )
-            self._epochs.require_one_life()
-        except BaseException:
-            self._connection.close()
-            raise
-        self._is_open = True
+
+    def _check(self) -> None:
+        admittance.check_server(self._settings, self._connection)
+        epochs.check_cloud(
+            self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
+        )
+        self._epochs.require_one_life()
 
     def close(self) -> None:
-        self._is_open = False
         self._feed.close()
-        self._connection.close()
+        self._opening.close()
 
     def head(self) -> records.Cursor:
         return self._epochs.read().cursor

@@ -13,7 +13,13 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, polling, record_names
+from nova_nodb_scheduler.synchronizer import (
+    admission,
+    contract,
+    opening,
+    polling,
+    record_names,
+)
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -59,7 +65,9 @@ class MemcachedSynchronizer(contract.Synchronizer):
             *(self._follower, self._come_by),
         )
         self._poll = polling.Poll(settings.poll_intervals())
-        self._is_open = False
+        self._opening = opening.Opening(
+            self._connection.open, self._connection.close, self._connection.unavailable
+        )
         self._settled_at = 0.0
 
     def _come_by(self, step: steps.Step) -> None:
@@ -88,21 +96,15 @@ class MemcachedSynchronizer(contract.Synchronizer):
         )
 
     def open(self) -> None:
-        if self._is_open:
-            return
-        self._connection.open()
-        try:
-            server_check.check(self._settings, self._connection)
-            self._epochs.current()
-        except BaseException:
-            self._connection.close()
-            raise
+        self._opening.open(self._check)
+
+    def _check(self) -> None:
+        server_check.check(self._settings, self._connection)
+        self._epochs.current()
         self._settled_at = time.monotonic()
-        self._is_open = True
 
     def close(self) -> None:
-        self._is_open = False
-        self._connection.close()
+        self._opening.close()
 
     def head(self) -> records.Cursor:
         heights = self._in_one_epoch(self._follower.heights)
@@ -121,9 +123,9 @@ class MemcachedSynchronizer(contract.Synchronizer):
         def has_news() -> bool:
             # Where the next version is being waited for there is something
             # newer, but nothing to fetch: looks keep their distance all the same.
-            return not self._is_open or self.head() != cursor
+            return not self._opening.is_open or self.head() != cursor
 
-        return self._poll.wait(has_news, timeout_seconds) and self._is_open
+        return self._poll.wait(has_news, timeout_seconds) and self._opening.is_open
 
     def read(
         self, keys: Collection[records.RecordKey]

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import admission, contract, opening
 from nova_nodb_scheduler.synchronizer.drivers.redis import (
     connection,
     epochs,
@@ -47,7 +47,9 @@ class RedisSynchronizer(contract.Synchronizer):
         self._housekeeper = housekeeping.Housekeeper(
             self._connection, keys, self._epochs, self._come_by
         )
-        self._is_open = False
+        self._opening = opening.Opening(
+            self._connect, self._connection.close, self._connection.unavailable
+        )
 
     @staticmethod
     def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -74,28 +76,25 @@ class RedisSynchronizer(contract.Synchronizer):
         )
 
     def open(self) -> None:
-        if self._is_open:
-            return
+        self._opening.open(self._check)
+
+    def _connect(self) -> None:
         self._settings.warn_of_plain_password()
         self._connection.open()
         self._epochs.forget()
+
+    def _check(self) -> None:
         try:
             server_check.check(self._settings, self._housekeeper)
             self._epochs.renew()
         except errors.BackendUnavailable as error:
-            self._connection.close()
             refused = server_check.explain(self._settings, error)
             if refused is None:
                 raise
             raise refused from error
-        except BaseException:
-            self._connection.close()
-            raise
-        self._is_open = True
 
     def close(self) -> None:
-        self._is_open = False
-        self._connection.close()
+        self._opening.close()
 
     def head(self) -> records.Cursor:
         return self._follower.head()
@@ -109,7 +108,7 @@ class RedisSynchronizer(contract.Synchronizer):
         return self._follower.fetch(cursor, limit)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        return self._follower.wait(cursor, timeout_seconds, lambda: self._is_open)
+        return self._follower.wait(cursor, timeout_seconds, lambda: self._opening.is_open)
 
     def read(
         self, keys: Collection[records.RecordKey]
