@@ -49,6 +49,7 @@ from nova_nodb_scheduler.scheduling import (
 )
 from nova_nodb_scheduler.scheduling import room as room_module
 from nova_nodb_scheduler.store import host_state_store, namespace_view
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
     contract,
     latest_records,

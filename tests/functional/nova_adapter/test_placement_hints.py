@@ -369,7 +369,7 @@ class ProofTest(HintCase):
         self.assert_mirrored()
 
     def test_a_record_that_came_between_decision_and_proof_is_decided_by_again(self) -> None:
-        """Another's proof brought it: it agrees with Placement, but this decision did not see it."""
+        """Another's proof brought it: Placement agrees, but this decision did not see it."""
         asked, seen, began = self.mirror(), self.store_.snapshot(), self.clock.now
         self.aggregates(self.roots[0], str(uuid.uuid4()))
         self.clock.now += 1
