@@ -364,7 +364,7 @@ class DecisionParts:
         decided_at: float,
         claims: namespace_view.NamespaceView | None,
         servers: Collection[str],
-        planned_on: snapshot_module.Snapshot,
+        planned_on: snapshot_module.Snapshot | None = None,
     ) -> bool:
         """Say whether no host's record was behind Placement; then the others are read again.
 
