@@ -33,6 +33,7 @@ from nova_nodb_scheduler.scheduling import (
     refusals,
 )
 from nova_nodb_scheduler.store import namespace_view
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,12 @@ _ENDING_SECONDS = 10.0
 
 #: See :class:`Decider`; the claims are None where they do not matter any more.
 ProvedFull = Callable[
-    [request_planner.Asked, float, namespace_view.NamespaceView | None],
+    [
+        request_planner.Asked,
+        float,
+        namespace_view.NamespaceView | None,
+        snapshot_module.Snapshot,
+    ],
     bool,
 ]
 
@@ -51,9 +57,10 @@ class Decider:
     """One worker's decisions. Any thread.
 
     :param proved_full: asked before NoValidHost is said, with when the decision
-        began, and the claims of before: True if no host's record was behind
-        Placement and no claim kept a host full for nothing, False if some were and
-        are known better now; raises NeedsPlacement where nobody can tell
+        began, the claims of before, and a snapshot that it was no older than: True
+        if no host's record was behind Placement and no claim kept a host full for
+        nothing, False if some were and are known better now; raises NeedsPlacement
+        where nobody can tell
     :param deadline_seconds: how long a request's claims may take
     """
 
@@ -103,7 +110,9 @@ class Decider:
                 raise request_planner.NeedsPlacement("claims not answered in time")
             if decision.leaves_out:
                 raise request_planner.NeedsPlacement("unreadable records")
-            if asked.queries is None or self._is_proved(asked, decided_at, claims):
+            if asked.queries is None or self._is_proved(
+                asked, decided_at, claims, decision.planned_on
+            ):
                 decision.log_refusal()
                 # As Nova words it, where Placement has no candidate and where it has some.
                 why = (
@@ -123,9 +132,10 @@ class Decider:
         asked: request_planner.Asked,
         decided_at: float,
         claims: namespace_view.NamespaceView | None,
+        planned_on: snapshot_module.Snapshot,
     ) -> bool:
         try:
-            return self._proved_full(asked, decided_at, claims)
+            return self._proved_full(asked, decided_at, claims, planned_on)
         except request_planner.NeedsPlacement:
             raise
         except Exception as error:
@@ -173,6 +183,11 @@ class _Decision:
             parts.places,
             deadline,
         )
+
+    @property
+    def planned_on(self) -> snapshot_module.Snapshot:
+        """A snapshot that the latest plan is no older than."""
+        return self._planner.planned_on
 
     @property
     def given_up(self) -> bool:

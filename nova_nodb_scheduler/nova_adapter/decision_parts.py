@@ -49,6 +49,7 @@ from nova_nodb_scheduler.scheduling import (
 )
 from nova_nodb_scheduler.scheduling import room as room_module
 from nova_nodb_scheduler.store import host_state_store, namespace_view
+from nova_nodb_scheduler.store import snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import (
     contract,
     latest_records,
@@ -344,6 +345,7 @@ class DecisionParts:
         asked: request_planner.Asked,
         decided_at: float,
         claims: namespace_view.NamespaceView | None,
+        planned_on: snapshot_module.Snapshot,
     ) -> bool:
         """See :class:`deciding.Decider`."""
         enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
@@ -352,7 +354,7 @@ class DecisionParts:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_planner.NeedsPlacement("broken provider")
         return all(
-            self._proves(query.resources, decided_at, claims, asked.instance_uuids)
+            self._proves(query.resources, decided_at, claims, asked.instance_uuids, planned_on)
             for query in asked.queries or ()
         )
 
@@ -362,6 +364,7 @@ class DecisionParts:
         decided_at: float,
         claims: namespace_view.NamespaceView | None,
         servers: Collection[str],
+        planned_on: snapshot_module.Snapshot | None = None,
     ) -> bool:
         """Say whether no host's record was behind Placement; then the others are read again.
 
@@ -370,7 +373,7 @@ class DecisionParts:
         :raises NeedsPlacement: nobody can tell
         """
         try:
-            proof = self._mirror.mirror.prove_current(decided_at, resources)
+            proof = self._mirror.mirror.prove_current(decided_at, resources, seen=planned_on)
             ended = 0 if proof.changed else self.claim_duty.prove(claims, servers)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})

@@ -11,7 +11,7 @@ OPTIONS = [
         default=[],
         help="Compute hosts, all of one cell, that the scenarios may have for themselves while "
         "they run: they are put into availability zones of the scenarios' own. Empty: all that "
-        "are up, enabled and in no zone. At least three are needed.",
+        "are up, enabled, in no zone and without a server. At least three are needed.",
     ),
     cfg.StrOpt(
         "default_zone",
@@ -30,6 +30,7 @@ OPTIONS = [
         "evacuate",
         default=False,
         help="A compute service may be forced down while a server is rebuilt elsewhere. Only "
-        "where its nova-compute tolerates that, such as with Nova's fake driver.",
+        "where its nova-compute tolerates that, such as with Nova's fake driver. The host stays "
+        "forced down: Nova refuses to take that back until its nova-compute is started again.",
     ),
 ]

@@ -58,9 +58,10 @@ _OFF = (
 class Tempest:
     """One stack's Tempest workspace below STATE/tempest; results outlive ``down --wipe``."""
 
-    def __init__(self, settings: stack_settings.Settings) -> None:
-        self._settings = settings
-        self._workspace = settings.state / "tempest"
+    def __init__(self, stack: stack_module.Stack) -> None:
+        self._stack = stack
+        self._settings = stack.settings
+        self._workspace = self._settings.state / "tempest"
         self._results = self._workspace / "results"
 
     def configure(self) -> None:
@@ -92,6 +93,7 @@ class Tempest:
         selection = ["--load-list", str(load_list.absolute())] if load_list else [pattern]
         with (directory / "run.log").open("w") as log:
             self._stestr("run", "--concurrency", str(concurrency), *selection, stdout=log)
+        self._take_hosts_back()
         stream = directory / "run.subunit"
         with stream.open("w") as file:
             self._stestr("last", "--subunit", stdout=file)
@@ -99,6 +101,19 @@ class Tempest:
         for name, tests in results.items():
             (directory / f"{name}.txt").write_text("".join(f"{test}\n" for test in tests))
         return results
+
+    def _take_hosts_back(self) -> None:
+        """Start nova-compute anew where a scenario forced its host down and evacuated it.
+
+        Nova refuses to have such a host up before that.
+        """
+        cloud = stack_cloud.Cloud(self._settings)
+        processes = {host: name for name, host, _cell in self._settings.compute_cells()}
+        answer = cloud.compute.get("/os-services", params={"binary": "nova-compute"}).json()
+        for service in answer["services"]:
+            if service["forced_down"]:
+                self._stack.restart(processes[service["host"]])
+                cloud.compute.put(f"/os-services/{service['id']}", json={"forced_down": False})
 
     def difference(self, first: str, second: str) -> list[tuple[str, str, str]]:
         """(test, result under the first tag, under the second) where they differ."""
@@ -199,7 +214,7 @@ class Tempest:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the return value is the exit status."""
     options = _parser().parse_args(arguments)
-    tempest = Tempest(stack_module.Stack.existing(options.state).settings)
+    tempest = Tempest(stack_module.Stack.existing(options.state))
     return int(options.act(tempest, options))
 
 

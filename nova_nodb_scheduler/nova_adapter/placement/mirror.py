@@ -21,6 +21,9 @@ from nova_nodb_scheduler.store import snapshot as snapshot_module
 NEVER_SWEPT = "mirror never swept in this epoch"
 TOO_OLD = "mirror too old"
 
+#: Of a provider's record: what hosts are judged by besides what stands on them.
+_JUDGED = ("broken", "inventories", "traits", "aggregates", "children")
+
 
 @attrs.frozen
 class Proof:
@@ -95,6 +98,7 @@ class Mirror:
         started_at: float,
         resources: Mapping[str, int],
         refused: Container[str] | None = None,
+        seen: snapshot_module.Snapshot | None = None,
     ) -> Proof:
         """Compare the mirror with Placement before "no valid host" is said.
 
@@ -112,6 +116,8 @@ class Mirror:
         :param resources: of the request, by class
         :param refused: hosts that the decision left out for want of room; None
             for not known, which costs a look at every record listed
+        :param seen: a snapshot that the decision is no older than. A record that
+            came since agrees with Placement, but nobody was judged by it
         :raises PlacementUnanswered: nothing is proved
         :raises BackendUnavailable: nothing is proved
         """
@@ -119,16 +125,43 @@ class Mirror:
         with self._lock:
             last = self._last
             if last is not None and last.query == amounts and last.began_at > started_at:
-                return last.proof
-            began_at = self._clock()
-            proof = self._prove(amounts, resources, refused)
-            self._last = _Proved(amounts, began_at, proof)
+                proof, listed = last.proof, last.listed
+            else:
+                began_at = self._clock()
+                listing = self._reader.listing(
+                    f"resources={urllib.parse.quote(amounts, safe=':,')}"
+                )
+                listed = tuple(listing.trees)
+                proof = self._prove(listing, resources, refused)
+                self._last = _Proved(amounts, began_at, proof, listed)
+        if proof.changed or seen is None:
             return proof
+        return Proof(self._came_since(seen, listed, resources))
+
+    def _came_since(
+        self, seen: snapshot_module.Snapshot, listed: Sequence[str], resources: Mapping[str, int]
+    ) -> frozenset[str]:
+        """Return which of the roots that have room were not judged by what is known now.
+
+        What others took or gave back meanwhile, and leaves room before and after, does not
+        count: under load a request would never end.
+        """
+        before = seen.namespace(namespaces.PROVIDERS.name)
+        after = self._snapshot().namespace(namespaces.PROVIDERS.name)
+        return frozenset(
+            root
+            for root in listed
+            if (now := after.get(root)) is not None
+            and ((was := before.get(root)) is None or was.revision != now.revision)
+            and (was is None or _judged_otherwise(was.state, now.state, resources))
+        )
 
     def _prove(
-        self, amounts: str, resources: Mapping[str, int], refused: Container[str] | None
+        self,
+        listing: trees.Listing,
+        resources: Mapping[str, int],
+        refused: Container[str] | None,
     ) -> Proof:
-        listing = self._reader.listing(f"resources={urllib.parse.quote(amounts, safe=':,')}")
         view = self._snapshot().namespace(namespaces.PROVIDERS.name)
         moved, freed = [], []
         for root, members in listing.trees.items():
@@ -162,8 +195,19 @@ class Mirror:
         return None if record is None else record.state
 
 
+def _judged_otherwise(
+    was: Mapping[str, Any], now: Mapping[str, Any], resources: Mapping[str, int]
+) -> bool:
+    return any(was.get(part) != now.get(part) for part in _JUDGED) or not trees.has_room(
+        was, resources
+    )
+
+
 @attrs.frozen
 class _Proved:
+    """:param listed: roots that have room, by Placement."""
+
     query: str
     began_at: float
     proof: Proof
+    listed: tuple[str, ...]

@@ -90,10 +90,17 @@ class SchedulingCase(test.BaseTestCase):  # type: ignore[misc]
             and (each["status"], each["state"]) == ("enabled", "up")
             and each["zone"] == CONF.nodb.default_zone
             and (not wanted or each["host"] in wanted)
+            and not self._has_servers(each["host"])
         ]
         if len(found) < LEAST_HOSTS:
-            raise self.skipException(f"{LEAST_HOSTS} hosts in no zone are needed, not {len(found)}")
+            raise self.skipException(
+                f"{LEAST_HOSTS} empty hosts in no zone are needed, not {len(found)}"
+            )
         return sorted(found, key=lambda host: host.name)
+
+    def _has_servers(self, host: str) -> bool:
+        # Nova puts no host into a zone while there are servers on it.
+        return bool(self.servers.list_servers(all_tenants=True, host=host, limit=1)["servers"])
 
     def aggregate_of(
         self, hosts: Iterable[Host], zone: str | None = None, **metadata: str
@@ -213,6 +220,11 @@ class SchedulingCase(test.BaseTestCase):  # type: ignore[misc]
         used = self.providers.list_resource_provider_usages(host.provider)["usages"]["VCPU"]
         free: int = int((vcpu["total"] - vcpu["reserved"]) * vcpu["allocation_ratio"]) - used
         return free
+
+    def vcpus_of_one(self, host: Host) -> int:
+        """Return how many VCPU of a host one server may have."""
+        inventory = self.providers.list_resource_provider_inventories(host.provider)
+        return int(inventory["inventories"]["VCPU"]["max_unit"])
 
     def assert_stands(self, server: Server, vcpus: int) -> Host:
         """See that it stands on one host of the zone, and has its allocation there alone."""

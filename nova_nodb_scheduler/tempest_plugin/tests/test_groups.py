@@ -57,7 +57,8 @@ class GroupsTest(base.SchedulingCase):
 
     @decorators.idempotent_id("6f7a3a6e-64f4-4b0b-9c76-3d0f9d1b2c06")
     def test_soft_affinity_prefers_the_host_of_the_members(self) -> None:
-        """Though others have more room."""
+        """Though others have more room, where the zone says that it weighs more."""
+        self.aggregate_of(self.hosts, soft_affinity_weight_multiplier="1000")
         group = self.group("soft-affinity")
         flavor = self.flavor()
         servers = [self.boot(flavor, group) for _ in range(3)]

@@ -368,6 +368,43 @@ class ProofTest(HintCase):
         self.assertEqual({"list": 1, "allocations": 1}, dict(self.calls))
         self.assert_mirrored()
 
+    def test_a_record_that_came_between_decision_and_proof_is_decided_by_again(self) -> None:
+        """Another's proof brought it: Placement agrees, but this decision did not see it."""
+        asked, seen, began = self.mirror(), self.store_.snapshot(), self.clock.now
+        self.aggregates(self.roots[0], str(uuid.uuid4()))
+        self.clock.now += 1
+        first = asked.prove_current(self.clock.now, {"VCPU": 1}, seen=seen)
+        self.assertEqual(frozenset({self.roots[0]}), first.changed)
+        self.follow()
+        self.clock.now += 1
+        # Began before the second decision, so that nothing is shared.
+        second = asked.prove_current(self.clock.now, {"VCPU": 1}, seen=seen)
+        self.assertEqual((frozenset({self.roots[0]}), True), (second.changed, second.complete))
+        # A third thread shares the comparison of one that had seen the record.
+        self.clock.now += 1
+        current = self.store_.snapshot()
+        self.assertFalse(asked.prove_current(self.clock.now, {"VCPU": 1}, seen=current).changed)
+        shared = asked.prove_current(began, {"VCPU": 1}, seen=seen)
+        self.assertEqual(frozenset({self.roots[0]}), shared.changed)
+
+    def test_allocations_that_came_since_and_leave_room_do_not_count(self) -> None:
+        seen = self.store_.snapshot()
+        self.allocate(self.roots[0])
+        self.turns(self.kept, 60)
+        proof = self.mirror().prove_current(self.clock.now, {"VCPU": 1}, seen=seen)
+        self.assertEqual(mirror.Proof(frozenset()), proof)
+
+    def test_room_that_came_between_decision_and_proof_is_decided_by_again(self) -> None:
+        consumers = self.full()
+        seen = self.store_.snapshot()
+        freed = next(iter(consumers))
+        self.free(freed)
+        self.turns(self.kept, 60)
+        self.mirror().prove_current(self.clock.now, {"VCPU": 1})
+        self.follow()
+        proof = self.mirror().prove_current(self.clock.now, {"VCPU": 1}, seen=seen)
+        self.assertEqual(frozenset({consumers[freed]}), proof.changed)
+
     def test_more_than_may_be_read_is_placements_to_decide(self) -> None:
         consumers = self.full()
         for consumer in consumers:
