@@ -90,6 +90,11 @@ class SchemaMismatch(NodbError):
         )
 
 
+#: What a back end that is absent, not migrated or not usable raises; an
+#: operator can mend each of them while a process runs.
+NOT_USABLE = (BackendUnavailable, SchemaMismatch, ConfigurationError)
+
+
 class StoreMissing(NodbError):
     """Who only looks found no store, and does not make one.
 

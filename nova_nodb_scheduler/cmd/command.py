@@ -89,7 +89,7 @@ class Command(command.Command):  # type: ignore[misc]
 
     def print_line(self, text: str) -> None:
         """Print a sentence; a command's first is its verdict."""
-        self.console.print(text)
+        self.console.print(tables.shown(text))
 
     def print_table(
         self,

@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import bounded
+from nova_nodb_scheduler.model import record_keys
 
 #: The command did not do its work, or could not find out what it was asked for.
 FAILED = 3
@@ -128,7 +129,9 @@ def _one_line(text: str, most_characters: int | None = None) -> str:
     # SQLAlchemy adds its statement in a line of its own, and a link.
     if most_characters is not None:
         text = text.partition("\n")[0][:most_characters]
-    return _PASSWORD.sub(r"\1:***@", " ".join(text.split()))
+    line = " ".join(text.split())
+    # What stands in it may have been chosen by a compute node.
+    return _PASSWORD.sub(r"\1:***@", record_keys.shown(line, len(line)))
 
 
 def _say(line: str) -> None:

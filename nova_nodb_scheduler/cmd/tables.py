@@ -19,6 +19,8 @@ import rich.box
 import rich.console
 import rich.table
 
+from nova_nodb_scheduler.model import record_keys
+
 #: Columns of characters, where nobody asks for more and no terminal has less.
 WIDTH = 80
 #: Wider than any table: nothing is folded.
@@ -180,5 +182,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def shown(text: str) -> str:
+    """Return a text as a terminal may get it.
+
+    Names stand in Nova's tables as a compute node chose them: what would move the
+    cursor or turn the writing round is shown by its code.
+    """
+    if text.isprintable():
+        return text
+    return "\n".join(record_keys.shown(line, len(line)) for line in text.split("\n"))
+
+
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else shown(str(value))

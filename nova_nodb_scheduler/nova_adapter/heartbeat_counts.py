@@ -14,7 +14,8 @@ doubted for one host. So a step is held against the time that it had:
   nova-compute began again from a row that somebody forged. So when for a while
   nothing came that follows on the known count, the new one is *taken for the
   beginning of another numbering*: what was unreported stays so, and no more
-  comes to it. The same goes for counts that are lower.
+  comes to it. The same goes for counts that are lower by more than what one that
+  waited in a queue can be.
 
 What remains: who speaks for a host may hide that host's own unreported
 heartbeats, or may claim some that a true one might have missed.
@@ -32,6 +33,9 @@ LEAST_INTERVAL_SECONDS = 1.0
 MARGIN_SECONDS = 60.0
 #: A numbering of which nothing was heard for so long may be replaced.
 SILENT_SECONDS = 300.0
+#: A count that is lower by no more is an older one: what a service comes to in the
+#: margin. What counts anew from so near has caught up within minutes.
+_MOST_LATE = MARGIN_SECONDS / LEAST_INTERVAL_SECONDS
 #: For records of a release that did not note when they were counted.
 _UNKNOWN_SECONDS = 86_400.0
 
@@ -69,7 +73,9 @@ def judge(current: Mapping[str, Any], count: int, seen: int, heard_at: float) ->
     is_silent = seconds > SILENT_SECONDS
     if not follows(known, count, seen, seconds):
         return Step.RENUMBERED if is_silent else Step.IGNORED
-    if count < known and is_silent and counted_at is not None:
-        # One that was heard earlier, and waited in a queue, says so itself.
+    if known - count > _MOST_LATE and is_silent and counted_at is not None:
+        # One that was heard earlier, and waited in a queue, says so itself. One
+        # that is lower by little is late, too: a conductor of a release that notes
+        # no time may have brought the known one a moment ago.
         return Step.RENUMBERED
     return Step.TAKEN

@@ -125,7 +125,7 @@ class OutsideClaims:
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
             answer = self._taken(own, views, move)
-        except errors.BackendUnavailable as error:
+        except errors.NOT_USABLE as error:
             answer = _unanswered(move, str(error))
         except Exception as error:
             # Whatever is wrong here, a server goes where Nova alone would send it.

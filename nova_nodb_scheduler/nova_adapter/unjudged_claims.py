@@ -165,7 +165,7 @@ class Notes:
                 return None
         try:
             return self._note(move)
-        except errors.BackendUnavailable as error:
+        except errors.NOT_USABLE as error:
             self._rest(str(error))
         except Exception:
             # Without it the allocation is still looked at.

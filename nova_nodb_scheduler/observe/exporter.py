@@ -17,6 +17,7 @@ import socketserver
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 from wsgiref import simple_server
 
 import attrs
@@ -30,6 +31,10 @@ LOG = logging.getLogger(__name__)
 
 #: How soon another worker takes the port of one that ended.
 _LOOK_SECONDS = 5.0
+#: Who connects to the port may be anybody: so many are answered at a time, and who
+#: says nothing for so long is left.
+_MOST_CONNECTIONS = 16
+_PATIENCE_SECONDS = 10.0
 
 
 @attrs.frozen
@@ -48,12 +53,41 @@ class Place:
 class _HttpServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *args: Any) -> None:
+        self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or hang up: threads and descriptors are the service's."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
 
 class _Ipv6HttpServer(_HttpServer):
     address_family = socket.AF_INET6
 
 
 class _Quiet(simple_server.WSGIRequestHandler):
+    #: Of each read and write.
+    timeout = _PATIENCE_SECONDS
+
+    def handle(self) -> None:
+        # Who connects and is silent is no fault that anybody must read of.
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            super().handle()
+
     def log_message(self, *_args: object) -> None:
         """Write no line for each scrape."""
 

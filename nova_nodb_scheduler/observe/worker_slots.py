@@ -108,10 +108,14 @@ class Slots:
 
         :raises OSError: the directory cannot be used
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._directory.stat().st_uid != os.geteuid():
-            # Whoever owns it decides what is told there in our name.
-            raise PermissionError(f"{self._directory} belongs to another user")
+        # Whoever owns one of them decides what is told there in our name.
+        for each, owners in (
+            (self._directory.parent, (0, os.geteuid())),
+            (self._directory, (os.geteuid(),)),
+        ):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if each.stat().st_uid not in owners:
+                raise PermissionError(f"{each} belongs to another user")
         # Workers of one service on one host are alike; those of another have numbers of
         # their own. A digest, for the path of a socket has little room.
         who = f"{self._identity.role}\n{self._identity.host}\n{self._identity.cell}"

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import record_keys
 from nova_nodb_scheduler.wire import sizes
 
 _Result = TypeVar("_Result")
 
-#: Names of namespaces, owners and servers, and keys: none that exists is longer.
-MAX_TEXT_BYTES = 255
+#: Names of namespaces, owners and servers, and keys: none that exists is longer. A
+#: host's name may be of characters with four bytes each, and a page end with it.
+MAX_TEXT_BYTES = 4 * record_keys.KEY_CHARACTERS
 #: What a predicate may take decoded, and how deep it may be nested: a list of
 #: conditions, each of which may hold a list of values.
 MAX_PREDICATE_BYTES = 4 * 1024 * 1024

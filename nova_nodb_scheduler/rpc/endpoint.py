@@ -50,7 +50,7 @@ _expected = oslo_messaging.expected_exceptions(
     errors.LimitExceeded,
     errors.NotOwner,
     errors.UnknownNamespace,
-    errors.BackendUnavailable,
+    *errors.NOT_USABLE,
 )
 
 

@@ -43,13 +43,7 @@ LOG = logging.getLogger(__name__)
 State = replication.State
 StepOutcome = replication.StepOutcome
 
-#: What a back end that is absent, not migrated or not usable raises; an
-#: operator can mend each of them while this process runs.
-NOT_USABLE = (
-    errors.BackendUnavailable,
-    errors.SchemaMismatch,
-    errors.ConfigurationError,
-)
+NOT_USABLE = errors.NOT_USABLE
 
 #: Records looked at while nothing else is to be done: some 5 ms.
 _PACKED_AT_A_TIME = 256

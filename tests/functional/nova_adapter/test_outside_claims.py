@@ -15,13 +15,14 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 from oslo_db import exception as db_exception
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import outside_claims
-from nova_nodb_scheduler.nova_adapter.placement import reading, rereading
+from nova_nodb_scheduler.nova_adapter import outside_claims, unjudged_claims
+from nova_nodb_scheduler.nova_adapter.placement import reading, rereading, verification
 from nova_nodb_scheduler.scheduling import claim_facts, namespaces
-from nova_nodb_scheduler.synchronizer import claims
+from nova_nodb_scheduler.synchronizer import claim_batches, claims
 from nova_nodb_scheduler.synchronizer import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec
@@ -33,6 +34,13 @@ ON_DESTINATION = scheduler_utils.claim_resources_on_destination
 
 #: What Nova's object of a node needs besides.
 _READABLE = {"mapped": 1, "service_id": None, "disk_allocation_ratio": 1.0}
+
+
+class _NotMigrated(memory.MemorySynchronizer):
+    """A back end whose schema is the former release's."""
+
+    def open(self) -> None:
+        raise errors.SchemaMismatch("sql at db:3306", "expand_0002", "expand_0003")
 
 
 class OutsideClaimsTest(placement_cloud.PlacementCase):
@@ -398,6 +406,30 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertTrue(self._go(consumer, self.one))
         self.hub.faults.come_up()
         self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_before_db_sync_novas_own_goes_ahead_and_the_command_is_named(self) -> None:
+        unready = _NotMigrated(None, self.hub)
+        batches = claim_batches.ClaimBatches(unready, "c", str, 60.0, claimable=lambda host: True)
+        notes = unjudged_claims.Notes(unready, batches, 1.0)
+        verifier = verification.Verifier(lambda: self.admin)
+        outside_claims.uninstall(self.outside)
+        self.outside = outside_claims.OutsideClaims(
+            unready,
+            "conductor",
+            60.0,
+            1.0,
+            unjudged=lambda own: unjudged_claims.UnjudgedClaims(verifier, notes),
+        )
+        outside_claims.install(self.outside)
+        self.addCleanup(outside_claims.uninstall, self.outside)
+        consumer = str(uuid.uuid4())
+        with self.assertLogs("nova_nodb_scheduler", "WARNING") as logged:
+            self.assertTrue(self._go(consumer, self.one))
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+        self.assertIn("run 'nova-nodb-manage db sync'", "".join(logged.output))
+        # No tracebacks, and the next request does not ask again for notes.
+        self.assertFalse([each for each in logged.records if each.exc_info])
+        self.assertIsNone(notes.note(None))
 
     def test_a_record_that_cannot_be_read_leaves_it_to_nova(self) -> None:
         key = claims.key_of(self.one)

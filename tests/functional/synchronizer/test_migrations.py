@@ -175,6 +175,23 @@ class _Servers:
         self.synchronizer(auto_upgrade=True).open()
         self.synchronizer().open()
 
+    def test_a_service_that_came_before_the_sync_names_the_command_and_goes_on_after_it(
+        self,
+    ) -> None:
+        migration.sync(self.engine)
+        with self.engine.connect() as connection, engines.as_writer(connection).begin():
+            settings = migration._config()
+            settings.attributes["connection"] = connection
+            command.downgrade(settings, "expand@expand_0002")
+        service = self.synchronizer()
+        for _attempt in range(2):
+            with self.assertRaisesRegex(errors.SchemaMismatch, "nova-nodb-manage db sync"):
+                service.open()
+        migration.sync(self.engine, "expand")
+        service.open()
+        key = records.RecordKey("suite", "a")
+        self.assertTrue(service.write([records.Write(key, 0, b"one")])[0].won)
+
 
 class TestMigrationsMariaDB(_Servers, TestMigrationsSQLite):
     dialect = "mysql"

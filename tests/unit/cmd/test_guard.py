@@ -64,6 +64,12 @@ class GuardTest(testtools.TestCase):
         self.assertNotIn("cret", said)
         self.assertNotIn("SELECT", said)
 
+    def test_an_error_with_a_name_that_a_compute_node_chose_moves_no_cursor(self):
+        _status, said = self.caught(raising(RuntimeError("no host h1\x1b[2J")))
+
+        self.assertNotIn("\x1b", said)
+        self.assertIn(r"h1\x1b[2J", said)
+
     def test_debug_shows_all_of_it(self):
         _status, said = self.caught(raising(RuntimeError("no luck")), debug=True)
 

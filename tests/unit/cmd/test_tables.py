@@ -303,6 +303,17 @@ class OtherTablesTest(PrintedCase):
         self.assertTrue(text.startswith("2 hosts: 1 up, 1 down, 1 disabled."), text)
         self.assertIn("cell1", text)
 
+    def test_a_name_that_a_compute_node_chose_moves_no_cursor(self):
+        forged = "h1\x1b]0;owned\x07\x1b[2J\u202eeno"
+        printer = self.printer(hosts.HostList, wide=True)
+        printer.print_line(f"Host {forged} is up.")
+        printer.print_table("Hosts", ("host",), [[forged]])
+        printer.print_facts("Facts", {"host": forged})
+        text = self.file.getvalue()
+        for character in ("\x1b", "\x07", "\u202e"):
+            self.assertNotIn(character, text)
+        self.assertEqual(3, text.count(r"h1\x1b]0;owned\x07\x1b[2J\u202eeno"))
+
     def test_any_namespace_has_a_table(self):
         """Its columns are many: those that do not fit are left out and said."""
         for namespace in namespaces.BUILT_IN:

@@ -158,6 +158,44 @@ class ForgedCountTest(unittest.TestCase):
         self.service.sweep(460)
         self.assertEqual(360, self.service.unreported)
 
+    def of_a_former_release(self, count: int) -> None:
+        """A conductor of a release that notes no time brings a count."""
+        state = self.service.state
+        seen = int(state["seen"]) + 1
+        base = min(int(state["base"]), count - seen)
+        unreported = count - base - seen
+        self.service.state = {
+            **state,
+            "report_count": count,
+            "base": base,
+            "seen": seen,
+            "unreported": unreported,
+        }
+
+    def test_a_heartbeat_that_waited_beside_a_former_releases_conductor_is_no_new_numbering(
+        self,
+    ) -> None:
+        self.true_beats(101, 10)
+        for number in range(111, 160):
+            self.service.now += 10
+            self.of_a_former_release(number)
+        self.service.beat(160)
+        self.service.now += 10
+        self.of_a_former_release(161)
+        self.service.flush()
+        self.true_beats(162, 1)
+        self.assertEqual((0, 162), (self.service.unreported, self.service.state["report_count"]))
+
+    def test_a_row_that_a_sweep_read_before_a_former_releases_heartbeat_is_no_new_numbering(
+        self,
+    ) -> None:
+        for number in range(101, 160):
+            self.service.now += 10
+            self.of_a_former_release(number)
+        self.service.sweep(158)
+        self.true_beats(160, 1)
+        self.assertEqual((0, 160), (self.service.unreported, self.service.state["report_count"]))
+
     @given(
         st.lists(
             st.tuples(

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from unittest import mock
@@ -228,6 +229,41 @@ class TestExporter(ExporterCase):
         own = os.geteuid()
         with mock.patch("os.geteuid", lambda: own + 1):
             self.assertRaises(PermissionError, slots.take)
+
+    def test_a_directory_below_one_of_another_user_is_not_trusted(self):
+        foreign = self.directory / "metrics"
+        foreign.mkdir()
+        own = os.geteuid() or 4242
+        os.chown(foreign, own + 1, -1)
+        slots = worker_slots.Slots(foreign / "9100", identity.Identity("api", "h"))
+        self.assertRaises(PermissionError, slots.take)
+
+    def test_directories_that_are_made_are_the_services_own(self):
+        slots = worker_slots.Slots(self.directory / "m" / "9100", identity.Identity("api", "h"))
+        slots.take()
+        self.addCleanup(slots.leave)
+        for each in (self.directory / "m", self.directory / "m" / "9100"):
+            self.assertEqual(0o700, each.stat().st_mode & 0o777)
+
+    def test_who_connects_and_says_nothing_takes_no_thread_for_ever(self):
+        patcher = mock.patch.object(exporter._Quiet, "timeout", 1.0)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+        self.worker().start()
+        before = threading.active_count()
+        silent = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(60)]
+        for each in silent:
+            self.addCleanup(each.close)
+        # The last is hung up on: the others were looked at before it.
+        silent[-1].settimeout(WAIT_SECONDS)
+        self.assertEqual(b"", silent[-1].recv(1))
+        self.assertLessEqual(threading.active_count() - before, exporter._MOST_CONNECTIONS)
+        silent[0].settimeout(WAIT_SECONDS)
+        self.assertEqual(b"", silent[0].recv(1))
+        patience.wait_until(
+            lambda: threading.active_count() <= before, WAIT_SECONDS, "threads are left"
+        )
+        self.assertEqual({0: 1}, self.fallbacks())
 
     def test_green_threads_of_a_process_that_was_patched_late_go_on(self):
         script = f'''

@@ -113,6 +113,14 @@ class ReadTest(testtools.TestCase):
 
         self.assertEqual(list("abcdefgh"), found)
 
+    def test_the_longest_name_ends_no_walk_through_the_pages(self):
+        longest = "\u4e3b" * 255
+        self.cloud.write("pools", {longest: pool(1), longest[1:]: pool(2)}, owner="cinder")
+
+        self.assertEqual(([longest[1:]], longest[1:]), self.keys(limit=1, marker="h"))
+        self.assertEqual(([longest], None), self.keys(limit=1, marker=longest[1:]))
+        self.assertEqual(([longest], None), self.keys(keys=[longest]))
+
     def test_a_page_is_never_larger_than_the_servers_bound(self):
         self.assertEqual((["a", "b", "c"], "c"), self.keys(limit=1000))
         self.assertEqual((["a"], "a"), self.keys(limit=1))
