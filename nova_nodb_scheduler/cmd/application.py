@@ -14,6 +14,7 @@ from nova_nodb_scheduler.cmd import (
     database,
     epoch,
     explain,
+    guard,
     health,
     hosts,
     mirror,
@@ -77,6 +78,14 @@ class ManageApp(app.App):  # type: ignore[misc]
             help="a directory of configuration files; may be given several times",
         )
         return parser
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        """Run it; one that is interrupted before it begins says so, too."""
+        try:
+            return int(super().run_subcommand(argv))
+        except KeyboardInterrupt:
+            guard.say(f"{PROGRAM}: interrupted")
+            return guard.INTERRUPTED
 
 
 def _version() -> str:

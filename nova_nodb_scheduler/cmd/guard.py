@@ -79,13 +79,13 @@ def caught(name: str, act: Callable[[], int], *, failed: int = FAILED, debug: bo
     try:
         return act()
     except KeyboardInterrupt:
-        _say(f"{name}: interrupted")
+        say(f"{name}: interrupted")
         return INTERRUPTED
     except SystemExit as ended:
         # argparse ends with a number; who gives a text means an error.
         if ended.code is None or isinstance(ended.code, int):
             raise
-        _say(f"{name}: {_one_line(str(ended.code))}")
+        say(f"{name}: {_one_line(str(ended.code))}")
         return failed
     except Exception as error:  # noqa: BLE001 - what it is for
         if isinstance(error, BrokenPipeError) and _nobody_reads():
@@ -93,7 +93,7 @@ def caught(name: str, act: Callable[[], int], *, failed: int = FAILED, debug: bo
         if debug:
             with contextlib.suppress(OSError):
                 traceback.print_exc()
-        _say(f"{name}: {describe(error)}")
+        say(f"{name}: {describe(error)}")
         return failed
 
 
@@ -134,7 +134,8 @@ def _one_line(text: str, most_characters: int | None = None) -> str:
     return _PASSWORD.sub(r"\1:***@", record_keys.shown(line, len(line)))
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line to standard error, if that can be written to."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 

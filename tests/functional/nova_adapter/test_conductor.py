@@ -11,7 +11,7 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import conductor
+from nova_nodb_scheduler.nova_adapter import conductor, reporting
 from nova_nodb_scheduler.scheduling import namespaces
 from nova_nodb_scheduler.testing import claiming
 from nova_nodb_scheduler.wire import codec
@@ -37,6 +37,8 @@ class ConductorTest(cloud.CloudCase):
         client = mock.patch("nova.scheduler.client.report.report_client_singleton", new=_Placement)
         client.start()
         self.addCleanup(client.stop)
+        # A conductor that stops leaves it to the process's end.
+        self.addCleanup(reporting.install, None, None)
         self.node = self.compute_node(cloud.CELL1, "h1").uuid
         self.sweep()
         key = records.RecordKey(namespaces.PROVIDERS.name, self.node)
