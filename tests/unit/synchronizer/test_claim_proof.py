@@ -205,6 +205,16 @@ class ProofTest(testtools.TestCase):
         self.assertEqual(0, cloud.proof.prove_of(["y"]))
         self.assertEqual({"y"}, cloud.left("n2"))
 
+    def test_what_a_server_is_to_move_to_stays_claimed_before_its_migration_is_shown(self):
+        cloud = self.cloud
+        cloud.boot()
+        cloud.settle()
+        # Its scheduler publishes the allocation, a reporter the migration: a moment later.
+        cloud.claim_on("n2")
+        cloud.mirror("n2")
+        self.assertEqual(0, cloud.proof.prove())
+        self.assertEqual({"x"}, cloud.left("n2"))
+
     def test_an_authority_that_does_not_answer_ends_nothing_of_a_mover(self):
         cloud = self.cloud
         cloud.claim_on("n1")
