@@ -165,7 +165,7 @@ class SchedulerManager(
         NoValidHost is said only on proved state: if a cell lost its proof
         meanwhile, or Placement offered a host that the store does not know,
         the request is decided once more, by Nova's own reads; if claims kept
-        hosts full for nothing, once more without them.
+        hosts full for nothing, once more without them before.
         """
         started = time.monotonic()
         given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
@@ -190,17 +190,44 @@ class SchedulerManager(
                     outcome = "no_valid_host"
                     raise
                 try:
-                    with views.working_on(retry):
-                        chosen = self._select(context, untouched_args, untouched)
+                    chosen = self._select_again(context, view, retry, untouched_args, untouched)
                 except nova_exception.NoValidHost:
                     outcome = "no_valid_host"
-                    view.offered = retry.offered
                     raise
             outcome = "selected"
             return chosen
         finally:
             seconds = time.monotonic() - started
             self._account(view, given.get("spec_obj"), chosen, outcome, seconds)
+
+    def _select_again(
+        self,
+        context: Any,
+        view: views.RequestView,
+        retry: views.RequestView,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Decide a request once more; by Nova's own reads where its renewed view lost its proof.
+
+        :param retry: the renewed view itself, or a stock one
+        """
+        if retry is view:
+            copied = {name: _copy(value) for name, value in kwargs.items()}
+            try:
+                with views.working_on(view):
+                    return self._select(context, tuple(map(_copy, args)), copied)
+            except nova_exception.NoValidHost:
+                if not self._in_doubt(view):
+                    raise
+            view.asked_placement = "not proved any more"
+            retry = self.nodb.views.stock()
+        try:
+            with views.working_on(retry):
+                return self._select(context, args, kwargs)
+        except nova_exception.NoValidHost:
+            view.offered = retry.offered
+            raise
 
     def _to_retry(
         self, view: views.RequestView, given: Mapping[str, Any]

@@ -7,6 +7,7 @@ is as one snapshot of the store has it. Never blocks.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,10 @@ Fits = Callable[[model.Claim, model.ClaimRecord], bool]
 #: fitted that the node's record does not count) -> whether it fits. What is
 #: fitted is :attr:`~model.NodeShare.fitted`.
 Fitted = Callable[[str, Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool]
+
+#: Version of a record that is about to be written: later than all that is shown. In one
+#: that was read each claim that is confirmed says since when.
+_NOT_WRITTEN = sys.maxsize
 
 #: Names of Nova's options.
 _INSTANCES = "max_instances_per_host"
@@ -127,8 +132,7 @@ class _Fitting:
     def fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
         others = {name: held for name, held in record.claims.items() if name != claim.consumer}
         allocations = self._allocations(claim.host)
-        # Read with their version: each claim that is confirmed says since when.
-        uncounted = self._shown.uncounted(claim.host, 0)
+        uncounted = self._shown.uncounted(claim.host, _NOT_WRITTEN)
         unshown = claim_facts.unshown(others, allocations, uncounted)
         return (
             self._has_capacity(claim, allocations, unshown)

@@ -43,12 +43,14 @@ class View:
     :param record: a host's record of claims, or a group's, as the scheduler's own
         store has it
     :param ended: see :data:`claim_rules.Ended`
+    :param place_of: see :class:`group_rules.Joining`; no I/O
     """
 
     cursor: records.Cursor
     fits: claim_rules.Fits
     record: Callable[[records.RecordKey], records.Record | None] = lambda key: None
     ended: claim_rules.Ended = claim_rules.never_ended
+    place_of: Callable[[str], str] = str
 
 
 @attrs.frozen
@@ -162,7 +164,8 @@ class ClaimBatches:
         members: dict[str, str] = {}
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
-            for consumer, place in self._groups.join(left, ids, view.cursor, group).items():
+            joined = self._groups.join(left, ids, view.cursor, group, view.place_of)
+            for consumer, place in joined.items():
                 if isinstance(place, str):
                     members[consumer] = place
                 else:

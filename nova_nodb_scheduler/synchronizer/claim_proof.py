@@ -120,9 +120,11 @@ class ClaimProof:
                 return now.version
             evidence = settling_evidence.Evidence(snapshot)
             suspects, are_all = self._suspects(snapshot, evidence, own)
-            ended, unanswered = self._end(suspects, evidence, cursor)
-            for name in unanswered:
-                self._asked_at.pop(name, None)
+            stays: list[_Name] = []
+            ended, unanswered = self._end(suspects, evidence, cursor, stays)
+            # Only what was answered, and judged by it: the next one who is refused for
+            # anything else would take it for proved.
+            self._asked_at.update(dict.fromkeys(stays, self._clock()))
             if ended:
                 return ended
             if unanswered:
@@ -151,18 +153,20 @@ class ClaimProof:
         for host, consumer in self._counting(snapshot, evidence, consumers):
             key = records.RecordKey(_CLAIMS, host)
             suspects[key] = suspects.get(key, frozenset()) | {consumer}
-        return self._end(suspects, evidence, cursor)[0]
+        return self._end(suspects, evidence, cursor, [])[0]
 
     def _end(
         self,
         suspects: Mapping[records.RecordKey, frozenset[str]],
         evidence: settling_evidence.Evidence,
         cursor: records.Cursor,
+        stays: list[_Name],
     ) -> tuple[int, list[_Name]]:
         """Ask for claims and end them; return the version to wait for, and what was not answered.
 
         What others ended or wrote meanwhile is waited for, too: it is not in the evidence.
 
+        :param stays: gets the claims that were answered, and judged by it, and stay
         :raises ClaimsUnproved: the epoch changed
         """
         if not suspects:
@@ -178,8 +182,12 @@ class ClaimProof:
         changed = {*first.written, *first.lost, *first.gone}
         if asked:
             second = endings.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
-            if second is not None:
-                changed |= {*second.written, *second.lost}
+            if second is None:
+                raise ClaimsUnproved("the epoch changed")
+            changed |= {*second.written, *second.lost}
+            unjudged = {*second.lost}
+            answered = (_name(each) for each in first.questions if each.key not in unjudged)
+            stays += (name for name in answered if name not in unanswered)
         return self._synchronizer.head().version if changed else 0, unanswered
 
     def _judge(
@@ -207,7 +215,7 @@ class ClaimProof:
                 answers[consumer] = self._ask(consumer)
             if answers[consumer] is None:
                 self.status.unanswered += 1
-                unanswered.append((question.key.key, consumer, question.held.claim_id))
+                unanswered.append(_name(question))
             endings.note(settling_questions.Answer(question, answers[consumer]))
         return unanswered
 
@@ -242,8 +250,7 @@ class ClaimProof:
 
         No record accounts for them.
         """
-        now = self._clock()
-        since = now - self._rest_seconds
+        since = self._clock() - self._rest_seconds
         self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
         found: dict[records.RecordKey, frozenset[str]] = {}
         for host, consumer in self._counting(snapshot, evidence, own):
@@ -272,11 +279,13 @@ class ClaimProof:
             left -= len(here)
             if here:
                 found[key] = found.get(key, frozenset()) | {*here}
-                names = ((host, consumer, claims[consumer].claim_id) for consumer in here)
-                self._asked_at.update(dict.fromkeys(names, now))
             if not are_all:
                 break
         return found, are_all
+
+
+def _name(question: settling_questions.Question) -> _Name:
+    return question.key.key, question.consumer, question.held.claim_id
 
 
 def _some_ended(before: namespace_view.NamespaceView, now: namespace_view.NamespaceView) -> bool:

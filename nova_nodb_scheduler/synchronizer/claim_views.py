@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from nova_nodb_scheduler.model import claims as model
@@ -43,7 +44,11 @@ class StoreViews:
         cursor, snapshot = moment
         shown = Shown(snapshot)
         return claim_batches.View(
-            cursor, self._make_fits(snapshot, request), shown.record, shown.ended
+            cursor,
+            self._make_fits(snapshot, request),
+            shown.record,
+            shown.ended,
+            functools.partial(group_members.place_of, snapshot),
         )
 
     def shown(

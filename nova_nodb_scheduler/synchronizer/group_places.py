@@ -63,11 +63,13 @@ class GroupPlaces:
         ids: Mapping[str, str],
         view: records.Cursor,
         group: GroupView,
+        place_of: Callable[[str], str],
     ) -> dict[str, str | group_rules.Broken | record_editor.Unwritten]:
         """Add each server's place as a pending member; answers with their ids, by consumer.
 
         :param ids: claim id by consumer, made for this call
         :param view: how far the state behind the group's known members had come
+        :param place_of: see :class:`group_rules.Joining`
         """
         if not wanted:
             return {}
@@ -80,6 +82,7 @@ class GroupPlaces:
             view,
             now_seconds,
             now_seconds + self._lease_seconds,
+            place_of,
         )
         uuid = group.group.uuid
         asked = False

@@ -8,7 +8,7 @@ proposal for the compare-and-set on it, and is idempotent.
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -25,6 +25,8 @@ class Joining:
     """The circumstances of one call that takes places.
 
     :param known: members that the authority shows, as of the view
+    :param place_of: from a node's uuid to its host's name, and anything else to itself:
+        a release before this one noted some members by their node
     """
 
     group: model.Group
@@ -34,6 +36,7 @@ class Joining:
     view: records.Cursor
     now_seconds: float
     deadline_seconds: float
+    place_of: Callable[[str], str] = str
 
 
 @attrs.frozen
@@ -67,10 +70,11 @@ def join_each(
 def _join_one(
     record: model.GroupRecord, claim: claims.Claim, joining: Joining
 ) -> tuple[str | Broken, model.GroupRecord]:
-    broken = policy_broken(record, claim, joining.group, joining.known)
+    named = _by_name(record, claim, joining.place_of)
+    broken = policy_broken(named, claim, joining.group, joining.known)
     if broken:
         refused = claims.Refused(claim, claims.Reason.GROUP_POLICY, broken)
-        return Broken(refused, _in_the_way(record, claim, joining)), record
+        return Broken(refused, _in_the_way(named, claim, joining)), record
     place = claim.group_place
     member = record.members.get(place)
     if member is None:
@@ -85,6 +89,23 @@ def _join_one(
         deadline = max(deadline or 0.0, joining.deadline_seconds)
     member = attrs.evolve(member, deadline_seconds=deadline, confirmed_by=None)
     return member.claim_id, record.with_member(place, member)
+
+
+def _by_name(
+    record: model.GroupRecord, claim: claims.Claim, place_of: Callable[[str], str]
+) -> model.GroupRecord:
+    """Return a record as it is judged: its members by the names of their hosts, as far as known.
+
+    It is written as it was: whoever noted a member finds it by what he called it.
+    """
+    own = {claim.host: claim.group_place[1]}
+    members = {
+        (consumer, own.get(host) or place_of(host)): member
+        for (consumer, host), member in record.members.items()
+    }
+    return (
+        record if members.keys() == record.members.keys() else attrs.evolve(record, members=members)
+    )
 
 
 def _in_the_way(record: model.GroupRecord, claim: claims.Claim, joining: Joining) -> frozenset[str]:

@@ -98,7 +98,7 @@ class Evidence:
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
             # Shown and counted by records older than the claim; left behind, as by an
             # evacuation; of a move on its own host that is over; or on its way.
-            left_behind = self._stays_elsewhere(host, consumer)
+            left_behind = self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
             return not (
                 self.is_shown(host, consumer, held)
                 or (claim_facts.stays(held.node) and not self._moves(consumer))
@@ -147,14 +147,16 @@ class Evidence:
         place = self._instances.indexed(key, "cell_host")
         return place is not None and place == self._nodes.indexed(host, "cell_host")
 
-    def _stays_elsewhere(self, host: str, consumer: str) -> bool:
+    def _stays_elsewhere(self, host: str, consumer: str, since: int) -> bool:
         """Say whether a server is on another host and on its way to none.
 
-        Nova writes the migration before it asks a scheduler where to.
+        Nova writes the migration before it asks a scheduler where to, and may be shown
+        later than what that one wrote: only a row of after that tells that it went, or
+        that it failed to come.
         """
         there = [key for key in self._keys(consumer) if key in self._instances]
         return (
-            bool(there)
+            any((self._instances.version_of(key) or 0) > since for key in there)
             and not any(self._stands(key, host) for key in there)
             and not self._moves(consumer)
         )

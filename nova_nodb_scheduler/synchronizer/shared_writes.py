@@ -122,8 +122,7 @@ class SharedWrites:
             self._waiting.append(call)
         while True:
             with self._changed:
-                while self._busy and not call.is_over:
-                    self._changed.wait()
+                self._wait(call)
                 if call.is_over:
                     return call.answer()
                 self._busy = True
@@ -134,6 +133,17 @@ class SharedWrites:
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
+
+    def _wait(self, call: _Call) -> None:
+        """Wait for a call's end, or until nobody is busy."""
+        try:
+            while self._busy and not call.is_over:
+                self._changed.wait()
+        except BaseException:
+            # A green thread was killed: what it wanted nobody is to write some day.
+            if call in self._waiting:
+                self._waiting.remove(call)
+            raise
 
     def _take(self) -> list[_Call]:
         """Take the calls that go next, in their order."""

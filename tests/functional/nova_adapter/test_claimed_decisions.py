@@ -421,6 +421,22 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
         with self.assertRaises(exception.NoValidHost):
             self.select_devices(3, extra_specs=two_groups)
 
+    def test_a_refusal_without_those_claims_is_said_on_proved_state_too(self):
+        two_groups = {"resources1:VGPU": "1"}
+        [first], _chosen = self.select_devices(3, extra_specs=two_groups)
+        self.wait_for_mirror([first])
+        self.client.delete(f"/allocations/{first}")
+        self.wait_for_mirror([], gone=[first])
+        # The feed stops while the request is decided once more.
+        with mock.patch.object(
+            self.runtime.views, "still_proved", autospec=True, side_effect=[True, False]
+        ):
+            with self.assertRaises(exception.NoValidHost):
+                self.select_devices(5, extra_specs=two_groups)
+        self.assertEqual(
+            {"more than one group": 1, "not proved any more": 1}, self.runtime.candidates()
+        )
+
     def test_a_server_that_moves_again_is_not_refused_the_devices_of_its_former_move(self):
         [server], _chosen = self.select_devices(3)
         for _ in range(2):

@@ -154,6 +154,16 @@ class FitsTest(testtools.TestCase):
         seen.append(claimed.unshown(self.hosts.store.snapshot(), "n1").fitted)
         self.assertEqual([{"x": {"pci": 1}}, {"x": {"pci": 1}}, {}, {}], seen)
 
+    def test_what_is_confirmed_by_a_write_under_way_counts_beside_a_node_of_before(self):
+        self.stand("a", "b", "went")
+        self.report(instances=3)
+        self.hosts.put(INSTANCES, f"went@{hosts.CELL}", None)
+        self.stand("x")
+        # Others of this process confirm it, or take it anew, in the same compare-and-set.
+        claim = held(model.NodeShare(instances=1), model.ClaimState.CONFIRMED)
+        self.assertIsNone(claim.confirmed_by)
+        self.assertFalse(self.fits({"x": claim}, enabled=NUMBERS))
+
     def test_what_is_fitted_is_counted_as_the_server_is(self):
         seen = []
         share = model.NodeShare(instances=1, fitted={"numa": 1})

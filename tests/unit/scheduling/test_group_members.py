@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a group's servers are, as Nova's group policies name places."""
 
+import functools
+
 import testtools
 
 from nova_nodb_scheduler.model import claims as model
@@ -58,17 +60,44 @@ class GroupMembersTest(testtools.TestCase):
         self.assertEqual({"n1", "n2"}, group_members.nodes_of(snapshot, [place]))
         self.stands("a")
         claim = model.Claim("b", "n2", {}, place=place)
+        proposal = self.join("anti-affinity", claim, group_claims.GroupRecord("g"))
+        self.assertFalse(proposal.accepted)
+        [broken] = proposal.answer
+        self.assertIs(model.Reason.GROUP_POLICY, broken.refused.reason)
+
+    def join(self, policy, claim, record):
+        snapshot = self.hosts.store.snapshot()
         joining = group_rules.Joining(
-            group_claims.Group("g", group_claims.Policy.ANTI_AFFINITY),
-            {"b": "id"},
+            group_claims.Group("g", group_claims.Policy(policy)),
+            {claim.consumer: "id"},
             "writer",
             self.known(group(members="ab")),
             records.Cursor("epoch", 9),
             0.0,
             60.0,
+            functools.partial(group_members.place_of, snapshot),
         )
-        record = group_claims.GroupRecord("g")
-        proposal = group_rules.join_each(record, [claim], joining)
-        self.assertFalse(proposal.accepted)
-        [broken] = proposal.answer
-        self.assertIs(model.Reason.GROUP_POLICY, broken.refused.reason)
+        return group_rules.join_each(record, [claim], joining)
+
+    def test_a_member_that_a_former_release_noted_by_its_node_is_where_its_host_is(self):
+        for number in (1, 2):
+            node = hosts.node(f"n{number}", f"h{number}")
+            self.hosts.put(namespaces.COMPUTE_NODES, f"n{number}", node)
+        noted = group_claims.Member(model.ClaimState.PENDING, "id of a", "old", 60.0)
+        record = group_claims.GroupRecord("g", {("a", "n1"): noted})
+        beside, away = (model.Claim("b", f"n{n}", {}, place=f"h{n}") for n in (1, 2))
+        # Shown on its way, too, it is on one host and not on two.
+        for shown in (False, True):
+            if shown:
+                self.stands("a")
+            self.assertTrue(self.join("affinity", beside, record).accepted)
+            self.assertTrue(self.join("anti-affinity", away, record).accepted)
+            for policy, claim in (("affinity", away), ("anti-affinity", beside)):
+                proposal = self.join(policy, claim, record)
+                self.assertFalse(proposal.accepted)
+                self.assertEqual({"h1"}, proposal.answer[0].hosts)
+        # Whoever noted it finds it by what he called it.
+        written = self.join("affinity", beside, record).state
+        self.assertEqual(
+            {"a": {"n1"}, "b": {"h1"}}, {n: {*p} for n, p in written["members"].items()}
+        )

@@ -5,7 +5,9 @@ import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import claim_proof, latest_records
 from tests.unit.synchronizer import test_settling_endings
 
@@ -141,6 +143,54 @@ class ProofTest(testtools.TestCase):
         self.assertEqual(cloud.client.head().version + 1, cloud.proof.prove())
         self.assertEqual(1, len(raced))
 
+    def test_a_claim_whose_end_lost_to_another_write_is_asked_for_again_at_once(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.deallocate("n1")
+        own = cloud.client.write
+
+        def write(writes, **more):
+            cloud.client.write = own
+            cloud.claim("y", "n1")
+            return own(writes, **more)
+
+        cloud.client.write = write
+        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertEqual({"x", "y"}, cloud.left())
+        cloud.follow()
+        # Whoever was told that something changed is refused for the same claim again.
+        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertEqual({"y"}, cloud.left())
+
+    def test_a_back_end_that_fails_at_the_end_leaves_nothing_proved_to_the_next(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.deallocate("n1")
+
+        def away(writes, **more):
+            del cloud.client.write
+            raise errors.BackendUnavailable("memory", "it is down")
+
+        cloud.client.write = away
+        self.assertRaises(errors.BackendUnavailable, cloud.proof.prove)
+        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertEqual(set(), cloud.left())
+
+    def test_an_epoch_that_ends_after_the_question_proves_nothing(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.deallocate("n1")
+        own = cloud.client.head
+        heads = []
+
+        def head():
+            heads.append(own())
+            return heads[0] if len(heads) == 1 else records.Cursor("another", 1)
+
+        cloud.client.head = head
+        self.assertRaises(claim_proof.ClaimsUnproved, cloud.proof.prove)
+        self.assertEqual({"x"}, cloud.left())
+
     def test_what_stands_stays_whoever_asks_for_it(self):
         cloud = self.cloud
         cloud.boot()
@@ -154,6 +204,16 @@ class ProofTest(testtools.TestCase):
         cloud.claim("y", "n2")
         self.assertEqual(0, cloud.proof.prove_of(["y"]))
         self.assertEqual({"y"}, cloud.left("n2"))
+
+    def test_what_a_server_is_to_move_to_stays_claimed_before_its_migration_is_shown(self):
+        cloud = self.cloud
+        cloud.boot()
+        cloud.settle()
+        # Its scheduler publishes the allocation, a reporter the migration: a moment later.
+        cloud.claim_on("n2")
+        cloud.mirror("n2")
+        self.assertEqual(0, cloud.proof.prove())
+        self.assertEqual({"x"}, cloud.left("n2"))
 
     def test_an_authority_that_does_not_answer_ends_nothing_of_a_mover(self):
         cloud = self.cloud

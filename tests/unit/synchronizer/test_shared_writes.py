@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from unittest import mock
 
 import attrs
 import testtools
@@ -171,6 +172,24 @@ class SharedWritesTest(testtools.TestCase):
         answers = self.together([write("a")], [write("b", payload=large)])
         self.assertTrue(answers[0][0].result.won)
         self.assertIsInstance(answers[1], errors.PayloadTooLarge)
+
+    def test_nobody_writes_what_a_thread_wanted_that_died_while_it_waited(self):
+        class Died(BaseException):
+            pass
+
+        def die() -> None:
+            raise Died
+
+        changed = self.shared._changed
+        first = threading.Thread(target=self.shared.write, args=([write("first")],))
+        first.start()
+        self.held_up.wait(60)
+        with mock.patch.object(changed, "wait", die):
+            self.assertRaises(Died, self.shared.write, [write("a")])
+        self.go_on.set()
+        first.join(60)
+        self.shared.write([write("b")])
+        self.assertEqual([["first"], ["b"]], self.calls)
 
     def test_who_shared_with_a_thread_that_died_does_not_know(self):
         class Died(BaseException):
