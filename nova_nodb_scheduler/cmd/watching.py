@@ -32,7 +32,7 @@ _FIRST_SECONDS = 3.0
 Read = Callable[[], deployment.Deployment]
 
 _COLUMNS = (
-    *("host", "pid", "feed", "lag s", "decided", "a second", "p50 s", "p99 s", "fell back"),
+    *("host", "pid", "feed", "lag s", "decided", "1/s", "p50 s", "p99 s", "fell back"),
     "pending",
 )
 
@@ -207,7 +207,7 @@ def _row(each: Mapping[str, Any], rates: Rates) -> tuple[Any, ...]:
         each["host"],
         each["pid"],
         each["state"] if each["alive"] else f"silent {each['age_seconds']:.0f} s",
-        tables.seconds(each["feed_lag_seconds"]),
+        None if each["feed_lag_seconds"] is None else f"{each['feed_lag_seconds']:.2f}",
         total,
         None if rate is None else f"{rate:.1f}",
         tables.seconds(each["schedule_seconds_p50"]),
