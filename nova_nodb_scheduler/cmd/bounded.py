@@ -27,7 +27,8 @@ CONNECT_SECONDS = 5.0
 BACKEND_SECONDS = 7.0
 #: Longest time that a command spends on finding out how things are.
 LOOK_SECONDS = 8.0
-_THREAD = "nodb-ask"
+#: Names every thread that may be left behind, see :func:`left_behind`.
+THREAD_NAME = "nodb-ask"
 #: However late it is, who answers at all answers within this.
 _LEAST_SECONDS = 1.0
 
@@ -43,7 +44,7 @@ class Question(Generic[Answer]):
         self._answers: list[Answer] = []
         self._error: BaseException | None = None
         # Not of a pool: the interpreter waits for those at its end.
-        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -75,7 +76,7 @@ def ask(bound_seconds: float, question: Callable[[], Answer]) -> Answer:
 
 def left_behind() -> set[threading.Thread]:
     """Return the threads in which something still waits for its answer."""
-    return {thread for thread in threading.enumerate() if thread.name == _THREAD}
+    return {thread for thread in threading.enumerate() if thread.name == THREAD_NAME}
 
 
 class Deadline:

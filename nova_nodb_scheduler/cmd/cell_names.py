@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
+
+from nova_nodb_scheduler.cmd import bounded
 
 LOG = logging.getLogger(__name__)
 
@@ -71,16 +72,8 @@ def read(plugin: Any) -> CellNames:
 
 
 def _read(scopes: Any) -> CellNames:
-    found: dict[str, str] = {}
-    done = threading.Event()
-
-    def ask() -> None:
-        try:
-            found.update(scopes.cell_names())
-        except Exception as error:  # noqa: BLE001 - whatever it is, only names are missing
-            LOG.debug("Cells are shown by their uuids: %(error)s", {"error": error})
-        done.set()
-
-    # Left behind where the database does not answer: it must not keep the process.
-    threading.Thread(target=ask, name="nodb-ask", daemon=True).start()
-    return CellNames(dict(found)) if done.wait(BOUND_SECONDS) else CellNames()
+    try:
+        return CellNames(bounded.ask(BOUND_SECONDS, scopes.cell_names))
+    except Exception as error:  # noqa: BLE001 - whatever it is, only names are missing
+        LOG.debug("Cells are shown by their uuids: %(error)s", {"error": error})
+        return CellNames()

@@ -70,6 +70,11 @@ class Command(command.Command):  # type: ignore[misc]
         """Whether ``--debug`` was given to the program."""
         return bool(getattr(self.app_args, "debug", False))
 
+    @property
+    def is_verbose(self) -> bool:
+        """Whether libraries' loggers may write to standard error, too."""
+        return self.is_debugged or self.app_args.verbose_level > 0
+
     def execute(self, args: argparse.Namespace) -> int:
         """Do what the command does."""
         raise NotImplementedError
@@ -80,7 +85,7 @@ class Command(command.Command):  # type: ignore[misc]
             "nova-nodb-manage",
             self.app_args.config_file,
             self.app_args.config_dir,
-            verbose=self.is_debugged or self.app_args.verbose_level > 0,
+            verbose=self.is_verbose,
         )
 
     def print_json(self, document: object) -> None:

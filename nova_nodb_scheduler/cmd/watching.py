@@ -20,7 +20,7 @@ import rich.console
 import rich.live
 import rich.text
 
-from nova_nodb_scheduler.cmd import cell_names, deployment, tables
+from nova_nodb_scheduler.cmd import bounded, cell_names, deployment, tables
 
 #: As often as workers write their figures, about.
 DEFAULT_SECONDS = 2.0
@@ -72,7 +72,7 @@ class Reader:
         self._last: deployment.Deployment | None = None
         self._failure: str | None = None
         self._began_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="nodb-ask", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=bounded.THREAD_NAME, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

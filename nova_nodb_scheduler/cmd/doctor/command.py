@@ -83,7 +83,7 @@ class Doctor(command.Command):
             "nova-nodb-manage",
             self.app_args.config_file,
             self.app_args.config_dir,
-            verbose=self.app_args.debug or self.app_args.verbose_level > 0,
+            verbose=self.is_verbose,
         )
 
 

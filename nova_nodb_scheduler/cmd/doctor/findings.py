@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd import bounded
 
 
 class Severity(enum.Enum):
@@ -97,30 +97,24 @@ def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
 
     :param bound_seconds: for all of them together
     """
-    results: dict[int, Sequence[Finding]] = {}
-
-    def look(number: int, area: str, check: Callable[[], Sequence[Finding]]) -> None:
+    questions = [
+        (area, bounded.Question(functools.partial(_look, area, check))) for area, check in checks
+    ]
+    deadline = bounded.Deadline(bound_seconds)
+    found: list[Finding] = []
+    for area, question in questions:
         try:
-            results[number] = check()
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the others are shown
-            results[number] = [unknown(area, _said(failure))]
+            found += question.answer(deadline.left_seconds())
+        except errors.NoAnswerInTime:
+            found.append(unknown(area, f"no answer within {bound_seconds:.0f} s."))
+    return found
 
-    threads = [
-        threading.Thread(target=look, args=(number, *each), name="nodb-ask", daemon=True)
-        for number, each in enumerate(checks)
-    ]
-    for thread in threads:
-        thread.start()
-    ends_at = time.monotonic() + bound_seconds
-    for thread in threads:
-        thread.join(max(0.0, ends_at - time.monotonic()))
-    return [
-        finding
-        for number, (area, _check) in enumerate(checks)
-        for finding in results.get(
-            number, [unknown(area, f"no answer within {bound_seconds:.0f} s.")]
-        )
-    ]
+
+def _look(area: str, check: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:
+    try:
+        return check()
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the others are shown
+        return [unknown(area, _said(failure))]
 
 
 class NotKnown(Exception):
