@@ -38,3 +38,11 @@ class Beats:
                 seen[key] = (stored.revision, now) if changed or known is None else known
         self._seen = seen
         return seen
+
+    def living(self, now: float, silent_seconds: float) -> frozenset[str]:
+        """Look at all beats; return the names of those that changed within so many seconds.
+
+        :param now: see :meth:`seen`
+        """
+        seen = self.seen(now)
+        return frozenset(name for name, (_, at) in seen.items() if now - at < silent_seconds)

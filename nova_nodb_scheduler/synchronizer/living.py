@@ -54,6 +54,5 @@ class LivingSchedulers:
 
     def _look(self, now: float) -> None:
         self._looked_at = now
-        seen = self._beats.seen(now)
-        living = {name for name, (_, at) in seen.items() if now - at < self._silent_seconds}
+        living = self._beats.living(now, self._silent_seconds)
         self._names = tuple(sorted(living | {self._own}))

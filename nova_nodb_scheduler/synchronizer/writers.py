@@ -75,16 +75,12 @@ class Writers:
         now = self._clock()
         if self._begun_at is None:
             self._begun_at = now
-        living = [
-            frozenset(
-                name for name, (_, at) in each.seen(now).items() if now - at < self._silent_seconds
-            )
-            for each in (self._schedulers, self._reporters)
-        ]
-        self._living_schedulers = living[0] | {self._own}
+        schedulers = self._schedulers.living(now, self._silent_seconds)
+        reporters = self._reporters.living(now, self._silent_seconds)
+        self._living_schedulers = schedulers | {self._own}
         self._conductors_since = {}
         view = self._store.snapshot().namespace(namespaces.REPORTERS.name)
-        for name in living[1]:
+        for name in reporters:
             found = view.get(name)
             if found is not None and found.state.get("binary") == CONDUCTOR:
                 since = float(found.state.get("since", 0.0))
