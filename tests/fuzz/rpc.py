@@ -21,6 +21,7 @@ from nova_nodb_scheduler.synchronizer import publisher
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.wire import codec, explanations, objects
 from tests.fuzz import target
+from tests.unit.cmd import samples as cmd_samples
 from tests.unit.store import samples
 
 DECLARED = (*namespaces.BUILT_IN, samples.POOLS)
@@ -57,7 +58,7 @@ class Worker:
             admission.Admission(DECLARED, LIMITS, [each.name for each in namespaces.BUILT_IN]),
             LIMITS,
             self._publish,
-            _status,
+            cmd_samples.feed,
             lambda: ("epoch", 0.5),
         )
         second = explaining.ExplainingEndpoint(
@@ -135,26 +136,6 @@ class Worker:
         """
         if self.built_in() != self.before:
             raise target.Finding("a built-in namespace was written")
-
-
-def _status() -> Any:
-    return objects.FeedStatus(
-        state="following",
-        driver="memory",
-        epoch="e",
-        cursor_version=1,
-        lag_seconds=0.0,
-        proof_age_seconds=0.0,
-        fetch_age_seconds=0.0,
-        resyncs={},
-        snapshots=0,
-        applied=0,
-        quarantined=0,
-        anti_entropy={},
-        sweeps=0,
-        failures=0,
-        detail="",
-    )
 
 
 def _explained(context: Any, request: Any, servers: int, limit: int) -> explanations.Explanation:

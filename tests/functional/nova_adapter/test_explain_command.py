@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -12,17 +11,15 @@ import uuid
 from typing import Any
 
 import fixtures
-import nova.rpc
 from nova import exception, objects
 
-from nova_nodb_scheduler.cmd import application, explain
-from nova_nodb_scheduler.nova_adapter import rpc_server
-from tests.functional.nova_adapter import cloud, glance, test_memory_decisions
+from nova_nodb_scheduler.cmd import explain
+from tests.functional.nova_adapter import asking_case, cloud, glance, test_memory_decisions
 
 OWNER = str(uuid.uuid4())
 
 
-class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
+class ExplainCommandTest(asking_case.AskingCase):
     HOSTS = (
         (cloud.CELL1, "h1", 4, {"free_ram_mb": 4000}),
         (cloud.CELL2, "h2", 2, {"free_ram_mb": 9000}),
@@ -31,13 +28,6 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
 
     def setUp(self) -> None:
         super().setUp()
-        transport, nova.rpc.TRANSPORT = nova.rpc.TRANSPORT, None
-        self.addCleanup(setattr, nova.rpc, "TRANSPORT", transport)
-        nova.rpc.TRANSPORT = nova.rpc.create_transport(nova.rpc.get_transport_url())
-        server = rpc_server.RpcServer(self.plugin, self.runtime)
-        server.start()
-        self.addCleanup(server.wait)
-        self.addCleanup(server.stop)
         self.flavor = self.make_flavor("small", 1)
 
     def make_flavor(self, name: str, vcpus: int, **extra_specs: str) -> Any:
@@ -59,12 +49,7 @@ class ExplainCommandTest(test_memory_decisions.MemoryDecisionsCase):
 
     def run_command(self, *arguments: str) -> tuple[int, str, str]:
         """Return the exit status and what was printed, on both streams."""
-        command = explain.Explain(
-            application.ManageApp(), argparse.Namespace(config_file=[], config_dir=[]), "explain"
-        )
-        # What reads nova.conf; this process has it.
-        command.plugin = lambda: self.plugin
-        parsed = command.get_parser("explain").parse_args(arguments)
+        command, parsed = self.command("explain", explain.Explain, arguments)
         self.beat()
         self.calls.clear()
         out, err = io.StringIO(), io.StringIO()

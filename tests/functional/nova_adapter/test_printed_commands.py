@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -12,46 +11,27 @@ import pathlib
 import uuid
 from typing import Any
 
-import nova.rpc
-
 from nova_nodb_scheduler.cmd import (
     allocations,
-    application,
     explain,
     health,
     hosts,
     tables,
     transfer,
 )
-from nova_nodb_scheduler.nova_adapter import rpc_server
-from tests.functional.nova_adapter import cloud, test_memory_decisions
+from tests.functional.nova_adapter import asking_case, cloud
 
 
-class PrintedCommandsTest(test_memory_decisions.MemoryDecisionsCase):
+class PrintedCommandsTest(asking_case.AskingCase):
     HOSTS = (
         (cloud.CELL1, "compute1", 4, {"free_ram_mb": 4000}),
         (cloud.CELL2, "compute2", 2, {"free_ram_mb": 9000}),
         (cloud.CELL1, "compute3", 8, {"free_ram_mb": 1000}),
     )
 
-    def setUp(self) -> None:
-        super().setUp()
-        transport, nova.rpc.TRANSPORT = nova.rpc.TRANSPORT, None
-        self.addCleanup(setattr, nova.rpc, "TRANSPORT", transport)
-        nova.rpc.TRANSPORT = nova.rpc.create_transport(nova.rpc.get_transport_url())
-        server = rpc_server.RpcServer(self.plugin, self.runtime)
-        server.start()
-        self.addCleanup(server.wait)
-        self.addCleanup(server.stop)
-
     def run_command(self, name: str, kind: Any, *arguments: str) -> tuple[int, str]:
         """Run a command at eighty columns; returns its exit status and what it printed."""
-        command = kind(
-            application.ManageApp(), argparse.Namespace(config_file=[], config_dir=[]), name
-        )
-        # What reads nova.conf; this process has it.
-        command.plugin = lambda: self.plugin
-        parsed = command.get_parser(name).parse_args(arguments)
+        command, parsed = self.command(name, kind, arguments)
         self.beat()
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):

@@ -110,6 +110,27 @@ class BackendFixture(fixtures.Fixture):
         )
 
 
+def feed(state="following"):
+    """What a worker says of its feed."""
+    return objects.FeedStatus(
+        state=state,
+        driver="memory",
+        epoch="e",
+        cursor_version=7,
+        lag_seconds=0.01,
+        proof_age_seconds=0.5,
+        fetch_age_seconds=0.1,
+        resyncs={},
+        snapshots=1,
+        applied=7,
+        quarantined=0,
+        anti_entropy={},
+        sweeps=0,
+        failures=0,
+        detail="",
+    )
+
+
 def status(host, pid, state="following", missing=None, quarantined=None):
     """A worker's answer over RPC."""
     missing = missing or {}
@@ -119,23 +140,7 @@ def status(host, pid, state="following", missing=None, quarantined=None):
         worker=f"{host}:{pid}:1",
         plugin_version="1.0",
         nova_version="34.0.0",
-        feed=objects.FeedStatus(
-            state=state,
-            driver="memory",
-            epoch="e",
-            cursor_version=7,
-            lag_seconds=0.01,
-            proof_age_seconds=0.5,
-            fetch_age_seconds=0.1,
-            resyncs={},
-            snapshots=1,
-            applied=7,
-            quarantined=0,
-            anti_entropy={},
-            sweeps=0,
-            failures=0,
-            detail="",
-        ),
+        feed=feed(state),
         scopes=[
             objects.ScopeStatus(
                 scope="cell1",
