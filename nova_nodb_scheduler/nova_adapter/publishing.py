@@ -309,7 +309,7 @@ def _with_heartbeat(
     if step is heartbeat_counts.Step.IGNORED:
         implausible.note(beat.service, int(current["report_count"]), count)
         # Whoever it was, Nova takes the service for alive.
-        return _with_count(current, 0, 0, seen_up)
+        return _with_count(current, None, 0, seen_up)
     if step is heartbeat_counts.Step.RENUMBERED:
         return _renumbered(current, count, seen, seen_up, beat.heard_at)
     return _with_count(current, count, seen, seen_up, beat.heard_at)
@@ -325,7 +325,7 @@ def _renumbered(
     """Let a service count from another number; as many stay unreported as were."""
     total = int(current["seen"]) + seen
     return {
-        **_with_count(current, 0, 0, last_seen_up),
+        **_with_count(current, None, 0, last_seen_up),
         "report_count": report_count,
         "base": report_count - total - int(current["unreported"]),
         "seen": total,
@@ -340,20 +340,21 @@ def _settled(count: int) -> publisher_module.Compute:
     ) -> Mapping[str, Any] | publisher_module.Outcome:
         if current is None:
             return publisher_module.UNCHANGED
-        return _with_count({**current, "base": int(current["base"]) + count}, 0, 0, None)
+        return _with_count({**current, "base": int(current["base"]) + count}, None, 0, None)
 
     return update
 
 
 def _with_count(
     current: Mapping[str, Any],
-    report_count: int,
+    report_count: int | None,
     seen: int,
     last_seen_up: str | None,
     heard_at: float = 0.0,
 ) -> dict[str, Any]:
+    # None where no count was heard: known ones may be below zero.
     known = int(current["report_count"])
-    count = max(known, report_count)
+    count = known if report_count is None else max(known, report_count)
     counted = {}
     if count > known:
         counted["counted_at"] = max(float(current.get("counted_at", 0.0)), heard_at)

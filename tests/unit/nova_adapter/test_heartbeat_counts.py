@@ -4,7 +4,7 @@
 import unittest
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.nova_adapter import dirty, heartbeat_counts, publishing
@@ -76,6 +76,16 @@ class ForgedCountTest(unittest.TestCase):
                 self.service.flush()
         self.assertEqual((0, 100), (self.service.unreported, self.service.state["report_count"]))
         self.assertEqual((1, 5), (len(logged.output), self.service.implausible.count))
+
+    def test_what_is_ignored_behind_a_count_below_zero_counts_nothing(self) -> None:
+        self.service.beat(-(2**31), heartbeat_counts.SILENT_SECONDS + 1)
+        self.service.flush()
+        self.assertEqual(-(2**31), self.service.state["report_count"])
+        self.service.beat(FORGED, 1.0)
+        self.service.flush()
+        self.assertEqual(
+            (0, -(2**31)), (self.service.unreported, self.service.state["report_count"])
+        )
 
     def test_the_true_reporter_is_heard_behind_a_forged_count(self) -> None:
         self.service.beat(FORGED)
@@ -196,6 +206,10 @@ class ForgedCountTest(unittest.TestCase):
         self.true_beats(160, 1)
         self.assertEqual((0, 160), (self.service.unreported, self.service.state["report_count"]))
 
+    @example(
+        # Found so: what is ignored raised a count below zero to zero.
+        [*[("true", 0, 0.0, False)] * 28, ("forged", 0, 21.0, False), ("forged", -2102, 0.0, False)]
+    )
     @given(
         st.lists(
             st.tuples(
