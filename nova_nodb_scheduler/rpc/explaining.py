@@ -87,11 +87,11 @@ class ExplainingEndpoint:
         """
         if not isinstance(request, dict):
             raise errors.InvalidRequest("request", f"it is a {type(request).__name__}, no mapping")
-        bounded: tuple[tuple[str, Any, int, int], ...] = (
+        ranges: tuple[tuple[str, Any, int, int], ...] = (
             ("servers", servers, 1, MAX_SERVERS),
             ("limit", limit, 0, MAX_HOSTS),
         )
-        for name, value, least, most in bounded:
+        for name, value, least, most in ranges:
             if type(value) is not int or not least <= value <= most:
                 # A value may be a page long, or a tower of lists.
                 shown = value if type(value) is int and abs(value) < 10**12 else type(value)
