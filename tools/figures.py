@@ -232,13 +232,14 @@ def saves(conf: Any, hosts: int, seconds: float, per_second: float) -> dict[tupl
     """Save compute nodes through the plugin's objects; return when each call returned."""
     from nova import context, objects
 
-    from nova_nodb_scheduler.nova_adapter import assembly, reporting
-    from nova_nodb_scheduler.nova_adapter import objects as nodb_objects
+    from nova_nodb_scheduler.nova_adapter import assembly
+    from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
+    from nova_nodb_scheduler.nova_adapter.reporting import nova_objects as nodb_objects
 
     nodb_objects.register()
     plugin = assembly.Plugin(conf)
     reporter = plugin.reporter("conductor", lambda: CELL, lambda: (CELL,))
-    reporting.install(reporter, plugin.scopes)
+    change_reporter.install(reporter, plugin.scopes)
     reporter.ensure_started()
     admin = context.get_admin_context()
     nodes = [
@@ -256,7 +257,7 @@ def saves(conf: Any, hosts: int, seconds: float, per_second: float) -> dict[tupl
         count += 1
         time.sleep(max(0.0, begin + count / per_second - time.monotonic()))
     time.sleep(2)
-    reporting.install(None, None)
+    change_reporter.install(None, None)
     reporter.stop()
     return saved
 

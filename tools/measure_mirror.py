@@ -30,19 +30,20 @@ from placement import db_api, deploy
 from placement.db.sqlalchemy import models
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.placement import (
+from nova_nodb_scheduler.nova_adapter.placement.mirror import (
     chosen_trees,
-    keeper,
+    mirror_keeper,
+    mirror_sweep,
     own_writes,
-    reading,
-    sweep,
-    tree_publishing,
+    placement_reader,
+    tree_publisher,
 )
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import publisher, replication, replicator
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.synchronizer.records import publisher
+from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
 from nova_nodb_scheduler.wire import codec
 
 CELL = str(uuid.uuid4())
@@ -171,33 +172,33 @@ class World:
         shared = hub.MemoryHub(clock=lambda: self.now)
         self.synchronizer = memory.MemorySynchronizer(shared_hub=shared)
         self.synchronizer.open()
-        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+        self.store = host_state_store.HostStateStore(known_namespaces.BUILT_IN, codec.decode_state)
         self.replicator = replicator.Replicator(
-            self.synchronizer, self.store, namespaces.BUILT_IN, identity="measured"
+            self.synchronizer, self.store, known_namespaces.BUILT_IN, identity="measured"
         )
-        self.reader = reading.Reader(lambda path: placement.call("GET", path))
-        self.keeper = keeper.MirrorKeeper(
+        self.reader = placement_reader.PlacementReader(lambda path: placement.call("GET", path))
+        self.keeper = mirror_keeper.MirrorKeeper(
             self.synchronizer,
             self.store.snapshot,
             lambda: self.replicator.status().epoch or None,
-            self.publisher(namespaces.PLACEMENT),
-            self.publisher(namespaces.NODB),
+            self.publisher(known_namespaces.PLACEMENT),
+            self.publisher(known_namespaces.NODB),
             self.reader,
             "measured",
-            keeper.KeeperOptions(readers=1),
+            mirror_keeper.KeeperOptions(readers=1),
             lambda: self.now,
         )
         self.own = own_writes.OwnWrites(
-            self.synchronizer, self.publisher(namespaces.PLACEMENT), lambda names: None
+            self.synchronizer, self.publisher(known_namespaces.PLACEMENT), lambda names: None
         )
 
     def publisher(self, owner: str) -> publisher.Publisher:
-        declared = {namespace.name: namespace for namespace in namespaces.BUILT_IN}
+        declared = {namespace.name: namespace for namespace in known_namespaces.BUILT_IN}
         return publisher.Publisher(self.synchronizer, declared, owner)
 
     def follow(self) -> None:
         outcome = self.replicator.step()
-        while outcome is not replication.StepOutcome.IDLE:
+        while outcome is not replicator_contract.StepOutcome.IDLE:
             outcome = self.replicator.step()
 
     def turns(self) -> float:
@@ -227,13 +228,13 @@ class World:
 
 def measure_import(world: World, keys: list[str], sample: int) -> dict[str, float]:
     """Read some trees as the import does; figures for all of them are scaled."""
-    trees = tree_publishing.TreePublisher(
-        world.synchronizer, world.publisher(namespaces.PLACEMENT), world.reader
+    trees = tree_publisher.TreePublisher(
+        world.synchronizer, world.publisher(known_namespaces.PLACEMENT), world.reader
     )
     listing = world.reader.listing()
     world.placement.taken()
     began = time.thread_time()
-    step = sweep.SweepOptions().step_trees
+    step = mirror_sweep.MirrorSweepOptions().step_trees
     for first in range(0, sample, step):
         trees.whole([(key, listing.trees[key]) for key in keys[first : first + step]])
     own = time.thread_time() - began
@@ -250,7 +251,7 @@ def copy_records(world: World, keys: list[str], sample: int) -> None:
     """Give every provider a record, from those read: the populated hosts are alike."""
     view_keys = keys[:sample]
     world.follow()
-    view = world.store.snapshot().namespace(namespaces.PROVIDERS.name)
+    view = world.store.snapshot().namespace(known_namespaces.PROVIDERS.name)
     made = {}
     for number, key in enumerate(keys):
         if key in view:
@@ -267,9 +268,9 @@ def copy_records(world: World, keys: list[str], sample: int) -> None:
             },
         }
         if len(made) == 2000:
-            world.publish(namespaces.PROVIDERS, made)
+            world.publish(known_namespaces.PROVIDERS, made)
             made = {}
-    world.publish(namespaces.PROVIDERS, made)
+    world.publish(known_namespaces.PROVIDERS, made)
     world.follow()
 
 
@@ -296,8 +297,8 @@ def measure_chosen(world: World, keys: list[str], decisions: int = 200) -> dict[
         world.store.snapshot,
         lambda: world.now,
         world.reader,
-        tree_publishing.TreePublisher(
-            world.synchronizer, world.publisher(namespaces.PLACEMENT), world.reader
+        tree_publisher.TreePublisher(
+            world.synchronizer, world.publisher(known_namespaces.PLACEMENT), world.reader
         ),
         lambda version: world.follow(),
         bound_seconds=10.0,
@@ -325,7 +326,7 @@ def measure_load(world: World, keys: list[str], seconds: int, rate: int) -> dict
     }
     for first in range(0, len(keys), 2000):
         chunk = keys[first : first + 2000]
-        world.publish(namespaces.COMPUTE_NODES, {key: hosts[key] for key in chunk})
+        world.publish(known_namespaces.COMPUTE_NODES, {key: hosts[key] for key in chunk})
     world.turns()
     live: collections.deque[tuple[str, str]] = collections.deque()
     world.placement.taken()
@@ -365,12 +366,12 @@ def _boot(world: World, hosts: dict[str, Any], keys: list[str], live: Any, rate:
         }
         live.append((consumer, key))
     world.own.flush()
-    world.publish(namespaces.INSTANCES, rows)
+    world.publish(known_namespaces.INSTANCES, rows)
 
 
 def _delete(world: World, live: Any, rate: int) -> None:
     gone = [live.popleft() for _ in range(min(rate, len(live)))]
-    world.publisher(namespaces.NOVA).publish(
+    world.publisher(known_namespaces.NOVA).publish(
         {
             records.RecordKey("instances", f"{consumer}@{CELL}"): lambda current: publisher.DELETE
             for consumer, _key in gone

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from docutils import nodes, statemachine
 from docutils.parsers.rst import Directive
 
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
 HEADER = """
 .. list-table::
@@ -34,7 +34,7 @@ class NamespacesTable(Directive):
     def run(self) -> list[nodes.Node]:
         """Return the table's nodes."""
         lines = HEADER.splitlines()
-        for namespace in namespaces.BUILT_IN:
+        for namespace in known_namespaces.BUILT_IN:
             lines += [
                 f"   * - ``{namespace.name}``",
                 f"     - {namespace.owner}",
@@ -42,7 +42,7 @@ class NamespacesTable(Directive):
                 f"     - {_literals([index.name for index in namespace.indexes])}",
             ]
         container = nodes.Element()
-        content = statemachine.StringList(lines, source=namespaces.__file__)
+        content = statemachine.StringList(lines, source=known_namespaces.__file__)
         self.state.nested_parse(content, self.content_offset, container)
         return container.children
 

@@ -9,38 +9,36 @@ from collections.abc import Sequence
 
 from cliff import app, commandmanager
 
-from nova_nodb_scheduler.cmd import (
-    allocations,
-    database,
-    epoch,
-    explain,
-    guard,
-    health,
-    hosts,
-    mirror,
-    synchronizer,
-    transfer,
+from nova_nodb_scheduler.cmd.commands import (
+    allocations_audit,
+    database_schema,
+    explain_command,
+    host_commands,
+    import_commands,
+    status_command,
+    synchronizer_commands,
 )
-from nova_nodb_scheduler.cmd.doctor import command as doctor
+from nova_nodb_scheduler.cmd.doctor import doctor_command as doctor
+from nova_nodb_scheduler.cmd.framework import guard
 
 PROGRAM = "nova-nodb-manage"
 
 _COMMANDS = {
-    "db sync": database.Sync,
-    "db version": database.Version,
-    "db check": database.Check,
-    "import": transfer.Import,
-    "compare": transfer.Compare,
-    "mirror import": mirror.MirrorImport,
-    "allocations audit": allocations.Audit,
-    "status": health.Status,
+    "db sync": database_schema.Sync,
+    "db version": database_schema.Version,
+    "db check": database_schema.Check,
+    "import": import_commands.Import,
+    "compare": import_commands.Compare,
+    "mirror import": import_commands.MirrorImport,
+    "allocations audit": allocations_audit.AllocationsAudit,
+    "status": status_command.Status,
     "doctor": doctor.Doctor,
-    "host list": hosts.HostList,
-    "host show": hosts.HostShow,
-    "namespace list": hosts.NamespaceList,
-    "explain": explain.Explain,
-    "synchronizer move": synchronizer.Move,
-    "synchronizer new-epoch": epoch.NewEpoch,
+    "host list": host_commands.HostList,
+    "host show": host_commands.HostShow,
+    "namespace list": host_commands.NamespaceList,
+    "explain": explain_command.Explain,
+    "synchronizer move": synchronizer_commands.SynchronizerMove,
+    "synchronizer new-epoch": synchronizer_commands.NewEpoch,
 }
 
 

@@ -7,7 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from nova_nodb_scheduler.cmd import guard, patching
+from nova_nodb_scheduler.cmd import patching
+from nova_nodb_scheduler.cmd.framework import guard
 
 PROGRAM = "nova-nodb-manage"
 

@@ -16,22 +16,20 @@ import rich.console
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import guard, reaching, simulate_arguments
-from nova_nodb_scheduler.simulator import (
-    backends,
-    campaign,
-    charts,
-    cluster,
-    generator,
-    progress,
-    results,
+from nova_nodb_scheduler.cmd import simulate_arguments
+from nova_nodb_scheduler.cmd.framework import guard, reaching
+from nova_nodb_scheduler.simulator import campaign
+from nova_nodb_scheduler.simulator.outcome import charts, results
+from nova_nodb_scheduler.simulator.run import world
+from nova_nodb_scheduler.simulator.scenario import (
+    backend_choice,
+    made_hosts,
     run_clock,
     run_options,
-    strategies,
-    tables,
     timeline,
     workload,
     workload_file,
+    workload_generator,
 )
 
 PROGRAM = simulate_arguments.PROGRAM
@@ -76,7 +74,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.json == "-":
         print(json.dumps(document, indent=2, sort_keys=True))
     else:
-        console.print(tables.table(found, packing))
+        console.print(results.comparison_table(found, packing))
         if arguments.json is not None:
             _write(arguments.json, json.dumps(document, indent=2, sort_keys=True) + "\n")
     if arguments.choices is not None:
@@ -112,22 +110,22 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     :raises ConfigurationError: they do not fit together
     :raises InvalidFile: the workload or the timeline cannot be read
     """
-    made = cluster.ClusterOptions(
+    made = made_hosts.ClusterOptions(
         hosts=arguments.hosts,
         rack_hosts=arguments.rack_hosts,
         cpu_ratio=arguments.cpu_ratio,
         fill=arguments.fill,
         seed=arguments.seed,
     )
-    names = arguments.strategy or [strategies.CLAIMS.name]
-    chosen = [strategies.named(name) for name in _named(names)]
+    names = arguments.strategy or [run_options.CLAIMS.name]
+    chosen = [run_options.named_strategy(name) for name in _named(names)]
     backend = _backend(arguments)
     heartbeat = arguments.heartbeat_seconds or max(10.0, arguments.hosts / _BEATS_PER_SECOND)
     pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else "saturated")
     options = run_options.RunOptions(
         cluster=made,
         strategy=chosen[0],
-        backend=backend or backends.BackendChoice(),
+        backend=backend or backend_choice.BackendChoice(),
         schedulers=arguments.schedulers,
         pace=run_clock.Pace(pace),
         speed=arguments.speed,
@@ -152,7 +150,7 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
         options=options,
         chosen=chosen,
         arrivals=_arrivals(arguments),
-        faults=timeline.parse(lines, timeline.Bounds(racks, arguments.schedulers)),
+        faults=timeline.parse(lines, timeline.FaultBounds(racks, arguments.schedulers)),
         backend=backend,
         reset=arguments.reset,
     )
@@ -161,25 +159,25 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
 def _named(names: Sequence[str]) -> list[str]:
     every = [name for each in names for name in each.split(",")]
     if "all" in every:
-        return list(strategies.ALL)
+        return list(run_options.ALL)
     return list(dict.fromkeys(every))
 
 
-def _backend(arguments: argparse.Namespace) -> backends.BackendChoice | None:
+def _backend(arguments: argparse.Namespace) -> backend_choice.BackendChoice | None:
     if arguments.synchronizer is None:
         if arguments.option or arguments.config_file:
             raise errors.ConfigurationError(
                 "--option", arguments.option, "name the driver with --synchronizer."
             )
         return None
-    options = backends.parse_options(arguments.option)
-    for name in backends.secrets_among(arguments.synchronizer, options):
+    options = backend_choice.parse_options(arguments.option)
+    for name in backend_choice.secrets_among(arguments.synchronizer, options):
         print(
             f"warning: anybody on this host saw the secret in '--option {name}=...' in the list "
             "of processes: put it into a file, and give that by --config-file",
             file=sys.stderr,
         )
-    return backends.BackendChoice(
+    return backend_choice.BackendChoice(
         driver=arguments.synchronizer,
         options=options,
         config_files=tuple(arguments.config_file),
@@ -189,8 +187,8 @@ def _backend(arguments: argparse.Namespace) -> backends.BackendChoice | None:
 def _arrivals(arguments: argparse.Namespace) -> tuple[workload.Arrival, ...]:
     if arguments.workload is not None:
         return workload_file.read(pathlib.Path(arguments.workload))
-    return generator.generate(
-        generator.GeneratorOptions(
+    return workload_generator.generate(
+        workload_generator.GeneratorOptions(
             requests=arguments.requests,
             requests_per_second=arguments.requests_per_second,
             burstiness=arguments.burstiness,
@@ -250,7 +248,7 @@ class _Progress:
     def __exit__(self, *_raised: object) -> None:
         self._bar.stop()
 
-    def told(self, now: progress.Progress) -> None:
+    def told(self, now: world.RunProgress) -> None:
         more = ""
         if now.servers:
             more = (

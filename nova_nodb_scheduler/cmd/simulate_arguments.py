@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from nova_nodb_scheduler.simulator import run_clock, strategies, timeline
+from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timeline
 
 PROGRAM = "nova-nodb-simulate"
 
@@ -102,7 +102,7 @@ def _add_schedulers(group: Any) -> None:
         "--strategy",
         action="append",
         metavar="NAME",
-        help="; ".join(f"{name}: {each.summary}" for name, each in strategies.ALL.items())
+        help="; ".join(f"{name}: {each.summary}" for name, each in run_options.ALL.items())
         + "; all. May be given several times, or with commas (default: claims)",
     )
     group.add_argument(
@@ -198,7 +198,7 @@ def _add_times(group: Any) -> None:
 
 
 def _add_faults(group: Any) -> None:
-    kinds = ", ".join(kind.value for kind in timeline.Kind)
+    kinds = ", ".join(kind.value for kind in timeline.FaultKind)
     group.add_argument(
         "--fault",
         action="append",

@@ -7,7 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from nova_nodb_scheduler.cmd import guard, patching
+from nova_nodb_scheduler.cmd import patching
+from nova_nodb_scheduler.cmd.framework import guard
 
 PROGRAM = "nova-nodb-status"
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         # Libraries that Nova uses choose their threads when they are imported.
         patching.for_threads()
-        upgrade = importlib.import_module("nova_nodb_scheduler.cmd.upgrade")
+        upgrade = importlib.import_module("nova_nodb_scheduler.cmd.upgrade_check.check_command")
         return int(upgrade.run(arguments))
 
     return guard.main(PROGRAM, run, argv=arguments, failed=guard.CHECK_FAILED)

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from nova_nodb_scheduler.conf import activation, candidates, choosing, claiming, reporting
+from nova_nodb_scheduler.conf import (
+    activation_options,
+    claim_options,
+    decision_options,
+    report_options,
+)
 
 GROUP = "nodb_scheduler"
 
@@ -193,11 +198,11 @@ so and only the worker that has the port is served.
 
 NODB_OPTS: list[cfg.Opt] = [
     *GENERAL_OPTS,
-    *reporting.REPORTER_OPTS,
-    *reporting.FRESHNESS_OPTS,
-    *candidates.CANDIDATE_OPTS,
-    *claiming.CLAIM_OPTS,
-    *choosing.CHOICE_OPTS,
+    *report_options.REPORTER_OPTS,
+    *report_options.FRESHNESS_OPTS,
+    *decision_options.CANDIDATE_OPTS,
+    *claim_options.CLAIM_OPTS,
+    *decision_options.CHOICE_OPTS,
     *RECORD_OPTS,
     *RPC_OPTS,
     *OBSERVE_OPTS,
@@ -206,5 +211,5 @@ NODB_OPTS: list[cfg.Opt] = [
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; idempotent."""
-    conf.register_opts(activation.ACTIVATION_OPTS)
+    conf.register_opts(activation_options.ACTIVATION_OPTS)
     conf.register_opts(NODB_OPTS, group=GROUP)

@@ -8,7 +8,7 @@ import itertools
 import stevedore
 from oslo_config import cfg
 
-from nova_nodb_scheduler.conf import activation, nodb
+from nova_nodb_scheduler.conf import activation_options, nodb
 from nova_nodb_scheduler.synchronizer import loader
 
 
@@ -17,7 +17,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     drivers = stevedore.ExtensionManager(loader.NAMESPACE)
     own = (extension.plugin.list_opts() for extension in drivers)
     return [
-        ("DEFAULT", activation.ACTIVATION_OPTS),
+        ("DEFAULT", activation_options.ACTIVATION_OPTS),
         (nodb.GROUP, nodb.NODB_OPTS),
         *itertools.chain.from_iterable(own),
     ]

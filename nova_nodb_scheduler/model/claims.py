@@ -27,7 +27,7 @@ class ClaimState(enum.Enum):
     CONFIRMED = "confirmed"
 
 
-class Reason(enum.Enum):
+class RefusalReason(enum.Enum):
     """Why a claim was refused."""
 
     #: It does not fit beside what the record holds.
@@ -306,26 +306,26 @@ class Granted:
 
 
 @attrs.frozen
-class Refused:
+class GrantRefused:
     """The claim was not taken; another host may do.
 
     :param detail: for a log line
     """
 
     claim: Claim
-    reason: Reason
+    reason: RefusalReason
     detail: str = ""
 
 
 @attrs.frozen
-class Lost:
+class GrantLost:
     """Others won every round on the record; nothing of this call stands."""
 
     claim: Claim
 
 
 @attrs.frozen
-class Unknown:
+class GrantUnknown:
     """The back end went away in mid-write: settle it before going on."""
 
     claim: Claim
@@ -345,4 +345,4 @@ class Gone:
 
 
 #: What became of a claim.
-ClaimAnswer = Granted | Refused | Lost | Unknown
+ClaimAnswer = Granted | GrantRefused | GrantLost | GrantUnknown

@@ -22,7 +22,7 @@ class Policy(enum.Enum):
 
 
 @attrs.frozen
-class Group:
+class ServerGroup:
     """A server group as the request names it.
 
     :param max_server_per_host: rule of the anti-affinity policy
@@ -154,6 +154,6 @@ class GroupGranted:
     :param member_id: recognises the taking of the place
     """
 
-    group: Group
+    group: ServerGroup
     member_id: str
     grant: claims.Granted

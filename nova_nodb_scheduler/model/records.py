@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as they stand in a back end, and their way into a store.
+"""Records as they stand in a back end, which names they may have, and their way into a store.
+
+Which names records may have: one rule for every back end.
+
+A name comes from Nova's tables, and what stands there a compute node may have
+chosen. PostgreSQL takes no NUL, etcd's and Redis's layouts need a separator,
+memcached's protocol has lines, UTF-8 carries no lone surrogate and a log is
+read line by line. What one engine cannot hold is refused with all of them: a
+store can then be moved, and no writer meets a name that stops its batch.
+
+Records as they stand in a back end, and their way into a store.
 
 A record is named by (namespace, key) and has a revision of its own, so that a
 writer of one record never disturbs the writer of another. The back end gives
@@ -12,18 +22,56 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.model import record_keys
+#: Longest parts, in characters; in UTF-8 each has up to four bytes.
+NAMESPACE_CHARACTERS = 64
+KEY_CHARACTERS = 255
+
+#: Control characters (Unicode's category Cc) and surrogates (Cs).
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def name_fault(namespace: str, key: str) -> str | None:
+    """Say why no record may have a name; None if one may.
+
+    Nothing is normalised: names of other code points are other names, blanks
+    at their ends included.
+    """
+    return _fault("namespace", namespace, NAMESPACE_CHARACTERS) or _fault(
+        "key", key, KEY_CHARACTERS
+    )
+
+
+def _fault(part: str, text: str, most: int) -> str | None:
+    if not text:
+        return f"its {part} is empty"
+    if len(text) > most:
+        return f"its {part} has {len(text)} characters, at most {most} are taken"
+    if text.isprintable():  # nearly always; neither a control nor a surrogate is
+        return None
+    found = _FORBIDDEN.search(text)
+    if found is None:
+        return None
+    kind = "a lone surrogate" if "\ud800" <= found[0] <= "\udfff" else "a control character"
+    return f"its {part} holds {kind}, U+{ord(found[0]):04X}"
+
+
+def printable_name(text: str, most: int = KEY_CHARACTERS) -> str:
+    """Return a name for people: of one line, and no longer than names may be."""
+    if len(text) > most:
+        text = f"{text[:most]}... ({len(text)} characters)"
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 @functools.total_ordering
 @attrs.frozen
 class RecordKey:
-    """Name of a record; what may stand in its parts: :mod:`.record_keys`.
+    """Name of a record; what may stand in its parts: :mod:`.records`.
 
     Keys are ordered by namespace, then by key. Any text makes one, so that who
     meets a name that no record may have can say so.
@@ -42,10 +90,10 @@ class RecordKey:
     @property
     def fault(self) -> str | None:
         """Why no record may have this name; None if one may."""
-        return record_keys.fault_of(self.namespace, self.key)
+        return name_fault(self.namespace, self.key)
 
     def __str__(self) -> str:
-        return f"{record_keys.shown(self.namespace)}/{record_keys.shown(self.key)}"
+        return f"{printable_name(self.namespace)}/{printable_name(self.key)}"
 
 
 @attrs.frozen

@@ -1,31 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switches the plugin on inside an unmodified Nova service, by nova.conf alone.
 
+Which programs the line in nova.conf switches the plugin on in, and how strictly.
+
+Every program that reads nova.conf loads the notification driver: consoles,
+``nova-status``, scripts of the operator's. The plugin goes only into those that
+write or read host states, listed here; a mistake in its options must never stop
+one that has nothing to do with it.
+
+================================== ====== ==================================
+program                            strict why
+================================== ====== ==================================
+nova-scheduler                     yes    places from memory: must not run as
+                                          something else than is configured
+nova-conductor                     yes    reports its cell's writes
+nova-api and its WSGI forms        yes    reports disabling, forcing down,
+                                          deletions, aggregates
+nova-manage                        no     reports what it writes; a sweep finds
+                                          it where it could not
+our own commands                   --     activate by themselves, with their own
+                                          words for what is wrong
+nova-compute, all others           --     stay exactly stock
+================================== ====== ==================================
+
+Switches the plugin on inside an unmodified Nova service, by nova.conf alone.
+
 ``[oslo_messaging_notifications] driver`` is the one option through which Nova
 loads foreign code in every control-plane process after the configuration is
 parsed and before the service is created. The driver here notifies nobody.
+
+Whether anybody hears what Nova's scheduler notifies of.
+
+Nova makes two payloads for every request, of the whole request, and hands them to
+the drivers of ``[oslo_messaging_notifications]``. A driver that sends nothing is
+given them too: they are a quarter of what a request costs the scheduler.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
+from collections.abc import Container
 from typing import Any, NoReturn
 
+import attrs
 import nova.service
-from oslo_messaging.notify import notifier
+from nova import rpc
+from oslo_messaging.notify import _impl_noop, notifier
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import assembly, option_checks, programs, reporting
-from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
+from nova_nodb_scheduler.nova_adapter import assembly, start_checks
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
+
+
+@attrs.frozen
+class Program:
+    """A program that the plugin goes into.
+
+    :param role: who it is for its reporter
+    :param is_strict: a mistake in the options ends it; else it runs stock
+    """
+
+    role: str
+    is_strict: bool
+
+
+_API = Program("api", is_strict=True)
+_BY_NAME = {
+    "nova-scheduler": Program("scheduler", is_strict=True),
+    "nova-conductor": Program("conductor", is_strict=True),
+    "nova-manage": Program("manage", is_strict=False),
+    # Nova's own servers until 2026.1, and the scripts for WSGI servers.
+    "nova-api": _API,
+    "nova-api-os-compute": _API,
+    "nova-api-metadata": _API,
+    "nova-api-wsgi": _API,
+    "nova-metadata-wsgi": _API,
+    # What a WSGI server calls itself: nothing else that it hosts reads nova.conf.
+    "uwsgi": _API,
+    "mod_wsgi": _API,
+    "gunicorn": _API,
+}
+#: Loaded wherever Nova's API runs, whatever its server is called.
+_API_MODULE = "nova.api.openstack.wsgi_app"
+
+
+def program_of(path: str, loaded: Container[str]) -> Program | None:
+    """Return what a program is; None for one that is left alone.
+
+    :param path: as it was started, ``sys.argv[0]``
+    :param loaded: names of the modules that it has imported
+    """
+    name = os.path.basename(path)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name.startswith("nova-"):
+        return None
+    return _API if _API_MODULE in loaded else None
+
 
 LOG = logging.getLogger(__name__)
 
 #: Our entry point in ``oslo.messaging.notify.drivers``.
 DRIVER_NAME = "nodb_scheduler"
 
-CONDUCTOR_MANAGER = "nova_nodb_scheduler.nova_adapter.conductor.ConductorManager"
+CONDUCTOR_MANAGER = "nova_nodb_scheduler.nova_adapter.conductor_manager.ConductorManager"
 
 
 def activate(conf: Any, role: str) -> assembly.Plugin:
@@ -47,18 +128,18 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
     plugin = assembly.Plugin(conf)
     plugin.check()
     # Imported late: Nova's objects need a parsed configuration.
-    from nova_nodb_scheduler.nova_adapter import objects
-    from nova_nodb_scheduler.nova_adapter.placement import wiring
+    from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly
+    from nova_nodb_scheduler.nova_adapter.reporting import nova_objects
 
-    objects.register()
+    nova_objects.register()
     assembly.install(plugin)
 
-    def make() -> reporter_module.Reporter:
-        return plugin.reporter(role, lambda: reporter_module.EVERY_CELL, beats=role == "api")
+    def make() -> change_reporter.ChangeReporter:
+        return plugin.reporter(role, lambda: change_reporter.EVERY_CELL, beats=role == "api")
 
-    reporting.install(make(), plugin.scopes, make)
+    change_reporter.install(make(), plugin.scopes, make)
     if plugin.options.candidates == "memory":
-        wiring.report_writes(plugin)
+        mirror_assembly.report_writes(plugin)
     _replace_managers(plugin)
     return plugin
 
@@ -94,7 +175,7 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
     """The notification driver whose construction activates the plugin.
 
     Nova constructs it once or twice per process, in ``rpc.init``, in every
-    program that reads nova.conf; :mod:`.programs` says into which the plugin
+    program that reads nova.conf; :mod:`.activation` says into which the plugin
     goes. There, a mistake in the configuration ends a service: stevedore would
     turn an exception into one line on stderr, and the service would run stock
     in silence. It never ends another program.
@@ -103,7 +184,7 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
     def __init__(self, conf: Any, topics: Any, transport: Any) -> None:
         super().__init__(conf, topics, transport)
         keep_notifications()
-        program = programs.of(sys.argv[0], sys.modules)
+        program = program_of(sys.argv[0], sys.modules)
         if program is None:
             # Compute nodes, consoles, scripts: they stay exactly stock.
             return
@@ -111,12 +192,12 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
             activate(conf, program.role)
         except errors.UnsupportedRelease as error:
             # An upgrade of Nova must not stop it: stock, and loudly.
-            option_checks.warn(
+            start_checks.warn_of_options(
                 f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}"
             )
         except Exception as error:  # noqa: BLE001 - it must not end a stranger
             if not program.is_strict:
-                option_checks.warn(
+                start_checks.warn_of_options(
                     "nova_nodb_scheduler is NOT active here, what this program writes is "
                     f"found by the next sweep: {error}"
                 )
@@ -136,3 +217,24 @@ def _refuse(error: Exception) -> NoReturn:
         "nova_nodb_scheduler refuses to start, for an error of its own: "
         f"{type(error).__name__}: {error}. Remove its lines from nova.conf to go on."
     ) from error
+
+
+#: Drivers that do nothing with what they get.
+_SILENT = (_impl_noop.NoOpDriver, ActivationDriver)
+
+
+def notifications_are_heard(own: Any) -> bool:
+    """Tell whether a notification of the scheduler, of either format, may reach anybody.
+
+    True wherever that is not known to be otherwise.
+
+    :param own: the scheduler manager's notifier, of the unversioned format
+    """
+    return not (_is_silent(getattr(own, "notifier", None)) and _is_silent(rpc.NOTIFIER))
+
+
+def _is_silent(found: Any) -> bool:
+    # A class of another's may do with a notification what it likes.
+    if type(found).__module__ != notifier.__name__ or not isinstance(found, notifier.Notifier):
+        return False
+    return all(type(each.obj) in _SILENT for each in found._driver_mgr.extensions)

@@ -22,36 +22,27 @@ from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter import (
-    claim_parts,
-    decision_parts,
-    delta_sweeper,
-    option_checks,
-    publishing,
-    releases,
-    reporter_export,
-    unjudged_claims,
-)
-from nova_nodb_scheduler.nova_adapter import outside_claims as outside_claims_module
-from nova_nodb_scheduler.nova_adapter import proof as proof_module
-from nova_nodb_scheduler.nova_adapter import reporter as reporter_module
-from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
-from nova_nodb_scheduler.nova_adapter import sweep_duty as sweep_duty_module
-from nova_nodb_scheduler.nova_adapter import sweeper as sweeper_module
-from nova_nodb_scheduler.nova_adapter.placement import rereading, verification, wiring
+from nova_nodb_scheduler.nova_adapter import start_checks
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
+from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
+from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
+from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
+from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter
+from nova_nodb_scheduler.nova_adapter.reporting import row_publisher as row_publisher_module
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
+from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
 from nova_nodb_scheduler.observe import exporter, process_metrics
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations
-from nova_nodb_scheduler.synchronizer import (
-    claim_batches,
-    contract,
-    loader,
-    moving,
-    replication,
-)
-from nova_nodb_scheduler.synchronizer import publisher as publisher_module
-from nova_nodb_scheduler.wire import bounds
+from nova_nodb_scheduler.synchronizer import contract, loader
+from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
+from nova_nodb_scheduler.synchronizer.migration import migration_fence
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+from nova_nodb_scheduler.synchronizer.replication import replicator_contract
+from nova_nodb_scheduler.wire import decoded_sizes
 
 LOG = logging.getLogger(__name__)
 
@@ -95,8 +86,8 @@ class Plugin:
         :raises UnsupportedRelease: this Nova was not tested
         :raises ConfigurationError: an option names something unknown
         """
-        releases.check()
-        option_checks.check(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        start_checks.check_release()
+        start_checks.check_options(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
         choices = [STOCK, *entry_points(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
@@ -106,7 +97,7 @@ class Plugin:
         )
         driver = loader.load_class(self.options.synchronizer)
         driver.register_opts(self.conf)
-        option_checks.check(self.conf, option_checks.options_of(driver))
+        start_checks.check_options(self.conf, start_checks.options_of(driver))
         for name in ("feed_bound_seconds", "reporter_bound_seconds"):
             least = 3 * self.options.beat_interval_seconds
             if self.options[name] < least:
@@ -160,8 +151,10 @@ class Plugin:
 
     def make_synchronizer(self) -> contract.Synchronizer:
         """Return a new driver instance, not opened."""
-        bounds.set_for_process(bounds.Bounds(self.options.max_record_mib * bounds.MIB))
-        return moving.Guarded(loader.load(self.options.synchronizer, self.conf))
+        decoded_sizes.set_for_process(
+            decoded_sizes.DecodingBounds(self.options.max_record_mib * decoded_sizes.MIB)
+        )
+        return migration_fence.FencedSynchronizer(loader.load(self.options.synchronizer, self.conf))
 
     def publisher(
         self, synchronizer: contract.Synchronizer, owner: str
@@ -182,9 +175,13 @@ class Plugin:
         """
         self._count_refused(namespace, count)
 
-    def row_publisher(self, synchronizer: contract.Synchronizer) -> publishing.RowPublisher:
+    def row_publisher(
+        self, synchronizer: contract.Synchronizer
+    ) -> row_publisher_module.RowPublisher:
         """Return what publishes rows of Nova's tables."""
-        return publishing.RowPublisher(self.publisher(synchronizer, namespaces.NOVA), self.scopes)
+        return row_publisher_module.RowPublisher(
+            self.publisher(synchronizer, known_namespaces.NOVA), self.scopes
+        )
 
     def reporter(
         self,
@@ -193,7 +190,7 @@ class Plugin:
         guards: Callable[[], tuple[str, ...]] = tuple,
         *,
         beats: bool = True,
-    ) -> reporter_module.Reporter:
+    ) -> change_reporter.ChangeReporter:
         """Return a reporter that starts with its first mark.
 
         :param cell: the cell it writes, or ``*``; asked in its thread
@@ -201,8 +198,8 @@ class Plugin:
         synchronizer = self.make_synchronizer()
         name = f"{role}:{self.conf.host}:{uuid.uuid4()}"
 
-        def identify() -> reporter_module.Identity:
-            return reporter_module.Identity(
+        def identify() -> change_reporter.ReporterIdentity:
+            return change_reporter.ReporterIdentity(
                 reporter_id=name,
                 role=role,
                 host=str(self.conf.host),
@@ -210,17 +207,17 @@ class Plugin:
                 cell=cell(),
                 guards=guards(),
                 plugin_version=plugin_version(),
-                nova_version=releases.nova_version(),
+                nova_version=start_checks.nova_version(),
                 claiming=self._claims_outside if role == "conductor" else None,
             )
 
         options = self.options
-        made = reporter_module.Reporter(
+        made = change_reporter.ChangeReporter(
             synchronizer,
             self.row_publisher(synchronizer),
-            self.publisher(synchronizer, namespaces.NODB),
+            self.publisher(synchronizer, known_namespaces.NODB),
             identify,
-            reporter_module.ReporterOptions(
+            change_reporter.ReporterOptions(
                 flush_interval_seconds=options.flush_interval_seconds,
                 heartbeat_flush_interval_seconds=options.heartbeat_flush_interval_seconds,
                 beat_interval_seconds=options.beat_interval_seconds,
@@ -234,20 +231,20 @@ class Plugin:
             made.make_company = self._exporting(made, role, cell)
         return made
 
-    def _place(self, port: int | None) -> exporter.Place | None:
+    def _place(self, port: int | None) -> exporter.ScrapeAddress | None:
         """Return where a service's metrics are served; None for nowhere."""
         if not port:
             return None
         directory = pathlib.Path(str(self.options.metrics_directory))
-        return exporter.Place(str(self.options.metrics_host), int(port), directory)
+        return exporter.ScrapeAddress(str(self.options.metrics_host), int(port), directory)
 
     def _bounds_seconds(self) -> dict[str, float]:
         names = ("feed_bound", "reporter_bound", "mirror_bound", "claim_lease")
         return {name: float(self.options[f"{name}_seconds"]) for name in names}
 
     def _exporting(
-        self, made: reporter_module.Reporter, role: str, cell: Callable[[], str]
-    ) -> Callable[[], reporter_export.ReporterExport] | None:
+        self, made: change_reporter.ChangeReporter, role: str, cell: Callable[[], str]
+    ) -> Callable[[], change_reporter.ReporterExport] | None:
         """Return what makes the export of a reporter's process; None where there is none."""
         ports = {
             "conductor": self.options.conductor_metrics_port,
@@ -257,15 +254,15 @@ class Plugin:
         if place is None:
             return None
 
-        def make() -> reporter_export.ReporterExport:
-            export = reporter_export.ReporterExport(
+        def make() -> change_reporter.ReporterExport:
+            export = change_reporter.ReporterExport(
                 made,
-                reporter_export.identity_of(role, str(self.conf.host), cell),
+                change_reporter.identity_of(role, str(self.conf.host), cell),
                 place,
                 functools.partial(
                     process_metrics.register,
                     plugin_version=plugin_version(),
-                    nova_version=releases.nova_version(),
+                    nova_version=start_checks.nova_version(),
                     driver=str(self.options.synchronizer),
                     declared=self.declared,
                     bounds_seconds=self._bounds_seconds(),
@@ -278,12 +275,12 @@ class Plugin:
 
         return make
 
-    def sweeper(self, synchronizer: contract.Synchronizer) -> sweeper_module.Sweeper:
+    def sweeper(self, synchronizer: contract.Synchronizer) -> cell_sweeper.CellSweeper:
         """Return what walks a scope's tables."""
-        return sweeper_module.Sweeper(
+        return cell_sweeper.CellSweeper(
             synchronizer,
             self.row_publisher(synchronizer),
-            self.publisher(synchronizer, namespaces.NODB),
+            self.publisher(synchronizer, known_namespaces.NODB),
             self.scopes,
             self.options.sweep_page_rows,
             self.options.sweep_pause_seconds,
@@ -297,17 +294,19 @@ class Plugin:
     def _verifies(self) -> bool:
         return bool(self.options.verify_allocations != "never")
 
-    def outside_claims(self) -> outside_claims_module.Stoppable | None:
+    def outside_claims(self) -> outside_claims_module.StoppableClaimer | None:
         """Return what claims for a conductor, or verifies; None where nobody does either."""
         options = self.options
-        verifier = verification.Verifier(report.report_client_singleton)
+        verifier = verification.AllocationVerifier(report.report_client_singleton)
         if not self._claims_outside:
             return unjudged_claims.UnjudgedClaims(verifier) if self._verifies else None
         synchronizer = self.make_synchronizer()
-        publisher = self.publisher(synchronizer, namespaces.PLACEMENT)
+        publisher = self.publisher(synchronizer, known_namespaces.PLACEMENT)
 
-        def unjudged(batches: claim_batches.ClaimBatches) -> unjudged_claims.UnjudgedClaims:
-            notes = unjudged_claims.Notes(synchronizer, batches, options.claim_deadline_seconds)
+        def unjudged(batches: ledger_claimer.ClaimBatches) -> unjudged_claims.UnjudgedClaims:
+            notes = unjudged_claims.ClaimNotes(
+                synchronizer, batches, options.claim_deadline_seconds
+            )
             return unjudged_claims.UnjudgedClaims(verifier, notes)
 
         return outside_claims_module.OutsideClaims(
@@ -316,13 +315,13 @@ class Plugin:
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
             self.conf.filter_scheduler.enabled_filters,
-            rereading.Rereading(synchronizer, publisher).read,
+            tree_publisher.ProviderReread(synchronizer, publisher).read,
             unjudged=unjudged if self._verifies else None,
         )
 
     def unjudged(
         self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]
-    ) -> unjudged_claims.Unjudging | None:
+    ) -> unjudged_claims.UnjudgedClaimsMaker | None:
         """Return what allocates for a scheduler where no claim can be judged; None for nothing.
 
         :param placement_client: names Nova's own client
@@ -330,7 +329,7 @@ class Plugin:
         options = self.options
         if not self._verifies:
             return None
-        batches = claim_batches.ClaimBatches(
+        batches = ledger_claimer.ClaimBatches(
             runtime.synchronizer,
             runtime.replicator.status().identity,
             lambda: str(uuid.uuid4()),
@@ -340,13 +339,13 @@ class Plugin:
             count_absorbed=runtime.claim_metrics.absorbed,
         )
         silent_seconds = 3 * options.beat_interval_seconds + 1
-        return unjudged_claims.Unjudging(
-            verification.Verifier(placement_client, meter=runtime.claim_metrics),
-            unjudged_claims.Notes(
+        return unjudged_claims.UnjudgedClaimsMaker(
+            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics),
+            unjudged_claims.ClaimNotes(
                 runtime.synchronizer,
                 batches,
                 options.claim_deadline_seconds,
-                claim_parts.strict_policies(self.conf.filter_scheduler.enabled_filters),
+                worker_claims.strict_policies(self.conf.filter_scheduler.enabled_filters),
             ),
             lambda: options.claims == "on" and runtime.anybody_claims(silent_seconds),
         )
@@ -365,17 +364,17 @@ class Plugin:
             return sorted({own, cell0, scopes_module.API})
 
         sweeper = self.sweeper(synchronizer)
-        publisher = self.publisher(synchronizer, namespaces.NODB)
+        publisher = self.publisher(synchronizer, known_namespaces.NODB)
         return sweep_duty_module.SweepDuty(
             synchronizer,
             sweeper,
-            delta_sweeper.DeltaSweeper(
+            cell_sweeper.DeltaSweeper(
                 synchronizer, sweeper, publisher, self.scopes, options.sweep_page_rows
             ),
             publisher,
             scopes,
             f"{self.conf.host}:{os.getpid()}:{uuid.uuid4()}",
-            sweep_duty_module.SweepOptions(
+            sweep_duty_module.SweepDutyOptions(
                 interval_seconds=options.sweep_interval_seconds,
                 least_pause_seconds=min(10.0, options.sweep_interval_seconds),
                 reporter_bound_seconds=options.reporter_bound_seconds,
@@ -398,14 +397,14 @@ class Plugin:
             runtime_module.WorkerFacts(
                 host=str(self.conf.host),
                 plugin_version=plugin_version(),
-                nova_version=releases.nova_version(),
+                nova_version=start_checks.nova_version(),
             ),
             proof_module.ProofOptions(
                 feed_bound_seconds=options.feed_bound_seconds,
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 unreported_grace_seconds=3 * options.heartbeat_flush_interval_seconds,
             ),
-            replication.ReplicatorOptions(
+            replicator_contract.ReplicatorOptions(
                 canary_interval_seconds=options.beat_interval_seconds,
                 silence_seconds=options.feed_bound_seconds,
             ),
@@ -424,7 +423,7 @@ class Plugin:
         runtime: runtime_module.SchedulerRuntime,
         host_manager: Any,
         placement_client: Callable[[], Any],
-    ) -> decision_parts.DecisionParts | None:
+    ) -> decision_assembly.DecisionAssembly | None:
         """Return what decides from memory, not started; None where that is switched off.
 
         :param placement_client: names Nova's own client
@@ -432,8 +431,8 @@ class Plugin:
         options = self.options
         if options.candidates != "memory":
             return None
-        return decision_parts.DecisionParts(
-            decision_parts.Surroundings(
+        return decision_assembly.DecisionAssembly(
+            decision_assembly.WorkerSurroundings(
                 plugin=self,
                 host_manager=host_manager,
                 store=runtime.store,
@@ -443,8 +442,8 @@ class Plugin:
                 placement_client=placement_client,
                 claim_meter=runtime.claim_metrics,
             ),
-            decision_parts.DecisionOptions(
-                mirror=wiring.MirrorOptions(
+            decision_assembly.DecisionOptions(
+                mirror=mirror_assembly.MirrorOptions(
                     bound_seconds=options.mirror_bound_seconds,
                     tree_bound_seconds=options.mirror_tree_bound_seconds,
                     sweep_interval_seconds=options.mirror_sweep_interval_seconds,

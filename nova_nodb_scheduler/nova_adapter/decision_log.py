@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.scheduling import choice, pipeline, planning
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, decision_steps, planning
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ MEMORY = "memory"
 
 
 @attrs.frozen
-class Placed:
+class ServerPlacement:
     """The host that a server was sent to.
 
     :param score: None where Nova chose among Placement's candidates
@@ -48,7 +48,7 @@ class Placed:
 
 
 @attrs.frozen
-class Refused:
+class HostNotClaimed:
     """A host that was chosen for a server and could not be claimed."""
 
     server: str
@@ -57,7 +57,7 @@ class Refused:
     reason: str
 
 
-class Trace:
+class DecisionTrace:
     """What a request has come to so far. One thread; see :class:`DecisionLog`.
 
     :ivar counts: of the last plan
@@ -68,14 +68,14 @@ class Trace:
 
     def __init__(self) -> None:
         self.servers: Sequence[str] = ()
-        self.counts: tuple[pipeline.FilterCount, ...] = ()
-        self.chosen: dict[str, choice.Choice] = {}
-        self.refused: list[Refused] = []
+        self.counts: tuple[decision_steps.FilterCount, ...] = ()
+        self.chosen: dict[str, chosen_hosts.Choice] = {}
+        self.refused: list[HostNotClaimed] = []
 
-    def refuse(self, server: str, chosen: choice.Choice, reason: str) -> None:
+    def refuse(self, server: str, chosen: chosen_hosts.Choice, reason: str) -> None:
         """Note that a host could not be claimed."""
         if len(self.refused) < _MAX_REFUSED:
-            self.refused.append(Refused(server, chosen.uuid, chosen.host, reason))
+            self.refused.append(HostNotClaimed(server, chosen.uuid, chosen.host, reason))
 
     def text(self) -> str:
         """Say in one line which step left how many hosts, and which were refused then."""
@@ -86,8 +86,8 @@ class Trace:
 
 
 def counts_of(
-    first: tuple[pipeline.FilterCount, ...], plan: planning.Plan, *, is_placed: bool
-) -> tuple[pipeline.FilterCount, ...]:
+    first: tuple[decision_steps.FilterCount, ...], plan: planning.Plan, *, is_placed: bool
+) -> tuple[decision_steps.FilterCount, ...]:
     """Return the steps of the first server, and of the one that found no host.
 
     :param first: the plan's counts before any server was placed
@@ -99,7 +99,7 @@ def counts_of(
     left = counts[-1].after if counts else 0
     if left and not plan.best(1):
         # Filters pass these: they are full by now, or refused the claim.
-        return (*counts, pipeline.FilterCount(ROOM, left, 0))
+        return (*counts, decision_steps.FilterCount(ROOM, left, 0))
     return counts
 
 
@@ -117,12 +117,12 @@ class Decision:
     outcome: str
     candidates: str
     servers: tuple[str, ...]
-    counts: tuple[pipeline.FilterCount, ...]
-    placed: tuple[Placed, ...]
-    refused: tuple[Refused, ...]
+    counts: tuple[decision_steps.FilterCount, ...]
+    placed: tuple[ServerPlacement, ...]
+    refused: tuple[HostNotClaimed, ...]
 
 
-def tell_left(trace: Trace, why: str) -> None:
+def tell_left(trace: DecisionTrace, why: str) -> None:
     """Say that a request is decided by Nova's own code, before it is.
 
     What counts such requests ends with its process; this line is left of one that is killed.
@@ -145,7 +145,7 @@ class DecisionLog:
 
     def record(
         self,
-        trace: Trace,
+        trace: DecisionTrace,
         selections: Any,
         *,
         at: float,
@@ -199,12 +199,12 @@ class DecisionLog:
             return list(self._kept)
 
 
-def _placed(trace: Trace, selections: Any) -> tuple[Placed, ...]:
+def _placed(trace: DecisionTrace, selections: Any) -> tuple[ServerPlacement, ...]:
     if selections is None:
         return ()
     if trace.chosen:
         return tuple(
-            Placed(server, each.uuid, each.host, each.node, each.score)
+            ServerPlacement(server, each.uuid, each.host, each.node, each.score)
             for server, each in trace.chosen.items()
         )
     return tuple(
@@ -212,10 +212,10 @@ def _placed(trace: Trace, selections: Any) -> tuple[Placed, ...]:
     )
 
 
-def _selected(server: str, chosen: Any) -> Placed:
+def _selected(server: str, chosen: Any) -> ServerPlacement:
     """Read Nova's answer: Selections, or for old callers a mapping per server."""
     if isinstance(chosen, dict):
-        return Placed(server, "", str(chosen["host"]), str(chosen["nodename"]), None)
+        return ServerPlacement(server, "", str(chosen["host"]), str(chosen["nodename"]), None)
     first = chosen[0]
     uuid = first.compute_node_uuid if "compute_node_uuid" in first else None
-    return Placed(server, uuid or "", first.service_host, first.nodename, None)
+    return ServerPlacement(server, uuid or "", first.service_host, first.nodename, None)

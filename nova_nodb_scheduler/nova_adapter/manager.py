@@ -19,27 +19,18 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.objects import base
 
-from nova_nodb_scheduler.nova_adapter import (
-    assembly,
+from nova_nodb_scheduler.nova_adapter import activation, assembly, decision_log, rpc_server
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.decisions import request_planner
+from nova_nodb_scheduler.nova_adapter.reads import (
     database_reads,
-    decision_log,
     deferred_candidates,
-    endings,
-    meditation,
-    notices,
-    outside_claims,
-    readiness,
-    refusal_line,
-    request_intake,
-    request_planner,
-    request_scopes,
-    rpc_server,
-    start_proof,
-    views,
+    request_views,
 )
-from nova_nodb_scheduler.nova_adapter import proof as proof_module
-from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+from nova_nodb_scheduler.nova_adapter.service import process_hooks, start_gate, worker_status
+from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +74,7 @@ def _host_manager_class(cls: type[Any]) -> Iterator[None]:
 
 
 class SchedulerManager(
-    endings.EndsWithService,
+    process_hooks.EndsWithService,
     nova.scheduler.manager.SchedulerManager,  # type: ignore[misc]
 ):
     """The nodb scheduler. Constructor as Nova's; nothing runs before init_host."""
@@ -94,17 +85,19 @@ class SchedulerManager(
         with _host_manager_class(plugin.host_manager_class()):
             super().__init__(*args, **kwargs)
         database_reads.install()
-        request_intake.install()
+        start_gate.install()
         self._nodb_make(plugin)
 
     def _nodb_make(self, plugin: assembly.Plugin) -> None:
         """Make what a worker runs, and the gate that its requests wait behind."""
         self._nodb_pid = os.getpid()
         self.nodb = self._runtime(plugin)
-        proof = start_proof.StartProof(self.nodb, self._nodb_scopes)
-        self.nodb.gate = readiness.Gate(proof.judge, float(plugin.options.start_timeout_seconds))
-        #: Nova's service gets its RPC server from here; see :mod:`.request_intake`.
-        self.nodb_intake = request_intake.Intake(self.nodb.gate)
+        proof = worker_status.StartProof(self.nodb, self._nodb_scopes)
+        self.nodb.gate = start_gate.RequestGate(
+            proof.judge, float(plugin.options.start_timeout_seconds)
+        )
+        #: Nova's service gets its RPC server from here; see :mod:`.start_gate`.
+        self.nodb_intake = start_gate.RequestIntake(self.nodb.gate)
 
     def _nodb_scopes(self) -> list[str]:
         """Return the scopes that a request may go to."""
@@ -133,7 +126,7 @@ class SchedulerManager(
             # a name of its own. A worker told by SIGHUP starts it once more.
             self._nodb_make(assembly.get())
         self.nodb.start()
-        meditation.tell_of_scheduler(self.nodb)
+        process_hooks.tell_of_scheduler(self.nodb)
 
     def graceful_shutdown(self, *args: Any, **kwargs: Any) -> None:
         """Have what was taken answered, from memory still; then shut down as Nova does.
@@ -182,7 +175,7 @@ class SchedulerManager(
         view.trace.servers = _servers(given)
         try:
             try:
-                with views.working_on(view):
+                with request_views.working_on(view):
                     chosen = self._select(context, args, kwargs)
             except nova_exception.NoValidHost:
                 retry = self._to_retry(view, given)
@@ -203,8 +196,8 @@ class SchedulerManager(
     def _select_again(
         self,
         context: Any,
-        view: views.RequestView,
-        retry: views.RequestView,
+        view: request_views.RequestView,
+        retry: request_views.RequestView,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
@@ -215,7 +208,7 @@ class SchedulerManager(
         if retry is view:
             copied = {name: _copy(value) for name, value in kwargs.items()}
             try:
-                with views.working_on(view):
+                with request_views.working_on(view):
                     return self._select(context, tuple(map(_copy, args)), copied)
             except nova_exception.NoValidHost:
                 if not self._in_doubt(view):
@@ -223,15 +216,15 @@ class SchedulerManager(
             view.asked_placement = "not proved any more"
             retry = self.nodb.views.stock()
         try:
-            with views.working_on(retry):
+            with request_views.working_on(retry):
                 return self._select(context, args, kwargs)
         except nova_exception.NoValidHost:
             view.offered = retry.offered
             raise
 
     def _to_retry(
-        self, view: views.RequestView, given: Mapping[str, Any]
-    ) -> views.RequestView | None:
+        self, view: request_views.RequestView, given: Mapping[str, Any]
+    ) -> request_views.RequestView | None:
         """Return the view to decide a request with once more; None if its refusal stands."""
         if not self._in_doubt(view):
             if not self._claims_ended(view, given):
@@ -243,7 +236,7 @@ class SchedulerManager(
         view.asked_placement = "not proved any more"
         return self.nodb.views.stock()
 
-    def _claims_ended(self, view: views.RequestView, given: Mapping[str, Any]) -> bool:
+    def _claims_ended(self, view: request_views.RequestView, given: Mapping[str, Any]) -> bool:
         """Say whether Nova's own code refused a request for claims that had served.
 
         Where memory decides it has looked itself.
@@ -260,7 +253,7 @@ class SchedulerManager(
         return decisions.claims_ended(view.reads.claims, _servers(given))
 
     def _account(
-        self, view: views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float
+        self, view: request_views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float
     ) -> None:
         """Count and record a request; the answer stands whatever happens here."""
         try:
@@ -274,7 +267,7 @@ class SchedulerManager(
                     parts = (
                         self.nodb.decisions.decider.parts if why not in _STATES_IN_DOUBT else None
                     )
-                    refusal_line.tell(parts, view.trace, spec, view.offered, why)
+                    request_planner.log_refusal(parts, view.trace, spec, view.offered, why)
             self.nodb.scheduled(seconds, outcome)
             self.nodb.log.record(
                 view.trace,
@@ -307,7 +300,9 @@ class SchedulerManager(
     ) -> Any:
         # Nova notifies before and after; nothing else stands between.
         schedule = (
-            super()._select_destinations if notices.are_heard(self.notifier) else self._schedule
+            super()._select_destinations
+            if activation.notifications_are_heard(self.notifier)
+            else self._schedule
         )
         return schedule(
             context,
@@ -325,7 +320,7 @@ class SchedulerManager(
     def placement_client(self) -> Any:
         """Nova's client; within a request decided from memory, one that asks nobody yet."""
         client = super().placement_client
-        view = views.current()
+        view = request_views.current()
         if view is None or not view.decides:
             return client
         if view.deferred is None:
@@ -342,7 +337,7 @@ class SchedulerManager(
         allocation_request_version: Any = None,
         return_alternates: bool = False,
     ) -> Any:
-        view = views.current()
+        view = request_views.current()
         decisions = self.nodb.decisions
         # What claims are judged by is proved where the choice itself might be.
         decides = view is not None and view.decides
@@ -351,7 +346,7 @@ class SchedulerManager(
             # A rebuild asks for no candidates and claims nothing.
             is_rebuild = alloc_reqs_by_rp_uuid is None
             if is_rebuild or (deferred is not None and deferred.outside is None):
-                asked = request_planner.Asked(
+                asked = request_planner.ScheduleCall(
                     context=context,
                     spec=spec_obj,
                     instance_uuids=instance_uuids,
@@ -361,7 +356,7 @@ class SchedulerManager(
                 )
                 try:
                     return decisions.decider.schedule(asked, view)
-                except request_planner.NeedsPlacement as error:
+                except request_planner.MemoryCannotDecide as error:
                     view.asked_placement = error.reason
             view.decides = False
             self._tell_left(view)
@@ -375,7 +370,7 @@ class SchedulerManager(
         elif view is not None and decisions is not None:
             self._tell_left(view)
         unjudged = self._unjudged(provider_summaries)
-        claims: outside_claims.Claims | None = unjudged
+        claims: outside_claims.OutsideClaimer | None = unjudged
         doubted = view is None or view.asked_placement in _IN_DOUBT
         if decides and decisions is not None and not doubted:
             claims = decisions.fallback_claims(unjudged) or unjudged
@@ -390,11 +385,11 @@ class SchedulerManager(
                 return_alternates,
             )
 
-    def _tell_left(self, view: views.RequestView) -> None:
+    def _tell_left(self, view: request_views.RequestView) -> None:
         outside = view.deferred.outside if view.deferred is not None else None
         decision_log.tell_left(view.trace, view.asked_placement or outside or "no servers")
 
-    def _unjudged(self, summaries: Any) -> outside_claims.Unjudged | None:
+    def _unjudged(self, summaries: Any) -> outside_claims.UnjudgedClaimer | None:
         """Return what allocates for a request without a claim that is judged."""
         if self.nodb.unjudged is None:
             return None
@@ -409,7 +404,7 @@ class SchedulerManager(
         return int(nova.conf.CONF.scheduler.max_attempts) - 1
 
     def _get_all_host_states(self, context: Any, spec_obj: Any, provider_summaries: Any) -> Any:
-        view = views.current()
+        view = request_views.current()
         if view is not None:
             view.offered = tuple(provider_summaries or ())
         if view is not None and not view.stock and provider_summaries:
@@ -420,13 +415,13 @@ class SchedulerManager(
             )
         return super()._get_all_host_states(context, spec_obj, provider_summaries)
 
-    def _memory_decides(self, view: views.RequestView, spec: Any = None) -> bool:
+    def _memory_decides(self, view: request_views.RequestView, spec: Any = None) -> bool:
         """Tell whether all that a choice looks at is proved, Placement's mirror too."""
         if view.stock or self.nodb.decisions is None:
             view.asked_placement = "states not proved"
             return False
         enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
-        if not view.serves_all(request_scopes.of_request(spec, enabled, view.cells)):
+        if not view.serves_all(request_planner.scopes_of_request(spec, enabled, view.cells)):
             view.asked_placement = "states not proved"
             return False
         try:
@@ -436,20 +431,20 @@ class SchedulerManager(
             view.asked_placement = "fault of the plugin"
         return view.asked_placement is None
 
-    def _in_doubt(self, view: views.RequestView) -> bool:
+    def _in_doubt(self, view: request_views.RequestView) -> bool:
         if view.unknown_candidates:
             for scope in sorted(view.served):
-                view.miss(scope, proof_module.Reason.UNKNOWN_HOST)
+                view.miss(scope, proof_module.UnprovedReason.UNKNOWN_HOST)
             return True
         unnamed = view.proof.unnamed & view.served
         for scope in sorted(unnamed):
-            view.miss(scope, proof_module.Reason.UNNAMED)
+            view.miss(scope, proof_module.UnprovedReason.UNNAMED)
         if unnamed:
             return True
         if self.nodb.views.still_proved(view):
             return False
         for scope in sorted(view.served):
-            view.miss(scope, proof_module.Reason.FEED)
+            view.miss(scope, proof_module.UnprovedReason.FEED)
         return True
 
 

@@ -13,14 +13,14 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import assembly, explaining, scheduler_status
-from nova_nodb_scheduler.nova_adapter import runtime as runtime_module
-from nova_nodb_scheduler.rpc import admission as admission_module
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.service import decision_explainer, worker_status
+from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
 from nova_nodb_scheduler.rpc import api, client, endpoint
-from nova_nodb_scheduler.rpc import explaining as rpc_explaining
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.rpc import update_validation as admission_module
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer import publisher as publisher_module
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.wire import objects
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class OwnerPublisher:
 
     def publish(
         self, owner: str, states: Mapping[records.RecordKey, Mapping[str, Any] | None]
-    ) -> endpoint.Published:
+    ) -> endpoint.PublishedStates:
         """Write states; None deletes.
 
         :raises BackendUnavailable: some may have been written
@@ -48,7 +48,7 @@ class OwnerPublisher:
         publisher = self._plugin.publisher(self._opened(), owner)
         report = publisher.publish({key: _constant(state) for key, state in states.items()})
         lost = dict.fromkeys(report.failed, "others kept writing it at the same time; call again")
-        return endpoint.Published(
+        return endpoint.PublishedStates(
             published=report.published,
             unchanged=report.unchanged,
             deleted=report.deleted,
@@ -81,7 +81,7 @@ class RpcServer:
 
     def __init__(self, plugin: assembly.Plugin, runtime: runtime_module.SchedulerRuntime) -> None:
         options = plugin.options
-        limits = admission_module.Limits(
+        limits = admission_module.UpdateLimits(
             records_per_update=options.rpc_max_records_per_update,
             update_bytes=options.rpc_max_update_bytes,
             updates_per_second=options.rpc_max_updates_per_second,
@@ -94,25 +94,25 @@ class RpcServer:
             status = runtime.replicator.status()
             return status.epoch, status.proof_age_seconds
 
-        self._endpoint = endpoint.Endpoint(
+        self._endpoint = endpoint.StateEndpoint(
             runtime.store,
             plugin.declared,
-            admission_module.Admission(
+            admission_module.UpdateValidation(
                 plugin.declared,
                 limits,
-                protected=[each.name for each in namespaces.BUILT_IN],
+                protected=[each.name for each in known_namespaces.BUILT_IN],
             ),
             limits,
             self._publisher.publish,
-            lambda: scheduler_status.build(runtime),
+            lambda: worker_status.build(runtime),
             freshness,
         )
-        explainer = explaining.Explainer(runtime, options.rpc_explain_seconds)
-        self._explaining = rpc_explaining.ExplainingEndpoint(
+        explainer = decision_explainer.DecisionExplainer(runtime, options.rpc_explain_seconds)
+        self._explaining = endpoint.ExplainingEndpoint(
             explainer.explain,
             explainer.past,
-            lambda: len(runtime.store.snapshot().namespace(namespaces.COMPUTE_NODES.name)),
-            rpc_explaining.ExplainBounds(
+            lambda: len(runtime.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
+            endpoint.ExplainBounds(
                 at_once=options.rpc_max_explanations, places=options.rpc_max_explained_places
             ),
         )

@@ -7,7 +7,7 @@ import collections
 
 import prometheus_client
 
-from nova_nodb_scheduler.synchronizer import claimer
+from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 
 #: From a compare-and-set in memory to a back end that struggles, in seconds.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -16,8 +16,8 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class ClaimMetrics:
     """Counts of one process; any method from any thread, none blocks.
 
-    Fulfils :class:`nova_nodb_scheduler.synchronizer.claimer.Meter` and
-    :class:`nova_nodb_scheduler.nova_adapter.placement.verification.Meter`.
+    Fulfils :class:`nova_nodb_scheduler.synchronizer.claims.ledger_claimer.ClaimMeter` and
+    :class:`nova_nodb_scheduler.nova_adapter.placement.allocations.verification.VerificationMeter`.
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
@@ -80,7 +80,7 @@ class ClaimMetrics:
         """Record one claim that was not taken."""
         self._counts[f"refused: {reason}"] += 1
         self._refused.labels(reason).inc()
-        if claimer.is_conflict(reason):
+        if ledger_claimer.is_conflict(reason):
             self._counts["conflicts"] += 1
             self._conflicts.inc()
 

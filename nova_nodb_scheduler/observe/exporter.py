@@ -24,8 +24,8 @@ import attrs
 import prometheus_client
 from prometheus_client import core, registry
 
-from nova_nodb_scheduler.observe import identity as identity_module
-from nova_nodb_scheduler.observe import serving, worker_slots
+from nova_nodb_scheduler.observe import metric_labels as identity_module
+from nova_nodb_scheduler.observe import worker_slots
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _PATIENCE_SECONDS = 10.0
 
 
 @attrs.frozen
-class Place:
+class ScrapeAddress:
     """Where a service is scraped.
 
     :param port: 0 for any (tests)
@@ -125,16 +125,16 @@ class Exporter:
     def __init__(
         self,
         registry: prometheus_client.CollectorRegistry,
-        identity: identity_module.Identity,
-        place: Place,
+        identity: identity_module.MetricIdentity,
+        place: ScrapeAddress,
     ) -> None:
         self._registry = registry
         self._identity = identity
         self._place = place
-        self._slots = worker_slots.Slots(place.directory / str(place.port), identity)
+        self._slots = worker_slots.WorkerSlots(place.directory / str(place.port), identity)
         self._has_slot = self._has_duty = False
-        self._labelled = identity_module.Labelled(registry, identity.labels(0))
-        self._serving: serving.Serving | None = None
+        self._labelled = identity_module.LabelledRegistry(registry, identity.labels(0))
+        self._serving: worker_slots.Serving | None = None
         self._address: tuple[str, int] | None = None
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -158,7 +158,7 @@ class Exporter:
         try:
             self._slots.take()
             self._has_slot = True
-            self._labelled = identity_module.Labelled(
+            self._labelled = identity_module.LabelledRegistry(
                 self._registry, self._identity.labels(self._slots.worker)
             )
             self._slots.answer(lambda: worker_slots.dump(self._labelled))
@@ -187,10 +187,10 @@ class Exporter:
         self._slots.leave()
         self._has_slot = self._has_duty = False
 
-    def tell_all(self) -> Iterator[worker_slots.Told]:
+    def tell_all(self) -> Iterator[worker_slots.WorkerAnswer]:
         """Return what this worker and the others of the machine count."""
         own = self._identity.labels(self._slots.worker)
-        yield worker_slots.Told(own, list(self._labelled.collect()))
+        yield worker_slots.WorkerAnswer(own, list(self._labelled.collect()))
         if self._has_slot:
             yield from self._slots.others()
 
@@ -221,7 +221,7 @@ class Exporter:
                     {"host": self._place.host, "port": self._place.port, "error": error},
                 )
             return
-        self._serving = serving.Serving(server, "nodb-metrics-port")
+        self._serving = worker_slots.Serving(server, "nodb-metrics-port")
         self._address = (self._place.host, server.server_port)
         LOG.info(
             "Metrics are served on %(host)s:%(port)d",

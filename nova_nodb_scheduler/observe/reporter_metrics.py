@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import prometheus_client
 from prometheus_client import core
 
-from nova_nodb_scheduler.observe import scraped
+from nova_nodb_scheduler.observe import scraped_metrics
 
 _COUNTER, _GAUGE = core.CounterMetricFamily, core.GaugeMetricFamily
 
 #: By the name of the figure: kind, name and help.
-_FIGURES: dict[str, tuple[scraped.Family, str, str]] = {
+_FIGURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
     "running": (_GAUGE, "nodb_reporter_running", "1 while the reporter's thread runs"),
     "publishing": (
         _GAUGE,
@@ -42,12 +42,12 @@ class ReporterMetrics:
     """
 
     def __init__(
-        self, registry: prometheus_client.CollectorRegistry, figures: scraped.Figures
+        self, registry: prometheus_client.CollectorRegistry, figures: scraped_metrics.Figures
     ) -> None:
         self.registry = registry
         for figure, (family, name, text) in _FIGURES.items():
-            read = functools.partial(scraped.some, figures, {figure: name})
-            registry.register(scraped.AtScrape(name, text, None, read, family))
+            read = functools.partial(scraped_metrics.some, figures, {figure: name})
+            registry.register(scraped_metrics.AtScrape(name, text, None, read, family))
         self._refused = refused_counter(registry)
 
     def records_refused(self, driver: str, namespace: str, count: int) -> None:

@@ -1,6 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workers of one service on one machine: a number for each, and what each has to tell.
 
+Serve connections in a thread, whether it is a thread or a green one.
+
+``serve_forever`` of the standard library waits in a poll that it looked up
+when it was imported. In a service that eventlet patches later, that poll stops
+all of the process: sockets know of the patch at each call, so this waits in
+``accept``.
+
+The workers of one service on one machine: a number for each, and what each has to tell.
+
 They share a directory. A worker's number is the least whose lock is free; the
 kernel frees it however the worker ends, so that the next one gets it, and its
 series go on. What it counts is read from its socket when somebody asks: files
@@ -21,6 +30,7 @@ import os
 import pathlib
 import socket
 import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,8 +38,50 @@ from typing import Any
 import attrs
 from prometheus_client import core, registry, samples
 
-from nova_nodb_scheduler.observe import identity as identity_module
-from nova_nodb_scheduler.observe import serving
+from nova_nodb_scheduler.observe import metric_labels as identity_module
+
+#: How late a stop is noticed.
+_WAIT_SECONDS = 0.25
+
+
+class Serving:
+    """A server that listens, and its thread.
+
+    :param server: bound and listening; closed by :meth:`stop`
+    """
+
+    def __init__(self, server: socketserver.TCPServer, name: str) -> None:
+        self.server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Stop listening; idempotent."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+        self.server.server_close()
+
+    def forsake(self) -> None:
+        """Close the socket in a child that a fork copied it to, where no thread runs."""
+        self.server.socket.close()
+
+    def _serve(self) -> None:
+        self.server.socket.settimeout(_WAIT_SECONDS)
+        while not self._stop.is_set():
+            try:
+                # Both as the standard library's own loop does it.
+                request, address = self.server.get_request()
+            except OSError:
+                # Nobody came, or who came has left; of a closed socket, too.
+                self._stop.wait(0.001)
+                continue
+            try:
+                self.server.process_request(request, address)
+            except Exception:  # noqa: BLE001 - told by handle_error, as there
+                self.server.handle_error(request, address)
+                self.server.shutdown_request(request)
+
 
 #: More workers than any machine runs of a service.
 _MOST_SLOTS = 1024
@@ -77,7 +129,7 @@ class _SlotServer(socketserver.ThreadingUnixStreamServer):
 
 
 @attrs.frozen
-class Told:
+class WorkerAnswer:
     """What one worker of the directory said.
 
     :param labels: who it is
@@ -88,18 +140,18 @@ class Told:
     families: Sequence[core.Metric] | None
 
 
-class Slots:
+class WorkerSlots:
     """One worker's place among those that share a directory.
 
     :param directory: made if it is not there
     :ivar worker: its number
     """
 
-    def __init__(self, directory: pathlib.Path, identity: identity_module.Identity) -> None:
+    def __init__(self, directory: pathlib.Path, identity: identity_module.MetricIdentity) -> None:
         self._directory = directory
         self._identity = identity
         self._locks: list[int] = []
-        self._serving: serving.Serving | None = None
+        self._serving: Serving | None = None
         self._name = ""
         self.worker = 0
 
@@ -138,7 +190,7 @@ class Slots:
         path = self._directory / f"{self._name}.sock"
         # The lock is ours: what lies there is of a worker that is gone.
         path.unlink(missing_ok=True)
-        self._serving = serving.Serving(_SlotServer(str(path), tell), "nodb-metrics-worker")
+        self._serving = Serving(_SlotServer(str(path), tell), "nodb-metrics-worker")
 
     def take_port(self) -> bool:
         """Take the duty of serving all workers; False while another has it.
@@ -147,7 +199,7 @@ class Slots:
         """
         return self._lock("port") is not None
 
-    def others(self) -> Iterator[Told]:
+    def others(self) -> Iterator[WorkerAnswer]:
         """Ask the other workers; those that are gone are left out."""
         deadline = time.monotonic() + _ALL_ANSWERS_SECONDS
         for path in sorted(self._directory.glob("*.sock")):
@@ -189,7 +241,7 @@ class Slots:
         return opened
 
 
-def _ask(path: pathlib.Path, seconds: float) -> Told | None:
+def _ask(path: pathlib.Path, seconds: float) -> WorkerAnswer | None:
     """Ask one worker; None where nobody listens."""
     deadline = time.monotonic() + seconds
     received = bytearray()
@@ -204,10 +256,10 @@ def _ask(path: pathlib.Path, seconds: float) -> Told | None:
             while part := asked.recv(1 << 16):
                 received += part
                 if time.monotonic() > deadline:
-                    return Told(labels, None)
-        return Told(labels, list(load(bytes(received))))
+                    return WorkerAnswer(labels, None)
+        return WorkerAnswer(labels, list(load(bytes(received))))
     except (ConnectionRefusedError, FileNotFoundError):
         return None
     except (OSError, ValueError):
         # Nobody took the connection in time, or the worker ended in the middle.
-        return Told(labels, None)
+        return WorkerAnswer(labels, None)

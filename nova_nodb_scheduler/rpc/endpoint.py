@@ -1,28 +1,239 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods that a scheduler answers; ``oslo.messaging`` calls them in its threads.
 
+What a method's arguments must be before it does any work on them.
+
+Whoever can send to the bus can send anything: a caller learns by an error of
+this project what was wrong, and never by what Python happened to raise.
+
+The methods that tell why a request goes, or went, where it does.
+
+The methods that a scheduler answers; ``oslo.messaging`` calls them in its threads.
+
 Reading methods answer from one snapshot of the store and do no I/O. Errors of
 :mod:`nova_nodb_scheduler.errors` reach the caller as they are.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import oslo_messaging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.rpc import admission as admission_module
-from nova_nodb_scheduler.rpc import api, arguments, pages, predicates
+from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.model import records as records_module
+from nova_nodb_scheduler.rpc import api, record_queries
+from nova_nodb_scheduler.rpc import update_validation as admission_module
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.wire import objects
+from nova_nodb_scheduler.wire import decoded_sizes, explanations, objects
+
+_Result = TypeVar("_Result")
+
+#: Names of namespaces, owners and servers, and keys: none that exists is longer. A
+#: host's name may be of characters with four bytes each, and a page end with it.
+MAX_TEXT_BYTES = 4 * records_module.KEY_CHARACTERS
+#: What a predicate may take decoded, and how deep it may be nested: a list of
+#: conditions, each of which may hold a list of values.
+MAX_PREDICATE_BYTES = 4 * 1024 * 1024
+MAX_PREDICATE_LEVELS = 4
+
+
+def checked(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Have a method refuse arguments that it does not take, or lacks, by name."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def call(*positional: Any, **named: Any) -> _Result:
+        try:
+            signature.bind(*positional, **named)
+        except TypeError as error:
+            raise errors.InvalidArgument(method.__name__, "arguments", str(error)[:200]) from error
+        return method(*positional, **named)
+
+    return call
+
+
+def text(method: str, name: str, value: object) -> str:
+    """Take a short text.
+
+    :raises InvalidArgument: it is none, is empty, too long, or cannot be written as UTF-8
+    """
+    if not isinstance(value, str):
+        raise errors.InvalidArgument(method, name, f"a {type(value).__name__} is no text")
+    # A character has a byte at least: nothing long is encoded.
+    try:
+        fits = 0 < len(value) <= MAX_TEXT_BYTES and len(value.encode()) <= MAX_TEXT_BYTES
+    except UnicodeEncodeError as error:
+        raise errors.InvalidArgument(method, name, "it is no text in UTF-8") from error
+    if not fits:
+        raise errors.InvalidArgument(method, name, f"it has 1 to {MAX_TEXT_BYTES} bytes of UTF-8")
+    return value
+
+
+def texts(method: str, name: str, values: object) -> list[str]:
+    """Take a list of short texts; how many, the caller bounds first.
+
+    :raises InvalidArgument: it is no list, or something in it no such text
+    """
+    return [text(method, name, each) for each in listed(method, name, values)]
+
+
+def listed(method: str, name: str, values: object) -> Sequence[Any]:
+    """Take a list.
+
+    :raises InvalidArgument: it is none
+    """
+    if not isinstance(values, (list, tuple)):
+        raise errors.InvalidArgument(method, name, f"a {type(values).__name__} is no list")
+    return values
+
+
+def number(method: str, name: str, value: object) -> int:
+    """Take a whole number.
+
+    :raises InvalidArgument: it is none
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise errors.InvalidArgument(method, name, f"a {type(value).__name__} is no whole number")
+    return value
+
+
+def bounded(method: str, name: str, value: object, most_bytes: int, most_levels: int) -> None:
+    """Refuse what takes too much memory or is nested too deeply.
+
+    :raises InvalidArgument: it does, or is
+    """
+    try:
+        size_bytes = decoded_sizes.decoded_bytes(value, most_bytes, most_levels)
+    except decoded_sizes.TooDeep as error:
+        raise errors.InvalidArgument(method, name, f"it is {error}") from error
+    if size_bytes > most_bytes:
+        raise errors.InvalidArgument(
+            method, name, f"it takes more than {most_bytes} bytes once it is decoded"
+        )
+
+
+#: (context, request, servers, limit) -> what would be decided.
+Explain = Callable[[Any, dict[str, Any], int, int], explanations.Explanation]
+
+#: Most servers that one request is explained for, and most hosts that are listed.
+MAX_SERVERS = 1000
+MAX_HOSTS = 1000
+#: What a request may take decoded, and how deep it may be nested.
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_REQUEST_LEVELS = 64
 
 
 @attrs.frozen
-class Published:
+class ExplainBounds:
+    """What explanations may cost a worker that has requests to decide.
+
+    :param at_once: explanations under way; who comes above is refused, not queued:
+        it would wait in a thread that a decision could have
+    :param places: servers of a request times hosts in memory
+    """
+
+    at_once: int = 1
+    places: int = 10_000_000
+
+
+_expected_explaining = oslo_messaging.expected_exceptions(
+    errors.InvalidArgument, errors.InvalidRequest, errors.LimitExceeded
+)
+
+
+class ExplainingEndpoint:
+    """What version 1.1 of the RPC API brought; beside :class:`StateEndpoint`.
+
+    :param explain: plans a request, and allocates and reserves nothing
+    :param past: remembers what was decided about a server; must not block
+    :param hosts: how many hosts a request is planned over
+    """
+
+    target = oslo_messaging.Target(namespace=api.NAMESPACE, version=api.VERSION)
+
+    def __init__(
+        self,
+        explain: Explain,
+        past: Callable[[str], explanations.PastDecisions],
+        hosts: Callable[[], int],
+        bounds: ExplainBounds,
+    ) -> None:
+        self._explain = explain
+        self._past = past
+        self._hosts = hosts
+        self._bounds = bounds
+        self._under_way = threading.BoundedSemaphore(bounds.at_once)
+
+    @_expected_explaining  # type: ignore[untyped-decorator]
+    @checked
+    def explain(
+        self, ctxt: Any, request: dict[str, Any], servers: int = 1, limit: int = 10
+    ) -> explanations.Explanation:
+        """Tell what would be decided of a request now, and why.
+
+        Nothing is allocated and no room is held. It costs what a request for a
+        new kind of server costs, once for every call, without the allocation;
+        Nova's request filters may ask neutron, as they would.
+
+        :param request: a RequestSpec of Nova as its ``obj_to_primitive`` gives it
+        :param servers: how many it is for, 1 to 1,000
+        :param limit: most hosts to list, the best first; 1,000 at most
+        :raises InvalidRequest: naming what is wrong with it
+        :raises InvalidArgument: it lacks an argument, or has one too many
+        :raises LimitExceeded: too many are explained at a time, there are too many
+            servers for that many hosts, or it took too long
+        """
+        if not isinstance(request, dict):
+            raise errors.InvalidRequest("request", f"it is a {type(request).__name__}, no mapping")
+        ranges: tuple[tuple[str, Any, int, int], ...] = (
+            ("servers", servers, 1, MAX_SERVERS),
+            ("limit", limit, 0, MAX_HOSTS),
+        )
+        for name, value, least, most in ranges:
+            if type(value) is not int or not least <= value <= most:
+                # A value may be a page long, or a tower of lists.
+                shown = value if type(value) is int and abs(value) < 10**12 else type(value)
+                raise errors.InvalidRequest(name, f"it is {shown!r}; give {least} to {most}")
+        bounded("explain", "request", request, MAX_REQUEST_BYTES, MAX_REQUEST_LEVELS)
+        places = servers * self._hosts()
+        if places > self._bounds.places:
+            raise errors.LimitExceeded(
+                "the number of servers to explain times that of hosts",
+                places,
+                self._bounds.places,
+                "[nodb_scheduler] rpc_max_explained_places",
+            )
+        if not self._under_way.acquire(blocking=False):
+            raise errors.LimitExceeded(
+                "the number of explanations at a time",
+                self._bounds.at_once + 1,
+                self._bounds.at_once,
+                "[nodb_scheduler] rpc_max_explanations",
+            )
+        try:
+            return self._explain(ctxt, request, servers, limit)
+        finally:
+            self._under_way.release()
+
+    @_expected_explaining  # type: ignore[untyped-decorator]
+    @checked
+    def get_decisions(self, ctxt: Any, instance_uuid: str) -> explanations.PastDecisions:
+        """Return what this worker remembers of decisions about a server.
+
+        :raises InvalidArgument: the uuid is no short text
+        """
+        return self._past(text("get_decisions", "instance_uuid", instance_uuid))
+
+
+@attrs.frozen
+class PublishedStates:
     """What became of the states handed to a :data:`Publish`.
 
     :param rejected: why a record was not written
@@ -33,12 +244,14 @@ class Published:
     unchanged: int
     deleted: int
     version: int
-    rejected: Mapping[records.RecordKey, str] = attrs.field(factory=dict)
+    rejected: Mapping[records_module.RecordKey, str] = attrs.field(factory=dict)
 
 
 #: Writes an owner's states; None deletes. May raise BackendUnavailable, after
 #: the driver's time-out at the latest: some may have been written then.
-Publish = Callable[[str, Mapping[records.RecordKey, Mapping[str, Any] | None]], Published]
+Publish = Callable[
+    [str, Mapping[records_module.RecordKey, Mapping[str, Any] | None]], PublishedStates
+]
 
 #: Epoch of the store, and the age in seconds of what is proved (or None).
 Freshness = Callable[[], tuple[str, float | None]]
@@ -54,8 +267,8 @@ _expected = oslo_messaging.expected_exceptions(
 )
 
 
-class Endpoint:
-    """The methods of version 1.0; :mod:`.explaining` has those that came later.
+class StateEndpoint:
+    """The methods of version 1.0; :mod:`.endpoint` has those that came later.
 
     :param status: builds the answer of :meth:`get_status`; must not block
     """
@@ -66,8 +279,8 @@ class Endpoint:
         self,
         store: host_state_store.HostStateStore,
         declared: Sequence[namespaces.Namespace],
-        admission: admission_module.Admission,
-        limits: admission_module.Limits,
+        admission: admission_module.UpdateValidation,
+        limits: admission_module.UpdateLimits,
         publish: Publish,
         status: Callable[[], objects.SchedulerStatus],
         freshness: Freshness,
@@ -81,7 +294,7 @@ class Endpoint:
         self._freshness = freshness
 
     @_expected  # type: ignore[untyped-decorator]
-    @arguments.checked
+    @checked
     def update_host_states(self, ctxt: Any, owner: str, records: list[Any]) -> objects.UpdateResult:
         """Write records of namespaces that the caller owns.
 
@@ -105,10 +318,10 @@ class Endpoint:
         :raises InvalidRecord: something in the list is no record at all
         :raises BackendUnavailable: some may have been written; call again
         """
-        owner = arguments.text("update_host_states", "owner", owner)
+        owner = text("update_host_states", "owner", owner)
         admitted = self._admission.admit(owner, records)
         found = list(admitted.errors)
-        published = Published(0, 0, 0, 0)
+        published = PublishedStates(0, 0, 0, 0)
         if admitted.states:
             published = self._publish(owner, admitted.states)
             found += [
@@ -127,7 +340,7 @@ class Endpoint:
         )
 
     @_expected  # type: ignore[untyped-decorator]
-    @arguments.checked
+    @checked
     def get_host_states(
         self,
         ctxt: Any,
@@ -141,7 +354,7 @@ class Endpoint:
 
         :param keys: only these, as far as they exist
         :param predicate: only those that fulfil all conditions ``[column,
-            operator, value]``; see :mod:`nova_nodb_scheduler.rpc.predicates`
+            operator, value]``; see :mod:`nova_nodb_scheduler.rpc.record_queries`
         :param limit: most records wanted; the server's page size at most
         :param marker: ``next_marker`` of the page before
         :raises InvalidArgument: naming the one that is not what it must be
@@ -153,7 +366,7 @@ class Endpoint:
         view = self._store.snapshot().namespace(namespace)
         size = self._limits.page_size
         wanted = size if limit is None else min(max(1, limit), size)
-        page = pages.cut(view, keys, predicate or [], wanted, marker)
+        page = record_queries.page_of(view, keys, predicate or [], wanted, marker)
         epoch, proof_age_seconds = self._freshness()
         return objects.HostStatePage(
             states=[
@@ -175,9 +388,9 @@ class Endpoint:
         self, namespace: object, keys: Any, predicate: object, limit: object, marker: object
     ) -> None:
         method = "get_host_states"
-        arguments.text(method, "namespace", namespace)
+        text(method, "namespace", namespace)
         if keys is not None:
-            asked = len(arguments.listed(method, "keys", keys))
+            asked = len(listed(method, "keys", keys))
             if asked > self._limits.page_size:
                 raise errors.LimitExceeded(
                     "the number of keys in one get_host_states call",
@@ -185,22 +398,22 @@ class Endpoint:
                     self._limits.page_size,
                     "[nodb_scheduler] rpc_page_size",
                 )
-            arguments.texts(method, "keys", keys)
+            texts(method, "keys", keys)
         # A predicate is shown in errors: it must be no page, and no tower.
-        arguments.bounded(
+        bounded(
             method,
             "predicate",
             predicate,
-            arguments.MAX_PREDICATE_BYTES,
-            arguments.MAX_PREDICATE_LEVELS,
+            MAX_PREDICATE_BYTES,
+            MAX_PREDICATE_LEVELS,
         )
         if limit is not None:
-            arguments.number(method, "limit", limit)
+            number(method, "limit", limit)
         if marker is not None:
-            arguments.text(method, "marker", marker)
+            text(method, "marker", marker)
 
     @_expected  # type: ignore[untyped-decorator]
-    @arguments.checked
+    @checked
     def list_namespaces(self, ctxt: Any) -> list[objects.NamespaceInfo]:
         """Return the declared namespaces with their columns, in order of name."""
         snapshot = self._store.snapshot()
@@ -213,7 +426,7 @@ class Endpoint:
                     objects.ColumnInfo(
                         name=column.name,
                         kind=column.kind.value,
-                        operators=list(predicates.operators_of(column.kind)),
+                        operators=list(record_queries.operators_of(column.kind)),
                     )
                     for column in each.columns
                 ],
@@ -223,7 +436,7 @@ class Endpoint:
         ]
 
     @_expected  # type: ignore[untyped-decorator]
-    @arguments.checked
+    @checked
     def get_status(self, ctxt: Any) -> objects.SchedulerStatus:
         """Return where this scheduler worker stands."""
         return self._status()

@@ -11,17 +11,9 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.simulator import (
-    backends,
-    packing,
-    progress,
-    results,
-    run_options,
-    strategies,
-    timeline,
-    workload,
-    world,
-)
+from nova_nodb_scheduler.simulator.outcome import cell_compaction, results
+from nova_nodb_scheduler.simulator.run import world
+from nova_nodb_scheduler.simulator.scenario import backend_choice, run_options, timeline, workload
 
 
 @attrs.frozen(kw_only=True)
@@ -34,10 +26,10 @@ class Campaign:
     """
 
     options: run_options.RunOptions
-    chosen: Sequence[strategies.Strategy]
+    chosen: Sequence[run_options.Strategy]
     arrivals: Sequence[workload.Arrival]
-    faults: Sequence[timeline.Fault] = ()
-    backend: backends.BackendChoice | None = None
+    faults: Sequence[timeline.PlannedFault] = ()
+    backend: backend_choice.BackendChoice | None = None
     reset: bool = False
 
     def check(self) -> None:
@@ -56,7 +48,7 @@ class Campaign:
                 "each, or run one strategy.",
             )
 
-    def run(self, told: progress.Told = progress.not_told) -> list[results.Result]:
+    def run(self, told: world.Told = world.not_told) -> list[results.RunResult]:
         """Run all.
 
         :raises SimulationFailed: a scheduler failed by itself
@@ -65,9 +57,9 @@ class Campaign:
         self.check()
         return [self._run_one(strategy, told) for strategy in self.chosen]
 
-    def _run_one(self, strategy: strategies.Strategy, told: progress.Told) -> results.Result:
+    def _run_one(self, strategy: run_options.Strategy, told: world.Told) -> results.RunResult:
         with tempfile.TemporaryDirectory(prefix="nova-nodb-simulate-") as directory:
-            backend = self.backend or backends.in_directory(pathlib.Path(directory))
+            backend = self.backend or backend_choice.in_directory(pathlib.Path(directory))
             if self.reset and self.backend is not None:
                 _reset(backend)
             options = attrs.evolve(self.options, strategy=strategy, backend=backend)
@@ -75,22 +67,22 @@ class Campaign:
             made.run()
         return results.of(made)
 
-    def pack(self, trials: int, told: progress.Told = progress.not_told) -> Mapping[str, Any]:
+    def pack(self, trials: int, told: world.Told = world.not_told) -> Mapping[str, Any]:
         """Return how few hosts hold the workload, by strategy; those that pick alike share it."""
-        by_pick: dict[bool, packing.Packed] = {}
+        by_pick: dict[bool, cell_compaction.Packed] = {}
         for strategy in self.chosen:
             if strategy.random not in by_pick:
-                by_pick[strategy.random] = packing.measure(
+                by_pick[strategy.random] = cell_compaction.measure(
                     self.options.cluster,
                     self.arrivals,
                     strategy,
                     trials=trials,
-                    told=lambda text: told(progress.Progress(f"packing, {text}", 0, 0)),
+                    told=lambda text: told(world.RunProgress(f"packing, {text}", 0, 0)),
                 )
         return {each.name: attrs.asdict(by_pick[each.random]) for each in self.chosen}
 
 
-def _reset(backend: backends.BackendChoice) -> None:
+def _reset(backend: backend_choice.BackendChoice) -> None:
     made = backend.make()
     made.open()
     try:

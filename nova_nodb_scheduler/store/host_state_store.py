@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every host's state in memory, by namespace: changes in, snapshots out.
 
+Which records changed since somebody last asked.
+
+A snapshot tells what there is, and comparing two costs a pass over every chunk
+that differs. A subscriber that keeps something derived of each record asks here
+instead which keys to look at again.
+
+Every host's state in memory, by namespace: changes in, snapshots out.
+
 One thread, the replicator, writes; snapshots are taken from any thread. One
 lock guards both, and none is needed to read a snapshot. What a snapshot costs
 is paid by the writer afterwards: it copies each chunk of rows before its first
@@ -18,7 +26,74 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import contents, keeping, snapshot, subscription, table
+from nova_nodb_scheduler.store import namespace_table, record_chunks, store_snapshot
+
+#: More keys than this between two calls: reading everything costs no more.
+MOST_KEYS = 65_536
+
+
+class Subscription:
+    """The keys that changed in some namespaces; made by the store.
+
+    The store's writer notes, any one thread drains. Memory is bounded by
+    ``most_keys``.
+    """
+
+    def __init__(self, namespaces: Collection[str], most_keys: int = MOST_KEYS) -> None:
+        self._most_keys = most_keys
+        self._lock = threading.Lock()
+        self._touched: dict[str, set[str]] = {name: set() for name in namespaces}
+        #: How many more keys fit, counted down per change and not per key: a
+        #: key that changes often costs a new count, see :meth:`_overfull`.
+        self._left = most_keys
+        self._everything = True
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces that are watched."""
+        return tuple(self._touched)
+
+    def drain(self) -> Mapping[str, Collection[str]] | None:
+        """Return the keys touched since the last call, by namespace, and forget them.
+
+        What is touched may be new, changed, gone, or all as it was. A snapshot
+        taken afterwards shows each key as it was noted, or newer.
+
+        :returns: None where everything has to be read: at the first call, in a
+            new epoch, and where more keys changed than are remembered
+        """
+        with self._lock:
+            touched, self._touched = self._touched, {name: set() for name in self._touched}
+            everything, self._everything = self._everything, False
+            self._left = self._most_keys
+        return None if everything else {name: keys for name, keys in touched.items() if keys}
+
+    def note(self, namespace: str, keys: Collection[str]) -> None:
+        """Remember keys. Called by the store for each change, with its lock."""
+        with self._lock:
+            if self._everything:
+                return
+            self._touched[namespace].update(keys)
+            self._left -= len(keys)
+            if self._left <= 0:
+                self._overfull()
+
+    def note_all(self) -> None:
+        """Say that nothing is as it was."""
+        with self._lock:
+            self._give_up()
+
+    def _overfull(self) -> None:
+        self._left = self._most_keys - sum(map(len, self._touched.values()))
+        # A quarter is left free, or the count would be taken for every change.
+        if self._left < self._most_keys // 4:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._everything = True
+        for keys in self._touched.values():
+            keys.clear()
+
 
 #: How many changes are applied before readers get a turn: some 5 ms.
 _CHANGES_PER_TURN = 256
@@ -41,30 +116,34 @@ class HostStateStore:
         decode: Callable[[bytes], Mapping[str, Any]],
         *,
         decoded_states: int = 1024,
-        packing: Callable[[], keeping.Packing] = keeping.AsTheyAre,
+        packing: Callable[[], record_chunks.PayloadPacking] = record_chunks.AsTheyAre,
     ) -> None:
         @functools.lru_cache(maxsize=decoded_states)
-        def cached_decode(packed_by: keeping.Packing, kept: keeping.Kept) -> Mapping[str, Any]:
+        def cached_decode(
+            packed_by: record_chunks.PayloadPacking, kept: record_chunks.Kept
+        ) -> Mapping[str, Any]:
             return decode(packed_by.readable(kept))
 
-        decode_kept: table.Decoder = cached_decode  # type: ignore[assignment]
-        self._tables: dict[str, table.Table] = {}
-        texts: contents.Vocabularies = {}
+        decode_kept: namespace_table.Decoder = cached_decode  # type: ignore[assignment]
+        self._tables: dict[str, namespace_table.NamespaceTable] = {}
+        texts: namespace_table.Vocabularies = {}
         for namespace in namespaces:
             if namespace.name in self._tables:
                 raise errors.ConfigurationError(
                     "namespaces", namespace.name, "declared twice; give each its own name"
                 )
-            self._tables[namespace.name] = table.Table(namespace, decode_kept, packing, texts)
+            self._tables[namespace.name] = namespace_table.NamespaceTable(
+                namespace, decode_kept, packing, texts
+            )
         for each in self._tables.values():
             each.share_keys(self._tables.values())
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
-        self._latest: snapshot.Snapshot | None = None
+        self._latest: store_snapshot.Snapshot | None = None
         #: Whether anything may have changed since the latest snapshot.
         self._touched = True
         self._snapshot_count = 0
-        self._subscriptions: dict[str, tuple[subscription.Subscription, ...]] = {}
+        self._subscriptions: dict[str, tuple[Subscription, ...]] = {}
 
     def namespaces(self) -> tuple[model.Namespace, ...]:
         """Return the declarations, as given."""
@@ -97,7 +176,7 @@ class HostStateStore:
             raise outcome
         return outcome
 
-    def apply_page(self, changes: Iterable[records.Change]) -> list[table.Outcome]:
+    def apply_page(self, changes: Iterable[records.Change]) -> list[namespace_table.Outcome]:
         """Take changes over in their order, as :meth:`apply` does each of them.
 
         What many changes have in common is done once. Not one transaction:
@@ -106,7 +185,7 @@ class HostStateStore:
 
         :returns: for each True, False, or the error that :meth:`apply` raises
         """
-        outcomes: list[table.Outcome] = []
+        outcomes: list[namespace_table.Outcome] = []
         rested_at = 0
         for turn in _turns(changes):
             if len(outcomes) - rested_at >= _CHANGES_PER_TURN:
@@ -116,9 +195,7 @@ class HostStateStore:
             outcomes += self._apply_turn(turn)
         return outcomes
 
-    def subscribe(
-        self, namespaces: Collection[str], most_keys: int = subscription.MOST_KEYS
-    ) -> subscription.Subscription:
+    def subscribe(self, namespaces: Collection[str], most_keys: int = MOST_KEYS) -> Subscription:
         """Return what will tell which keys of some namespaces changed.
 
         It lives as long as the store.
@@ -126,7 +203,7 @@ class HostStateStore:
         :param most_keys: beyond so many it only says that everything may have
         :raises UnknownNamespace: one is not declared
         """
-        made = subscription.Subscription(namespaces, most_keys)
+        made = Subscription(namespaces, most_keys)
         with self._lock:
             for name in made.namespaces:
                 self._table(name)
@@ -134,12 +211,12 @@ class HostStateStore:
                 self._subscriptions[name] = (*self._subscriptions.get(name, ()), made)
         return made
 
-    def _apply_turn(self, changes: Sequence[records.Change]) -> list[table.Outcome]:
+    def _apply_turn(self, changes: Sequence[records.Change]) -> list[namespace_table.Outcome]:
         """Apply changes of different records."""
         places: dict[str, list[int]] = {}
         for at, change in enumerate(changes):
             places.setdefault(change.record.key.namespace, []).append(at)
-        outcomes: list[table.Outcome] = [False] * len(changes)
+        outcomes: list[namespace_table.Outcome] = [False] * len(changes)
         with self._lock:
             self._touched = True
             for name, here in places.items():
@@ -148,7 +225,9 @@ class HostStateStore:
                     outcomes[at] = outcome
         return outcomes
 
-    def _apply_to(self, name: str, changes: Sequence[records.Change]) -> list[table.Outcome]:
+    def _apply_to(
+        self, name: str, changes: Sequence[records.Change]
+    ) -> list[namespace_table.Outcome]:
         try:
             outcomes = self._table(name).apply(changes)
         except errors.UnknownNamespace as error:
@@ -205,7 +284,7 @@ class HostStateStore:
 
     def begin_epoch(self) -> None:
         """Drop everything, remembered tombstones included: revisions begin anew."""
-        texts: contents.Vocabularies = {}
+        texts: namespace_table.Vocabularies = {}
         with self._lock:
             self._touched = True
             for each in self._tables.values():
@@ -214,7 +293,7 @@ class HostStateStore:
                 for subscribed in subscriptions:
                     subscribed.note_all()
 
-    def snapshot(self) -> snapshot.Snapshot:
+    def snapshot(self) -> store_snapshot.Snapshot:
         """Return the present state for good; the same object until something changes.
 
         Waits for the lock, which the writer holds for some milliseconds at most
@@ -228,10 +307,10 @@ class HostStateStore:
             views = {name: each.view() for name, each in self._tables.items()}
             if latest is None or any(latest.namespace(name) is not views[name] for name in views):
                 self._snapshot_count += 1
-                self._latest = latest = snapshot.Snapshot(self._snapshot_count, views)
+                self._latest = latest = store_snapshot.Snapshot(self._snapshot_count, views)
             return latest
 
-    def _table(self, name: str) -> table.Table:
+    def _table(self, name: str) -> namespace_table.NamespaceTable:
         found = self._tables.get(name)
         if found is None:
             raise errors.UnknownNamespace(name, ", ".join(sorted(self._tables)))

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of a column as small numbers.
+"""Texts of a column as small numbers, each number one object however often it is kept.
+
+Whole numbers from 0 on, each one object however often it is kept.
+
+Rows and codes stand in several maps each; an object of its own in every one of
+them is most of what an index takes.
+
+Texts of a column as small numbers.
 
 A vocabulary only grows within an epoch: codes already handed out keep their
 meaning in every snapshot. Its size is the number of distinct texts the column
@@ -8,9 +15,23 @@ held since the epoch began.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
-from nova_nodb_scheduler.store import numbers
+_MADE_AT_A_TIME = 4096
+
+_lock = threading.Lock()
+_made: list[int] = []
+
+
+def shared_number(number: int) -> int:
+    """Return an equal number, the same object at every call. From any thread."""
+    if number >= len(_made):
+        with _lock:
+            while number >= len(_made):
+                _made.extend(range(len(_made), len(_made) + _MADE_AT_A_TIME))
+    return _made[number]
+
 
 BITS_PER_WORD = 64
 
@@ -73,7 +94,7 @@ class Vocabulary:
         code = self._codes.get(text)
         if code is None:
             # The text first: a reader that finds the code finds the text.
-            code = numbers.shared(len(self._texts))
+            code = shared_number(len(self._texts))
             self._texts.append(text)
             self._codes[text] = code
         return code

@@ -2,7 +2,7 @@
 """Refuses what no driver may send, before anything is sent.
 
 Every driver's ``write`` and ``read`` go through here, so that a name which no
-record may have (:mod:`nova_nodb_scheduler.model.record_keys`) is answered by
+record may have (:mod:`nova_nodb_scheduler.model.records`) is answered by
 each of them in the same way, and keeps nothing else of its call from being
 carried out.
 """

@@ -186,7 +186,7 @@ class Synchronizer(abc.ABC):
         """Return the current records, tombstones included; absent keys are left out.
 
         Linearizable: a write that was accepted before the call is seen. What no
-        record may be called (:mod:`nova_nodb_scheduler.model.record_keys`) is
+        record may be called (:mod:`nova_nodb_scheduler.model.records`) is
         absent, and keeps nothing else from being read.
         """
 

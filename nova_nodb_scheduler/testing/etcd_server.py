@@ -18,14 +18,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nova_nodb_scheduler.testing import server_fixtures, server_processes
+from nova_nodb_scheduler.testing import server_processes, servers
 
 PROGRAM = "etcd"
 #: Of the history; without it the driver warns at each start.
 RETENTION = ("--auto-compaction-retention=1h",)
 
 
-class EtcdServer(server_processes.Server):
+class EtcdServer(server_processes.ServerProcess):
     """An etcd, whose data outlive a restart.
 
     :param options: added to its command line, such as
@@ -118,7 +118,7 @@ class EtcdServer(server_processes.Server):
         shutil.rmtree(self.directory / "data")
 
 
-class Etcd(server_fixtures.ServerFixture):
+class Etcd(servers.ServerFixture):
     """A prefix in an etcd: ``url``, ``key_prefix``, ``server``.
 
     :param options: of the command line; these make the server a private one
@@ -139,11 +139,11 @@ class Etcd(server_fixtures.ServerFixture):
             options = self._options or RETENTION
             self.server = self.own(EtcdServer(options, self._tls_directory))
         else:
-            self.server = server_fixtures.shared(EtcdServer, _begin)
+            self.server = servers.shared(EtcdServer, _begin)
         self.url = self.server.url
 
 
-class EtcdCluster(server_fixtures.ServerFixture):
+class EtcdCluster(servers.ServerFixture):
     """Three members of one cluster: ``servers``, ``urls``."""
 
     def require_programs(self) -> None:
@@ -177,7 +177,7 @@ class EtcdCluster(server_fixtures.ServerFixture):
 
 
 def _begin() -> EtcdServer:
-    return server_fixtures.started(EtcdServer(RETENTION))
+    return servers.started(EtcdServer(RETENTION))
 
 
 def _listens(port: int) -> bool:

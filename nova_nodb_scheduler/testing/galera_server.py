@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from nova_nodb_scheduler.testing import server_fixtures, server_processes
+from nova_nodb_scheduler.testing import server_processes, servers
 
 _PROVIDERS = (
     "/usr/lib/galera/libgalera_smm.so",
@@ -153,7 +153,7 @@ def _begin() -> GaleraCluster:
     return cluster
 
 
-class Galera(server_fixtures.ServerFixture):
+class Galera(servers.ServerFixture):
     """A fresh, empty database on a cluster of the process, or on a private one.
 
     ``urls`` are the database on the first and on the second node.
@@ -173,7 +173,7 @@ class Galera(server_fixtures.ServerFixture):
             self.addCleanup(self.cluster.destroy)
             self.cluster.start()
         else:
-            self.cluster = server_fixtures.shared(GaleraCluster, _begin)
+            self.cluster = servers.shared(GaleraCluster, _begin)
         self.cluster.wait_until_whole()
         name = f"nodb_{uuid.uuid4().hex[:12]}"
         self.cluster.first.execute(f"CREATE DATABASE {name}")

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from nova_nodb_scheduler.testing import server_fixtures, server_processes
+from nova_nodb_scheduler.testing import server_processes, servers
 
 PROGRAMS = ("redis-server", "/usr/bin/valkey-server")
 CHOSEN = "NODB_REDIS_SERVER"
@@ -25,7 +25,7 @@ def find_program() -> str:
     return server_processes.find_program(*((chosen,) if chosen else PROGRAMS))
 
 
-class RedisServer(server_processes.Server):
+class RedisServer(server_processes.ServerProcess):
     """A Redis; a restart empties it unless options switch persistence on.
 
     :param options: as on its command line, such as ``--maxmemory``, ``8mb``
@@ -83,7 +83,7 @@ class RedisServer(server_processes.Server):
             client.flushall()
 
 
-class Redis(server_fixtures.ServerFixture):
+class Redis(servers.ServerFixture):
     """A Redis of its own: ``server``, ``address``, ``url``.
 
     :param options: added to its command line

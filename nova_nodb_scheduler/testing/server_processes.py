@@ -58,7 +58,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Server(abc.ABC):
+class ServerProcess(abc.ABC):
     """One server process on a port of its own, which outlives restarts."""
 
     #: Whom to run as when the tests run as root; None: as root.
@@ -186,7 +186,7 @@ class Server(abc.ABC):
         return ["setpriv", *prefix, "--"] if prefix else []
 
 
-class MariaDBServer(Server):
+class MariaDBServer(ServerProcess):
     """A MariaDB whose root user has no password.
 
     :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
@@ -261,7 +261,7 @@ class MariaDBServer(Server):
         return ("--user=root",) if os.geteuid() == 0 else ()
 
 
-class PostgreSQLServer(Server):
+class PostgreSQLServer(ServerProcess):
     """A PostgreSQL whose superuser ``postgres`` is trusted on loopback.
 
     :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
@@ -342,7 +342,7 @@ class PostgreSQLServer(Server):
         return find_program(name, f"/usr/lib/postgresql/*/bin/{name}")
 
 
-class MemcachedServer(Server):
+class MemcachedServer(ServerProcess):
     """A memcached; a restart empties it.
 
     :param options: as on its command line, such as ``-m``, ``4``

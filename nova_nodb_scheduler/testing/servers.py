@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that give tests real MariaDB, PostgreSQL and memcached servers.
+"""Fixtures that give tests real MariaDB, PostgreSQL and memcached servers, and what they share.
+
+What fixtures of real servers share: the skip, a server of one's own, one for all.
+
+A server that is dear to start serves a whole test process: it starts at first
+use and ends with the process.
+
+Fixtures that give tests real MariaDB, PostgreSQL and memcached servers.
 
 SQL servers are dear to start, so one of each serves a whole test process: it
 starts at first use, ends with the process, and gives every fixture a database
@@ -12,12 +19,70 @@ sets ``NODB_REQUIRE_SERVERS``: then that is a failure.
 
 from __future__ import annotations
 
+import abc
+import atexit
+import threading
 import uuid
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from nova_nodb_scheduler.testing import server_fixtures, server_processes
+import fixtures
+
+from nova_nodb_scheduler.testing import server_processes
 
 
-class _Database(server_fixtures.ServerFixture):
+class _Destroyable(Protocol):
+    def destroy(self) -> None: ...
+
+
+_Shared = TypeVar("_Shared", bound=_Destroyable)
+_Server = TypeVar("_Server", bound=server_processes.ServerProcess)
+
+_shared: dict[type[Any], Any] = {}
+_shared_lock = threading.Lock()
+
+
+def shared(kind: type[_Shared], start: Callable[[], _Shared]) -> _Shared:
+    """Return this process's server of a kind; any thread may ask.
+
+    :param start: makes and starts it, at the first call
+    """
+    with _shared_lock:
+        if kind not in _shared:
+            _shared[kind] = start()
+        found: _Shared = _shared[kind]
+        return found
+
+
+def started(server: _Server) -> _Server:
+    """Start a new server that ends with the process."""
+    atexit.register(server.destroy)
+    server.initialize()
+    server.start()
+    return server
+
+
+class ServerFixture(fixtures.Fixture, abc.ABC):  # type: ignore[misc]  # untyped library
+    """Base of the fixtures: the test is skipped where a program is absent."""
+
+    @abc.abstractmethod
+    def require_programs(self) -> None:
+        """Find what the servers need, see :func:`.server_processes.find_program`."""
+
+    def setUp(self) -> None:
+        # Before super(): a skip inside of a fixture's _setUp counts as an error.
+        self.require_programs()
+        super().setUp()
+
+    def own(self, server: _Server) -> _Server:
+        """Start a new server that ends with the test."""
+        self.addCleanup(server.destroy)
+        server.initialize()
+        server.start()
+        return server
+
+
+class _Database(ServerFixture):
     """A fresh, empty database on a server of the process, or on a private one.
 
     :param tls_directory: of certificates; makes the server a private one
@@ -41,7 +106,7 @@ class _Database(server_fixtures.ServerFixture):
         if self._private:
             self.server = self.own(kind(self._tls_directory))
         else:
-            self.server = server_fixtures.shared(kind, lambda: server_fixtures.started(kind()))
+            self.server = shared(kind, lambda: started(kind()))
         name = f"nodb_{uuid.uuid4().hex[:12]}"
         self.server.execute(f"CREATE DATABASE {name}")
         if not self._private:
@@ -70,7 +135,7 @@ class PostgreSQL(_Database):
         self.server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-class Memcached(server_fixtures.ServerFixture):
+class Memcached(ServerFixture):
     """A memcached of its own: ``server``, ``address``.
 
     :param options: added to its command line, such as ``-m``, ``4``, ``-M``

@@ -18,7 +18,7 @@ import orjson
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.wire import bounds
+from nova_nodb_scheduler.wire import decoded_sizes
 
 #: First byte of a payload: its format.
 PLAIN = 0x01
@@ -82,7 +82,7 @@ def encode_text(
         text = orjson.dumps({"s": str(schema), "d": dict(state)})
     except orjson.JSONEncodeError as error:
         raise errors.InvalidRecord(record, "(state)", str(error)) from error
-    fault = bounds.present().fault_of(text)
+    fault = decoded_sizes.present().fault_of(text)
     if fault is not None:
         # Written, it would be kept aside by all who read it.
         raise errors.InvalidRecord(record, "(state)", fault)
@@ -117,7 +117,7 @@ def decode(payload: bytes) -> Decoded:
         raise errors.UndecodableRecord(
             f"format {payload[0]:#04x} is unknown to this release (known: 0x01, 0x02)"
         )
-    fault = bounds.present().fault_of(text)
+    fault = decoded_sizes.present().fault_of(text)
     if fault is not None:
         raise errors.UndecodableRecord(fault)
     try:
@@ -129,8 +129,8 @@ def decode(payload: bytes) -> Decoded:
     state = envelope.get("d")
     if not isinstance(state, dict):
         raise errors.UndecodableRecord("its state ('d') is not an object")
-    if bounds.is_too_deep(text, state):
-        raise errors.UndecodableRecord(f"it is nested deeper than {bounds.MAX_DEPTH} levels")
+    if decoded_sizes.is_too_deep(text, state):
+        raise errors.UndecodableRecord(f"it is nested deeper than {decoded_sizes.MAX_DEPTH} levels")
     return Decoded(_parse_schema(envelope.get("s")), state, text)
 
 
@@ -165,7 +165,7 @@ def check_readable(schema: namespaces.SchemaVersion, namespace: namespaces.Names
 
 def _decompress(data: bytes) -> bytes:
     decompressor = zlib.decompressobj()
-    most_bytes = bounds.present().text_bytes
+    most_bytes = decoded_sizes.present().text_bytes
     try:
         text = decompressor.decompress(data, most_bytes + 1)
     except zlib.error as error:
@@ -207,8 +207,8 @@ def _check_value(value: object, path: tuple[str, ...], record: str) -> None:
         if value - value != 0.0:  # NaN and infinities: cheaper than two calls
             reason = f"{value} has no form in JSON; use None"
     elif isinstance(value, (dict, list)) or type(value) is tuple or _is_root(value, path):
-        if len(path) >= bounds.MAX_DEPTH:
-            reason = f"nested deeper than {bounds.MAX_DEPTH} levels"
+        if len(path) >= decoded_sizes.MAX_DEPTH:
+            reason = f"nested deeper than {decoded_sizes.MAX_DEPTH} levels"
         else:
             _check_members(value, path, record)
     else:

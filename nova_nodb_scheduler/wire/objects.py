@@ -1,18 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
 """The versioned objects of the RPC API.
 
+A field of a versioned object that holds one JSON object, carried as text.
+
+The versioned objects of the RPC API.
+
 A field is added with a new minor version and never taken away within a major
 one; the fingerprint test says when a version must be raised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from oslo_versionedobjects import base, fields
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.wire import json_field, sizes
+from nova_nodb_scheduler.wire import decoded_sizes
+
+#: So much of a namespace or a key is named in an error: they may be pages long.
+_SHOWN = 200
+
+
+class JsonObject(fields.FieldType):  # type: ignore[misc]
+    """A mapping that JSON can carry.
+
+    Carried as text, its numbers and nesting arrive as they were sent; a
+    serializer that walks nested values would copy a state once per level.
+    """
+
+    @staticmethod
+    def coerce(obj: Any, attr: str, value: Any) -> Any:
+        """Take a mapping.
+
+        :raises ValueError: it is none
+        """
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{attr} is a {type(value).__name__}, and must be a mapping")
+        return dict(value)
+
+    @staticmethod
+    def to_primitive(obj: Any, attr: str, value: Any) -> str:
+        """Return the text.
+
+        :raises InvalidRecord: a value is none that JSON has
+        """
+        try:
+            return orjson.dumps(value).decode()
+        except orjson.JSONEncodeError as error:
+            raise errors.InvalidRecord(_record_of(obj), attr, str(error)) from error
+
+    @staticmethod
+    def from_primitive(obj: Any, attr: str, value: Any) -> Any:
+        """Read the text.
+
+        :raises InvalidRecord: it is no text of a JSON object
+        """
+        if not isinstance(value, str):
+            # Whoever sends may send anything; orjson would raise a TypeError.
+            raise errors.InvalidRecord(
+                _record_of(obj), attr, f"a {type(value).__name__} is no text of JSON"
+            )
+        try:
+            found = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise errors.InvalidRecord(_record_of(obj), attr, f"it is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise errors.InvalidRecord(_record_of(obj), attr, "its JSON is not an object")
+        return found
+
+    @staticmethod
+    def stringify(value: Any) -> str:
+        """Show how much there is, not all of it: states are pages long."""
+        return f"<{len(value)} fields>"
+
+
+class JsonObjectField(fields.AutoTypedField):  # type: ignore[misc]
+    """See :class:`JsonObject`."""
+
+    AUTO_TYPE = JsonObject()
+
+
+def _record_of(obj: Any) -> str:
+    """Name a record as far as its object is filled."""
+    parts = [
+        str(getattr(obj, name))[:_SHOWN]
+        for name in ("namespace", "key")
+        if name in obj.fields and obj.obj_attr_is_set(name)
+    ]
+    return "/".join(parts) or "(unnamed)"
+
 
 #: Prefix of the keys that mark an object in a message.
 SERIAL_NAMESPACE = "nodb_object"
@@ -84,8 +163,8 @@ class Serializer(base.VersionedObjectSerializer):  # type: ignore[misc]
         # The states as text, the objects around them, or a request to be explained.
         most_bytes = 2 * most_update_bytes + _AROUND_BYTES
         try:
-            size_bytes = sizes.decoded_bytes(entity, most_bytes, _MOST_LEVELS)
-        except sizes.TooDeep as error:
+            size_bytes = decoded_sizes.decoded_bytes(entity, most_bytes, _MOST_LEVELS)
+        except decoded_sizes.TooDeep as error:
             raise errors.InvalidArgument("The nodb API", "(any)", f"it is {error}") from error
         if size_bytes > most_bytes:
             raise errors.LimitExceeded(
@@ -102,7 +181,7 @@ class Serializer(base.VersionedObjectSerializer):  # type: ignore[misc]
             data = each.get(f"{SERIAL_NAMESPACE}.data") if isinstance(each, dict) else None
             state = data.get("state") if isinstance(data, dict) else None
             if isinstance(state, str):
-                size_bytes += sizes.least_decoded_bytes(state)
+                size_bytes += decoded_sizes.least_decoded_bytes(state)
             if size_bytes > most_bytes:
                 raise errors.LimitExceeded(
                     "the number of decoded bytes in one update_host_states call",
@@ -120,7 +199,7 @@ class HostStateUpdate(NodbObject):
     fields = {
         "namespace": fields.StringField(),
         "key": fields.StringField(),
-        "state": json_field.JsonObjectField(nullable=True),
+        "state": JsonObjectField(nullable=True),
     }
 
 
@@ -166,7 +245,7 @@ class HostState(NodbObject):
         "key": fields.StringField(),
         "revision": fields.NonNegativeIntegerField(),
         "version": fields.NonNegativeIntegerField(),
-        "state": json_field.JsonObjectField(),
+        "state": JsonObjectField(),
     }
 
 
@@ -259,7 +338,7 @@ class ReporterStatus(NodbObject):
     fields = {
         "reporter_id": fields.StringField(),
         "age_seconds": fields.FloatField(),
-        "beat": json_field.JsonObjectField(),
+        "beat": JsonObjectField(),
     }
 
 

@@ -34,7 +34,7 @@ class BackEnd:
         self,
         name: str,
         settings: stack_settings.Settings,
-        server: server_processes.Server | None = None,
+        server: server_processes.ServerProcess | None = None,
     ) -> None:
         self.name = name
         self._settings = settings
@@ -83,7 +83,7 @@ def running(name: str, settings: stack_settings.Settings) -> Iterator[BackEnd]:
         server.destroy()
 
 
-def _server(name: str) -> server_processes.Server:
+def _server(name: str) -> server_processes.ServerProcess:
     if name == "memcached":
         return server_processes.MemcachedServer(("-m", "64", "-M"))
     if name == "redis":

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again."""
+"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again.
+
+Which requests left memory, by the lines that schedulers wrote: those of killed ones stay.
+"""
 
 import collections
 import datetime
+import pathlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,11 +18,38 @@ import numpy as np
 import pymysql
 from keystoneauth1 import exceptions as keystone_exceptions
 
-from tests.chaos import audit, clients, decisions, deployment, injection, ledger, plan
+from tests.chaos import audit, clients, deployment, injection, ledger, plan
 from tests.chaos import snapshot as snapshot_module
 from tests.faults import trial as faults_trial
 from tests.faults import watch as watch_module
 from tools.stack import stack as stack_module
+
+_LEFT = re.compile(r"are decided among Placement's candidates: (?P<why>.*)\.$")
+
+
+class DecisionLines:
+    """Reads what was written to some logs since it was made.
+
+    :param logs: of schedulers; one that is not there yet is read from its begin
+    """
+
+    def __init__(self, logs: Iterable[pathlib.Path]) -> None:
+        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+
+    def left_memory(self) -> Mapping[str, int]:
+        """Return how many requests were decided by Nova's own code, by reason."""
+        found: collections.Counter[str] = collections.Counter()
+        for log, offset in self._offsets.items():
+            if not log.exists():
+                continue
+            with log.open("rb") as file:
+                file.seek(offset)
+                text = file.read().decode(errors="replace")
+            found.update(
+                match["why"] for line in text.splitlines() if (match := _LEFT.search(line))
+            )
+        return dict(sorted(found.items()))
+
 
 QUIET_SECONDS = 300.0
 """How long what is under way may take to settle: a conductor asks a second and a third scheduler
@@ -160,9 +192,7 @@ class Rounds:
     ) -> Outcome:
         shape = self._deployed.shape
         settings = self._stack.settings
-        lines = decisions.DecisionLines(
-            settings.log / f"{name}.log" for name in settings.scheduler_names
-        )
+        lines = DecisionLines(settings.log / f"{name}.log" for name in settings.scheduler_names)
         began = time.monotonic()
         work = clients.Workload(
             self._stack.cloud,

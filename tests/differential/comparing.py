@@ -19,8 +19,8 @@ from nova import exception
 from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 
-from nova_nodb_scheduler.scheduling import choice as choice_module
-from nova_nodb_scheduler.scheduling import planning, spreading
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts as choice_module
+from nova_nodb_scheduler.scheduling.pipeline import placing, planning
 from tests.differential import (
     cases,
     placement_model,
@@ -263,7 +263,7 @@ class Case:
         best = sorted(weights, reverse=True)[: CONF.filter_scheduler.host_subset_size]
         found = []
         for name in _WORKERS:
-            spread = spreading.Spreading(name, lambda: _WORKERS)
+            spread = placing.Spreading(name, lambda: _WORKERS)
             first = spread.choose(made.best, made.passed, is_told_apart=made.is_told_apart)
             if first is None:
                 raise Divergence(f"server {index}: {name} takes none of {len(chosen)} hosts")

@@ -12,26 +12,14 @@ import nova.conf
 from nova import context as nova_context
 
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter import (
-    candidate_queries,
-    host_manager,
-    host_objects,
-    proof,
-    reads,
-    request_conversion,
-    scheduling_options,
-    views,
-)
-from nova_nodb_scheduler.scheduling import (
-    candidates,
-    choice,
-    engine,
-    fact_source,
-    frame_keeper,
-    host_frame,
-    node_facts,
-    planning,
-)
+from nova_nodb_scheduler.nova_adapter.conversion import request_conversion, scheduling_options
+from nova_nodb_scheduler.nova_adapter.decisions import host_objects
+from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates, host_manager, request_views
+from nova_nodb_scheduler.nova_adapter.reporting import state_proof
+from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.namespaces import node_facts
+from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, planning
 from tests.differential import cases, specs, stored, words
 
 CONF = nova.conf.CONF
@@ -93,12 +81,14 @@ class Plugin:
         stored.put(self.store, changed, self._revision)
         self.cluster = self.manager.cluster = cluster
 
-    def view(self) -> views.RequestView:
+    def view(self) -> request_views.RequestView:
         """Return a view of the store as it is, all of it proved."""
-        read = reads.Reads(
-            self.store.snapshot(), 1, reads.BuiltObjects(), nova_context.get_admin_context()
+        read = request_views.MemoryReads(
+            self.store.snapshot(), 1, request_views.BuiltObjects(), nova_context.get_admin_context()
         )
-        return views.RequestView(read, proof.Proof({}), words.CELLS, _no_fall_back)
+        return request_views.RequestView(
+            read, state_proof.StateProof({}), words.CELLS, _no_fall_back
+        )
 
     def decide(self, spec: Any, asked: Sequence[Any] | None, servers: int) -> planning.Plan:
         """Plan a request.
@@ -108,9 +98,9 @@ class Plugin:
         """
         queries: tuple[requests.CandidateQuery, ...] | None = None
         if asked is not None:
-            parsed = [candidate_queries.parse_query(each.to_querystring()) for each in asked]
+            parsed = [deferred_candidates.parse_query(each.to_querystring()) for each in asked]
             for each in parsed:
-                if isinstance(each, candidate_queries.Outside):
+                if isinstance(each, deferred_candidates.OutsideMemory):
                     raise Outside(each.reason)
             queries = tuple(each for each in parsed if isinstance(each, requests.CandidateQuery))
         self.keeper.catch_up(NOW_SECONDS)
@@ -120,7 +110,7 @@ class Plugin:
             if reason is not None:
                 raise Outside(reason)
         view = self.view()
-        objects = host_objects.HostObjects(
+        objects = host_objects.NovaHostObjects(
             self.manager,
             spec,
             lambda uuids: self._states(spec, view, uuids),
@@ -128,7 +118,9 @@ class Plugin:
         )
         return self.engine.plan(request, objects, servers=servers)
 
-    def _states(self, spec: Any, view: views.RequestView, uuids: Collection[str]) -> dict[str, Any]:
+    def _states(
+        self, spec: Any, view: request_views.RequestView, uuids: Collection[str]
+    ) -> dict[str, Any]:
         """As the decider makes them: by Nova's own method, over the store."""
         frame = self.engine.frame
         names = {}
@@ -137,7 +129,7 @@ class Plugin:
             if row is not None:
                 facts = frame.facts(row)
                 names[facts.host, facts.node] = uuid
-        with views.working_on(view):
+        with request_views.working_on(view):
             states = list(
                 self.manager.get_host_states_by_uuids(
                     nova_context.get_admin_context(), list(uuids), spec
@@ -150,7 +142,7 @@ class Plugin:
         }
 
 
-def all_choices(made: planning.Plan) -> list[choice.Choice]:
+def all_choices(made: planning.Plan) -> list[chosen_hosts.Choice]:
     """Return every host a plan has, best first."""
     return made.best(1_000)
 
@@ -165,5 +157,5 @@ def _default_ratios() -> node_facts.DefaultRatios:
     )
 
 
-def _no_fall_back(scope: str, reason: proof.Reason) -> None:
+def _no_fall_back(scope: str, reason: state_proof.UnprovedReason) -> None:
     raise AssertionError(f"left memory: {scope}, {reason}")

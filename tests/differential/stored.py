@@ -10,27 +10,31 @@ from typing import Any
 from nova import objects
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import tables
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
 from tests.differential import cases, words
 
 State = Mapping[str, Any]
-_BY_NAME = {each.name: each for each in namespaces.BUILT_IN}
+_BY_NAME = {each.name: each for each in known_namespaces.BUILT_IN}
 
 
 def states(cluster: cases.Cluster) -> Iterator[tuple[str, str, State]]:
     """Iterate over (namespace, key, state) of all records."""
     for node in cluster.nodes:
-        yield namespaces.COMPUTE_NODES.name, node.uuid, _state(node.cell, "ComputeNode", node.row)
+        yield (
+            known_namespaces.COMPUTE_NODES.name,
+            node.uuid,
+            _state(node.cell, "ComputeNode", node.row),
+        )
     for service in cluster.services:
         key = str(service.row["uuid"])
-        kept = {n: v for n, v in service.row.items() if n not in tables.HEARTBEAT_COLUMNS}
-        yield namespaces.SERVICES.name, key, _state(service.cell, "Service", kept)
-        beats = {name: service.row[name] for name in tables.HEARTBEAT_COLUMNS}
-        liveness = {"cell": service.cell, "uuid": key, **tables.plain(beats)}
-        yield namespaces.SERVICE_LIVENESS.name, key, liveness
+        kept = {n: v for n, v in service.row.items() if n not in nova_tables.HEARTBEAT_COLUMNS}
+        yield known_namespaces.SERVICES.name, key, _state(service.cell, "Service", kept)
+        beats = {name: service.row[name] for name in nova_tables.HEARTBEAT_COLUMNS}
+        liveness = {"cell": service.cell, "uuid": key, **nova_tables.plain(beats)}
+        yield known_namespaces.SERVICE_LIVENESS.name, key, liveness
     for aggregate in cluster.aggregates:
         row = {
             "id": aggregate.id,
@@ -41,25 +45,25 @@ def states(cluster: cases.Cluster) -> Iterator[tuple[str, str, State]]:
             "created_at": None,
             "updated_at": None,
         }
-        yield namespaces.AGGREGATES.name, aggregate.uuid, _state("", "Aggregate", row)
+        yield known_namespaces.AGGREGATES.name, aggregate.uuid, _state("", "Aggregate", row)
     for instance in cluster.instances:
-        key = tables.cell_key(instance.uuid, instance.cell)
+        key = nova_tables.cell_key(instance.uuid, instance.cell)
         yield (
-            namespaces.INSTANCES.name,
+            known_namespaces.INSTANCES.name,
             key,
             _state(instance.cell, "Instance", _instance(instance)),
         )
     for host in dict.fromkeys(node.host for node in cluster.nodes):
         cell = cluster.cell_of(host) or words.CELL1
-        yield namespaces.HOST_MAPPINGS.name, host, _state(cell, "HostMapping", {"host": host})
+        yield known_namespaces.HOST_MAPPINGS.name, host, _state(cell, "HostMapping", {"host": host})
     for provider in cluster.providers:
         if provider.parent is None:
-            yield namespaces.PROVIDERS.name, provider.uuid, _tree(cluster, provider)
+            yield known_namespaces.PROVIDERS.name, provider.uuid, _tree(cluster, provider)
 
 
 def store(cluster: cases.Cluster) -> host_state_store.HostStateStore:
     """Return a store that holds a cluster, filled as the replicator fills it."""
-    made = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+    made = host_state_store.HostStateStore(known_namespaces.BUILT_IN, codec.decode_state)
     put(made, {(name, key): state for name, key, state in states(cluster)}, 1)
     return made
 
@@ -83,7 +87,7 @@ def put(
 
 def _state(cell: str, object_name: str, row: Mapping[str, Any]) -> State:
     version = str(getattr(objects, object_name).VERSION)
-    return {"cell": cell, "object_version": version, "row": tables.plain(row)}
+    return {"cell": cell, "object_version": version, "row": nova_tables.plain(row)}
 
 
 def _instance(drawn: cases.Instance) -> Mapping[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 from nova import objects
 
-from nova_nodb_scheduler.nova_adapter.placement import reading
-from nova_nodb_scheduler.scheduling import candidates
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
+from nova_nodb_scheduler.scheduling.pipeline import candidates
 from tests.differential import (
     cases,
     comparing,
@@ -271,7 +271,7 @@ class MirrorTest(test_decisions.DecisionsCase):
         )
         held = attrs.evolve(held, providers=(root, held.providers[1], child))
         self.placement.fill(held)
-        mirror = reading.Reader(self.placement.get)
+        mirror = placement_reader.PlacementReader(self.placement.get)
         found = mirror.record(root.uuid, mirror.tree(root.uuid))
         expected = {key: state for name, key, state in stored.states(held) if name == "providers"}[
             root.uuid

@@ -11,7 +11,8 @@ import hypothesis
 import testtools
 from testtools import matchers
 
-from nova_nodb_scheduler.scheduling import candidates, filters, shortlist, weighers
+from nova_nodb_scheduler.scheduling import filters, weighers
+from nova_nodb_scheduler.scheduling.pipeline import candidates, shortlist
 from tests.differential import comparing, test_decisions, words
 
 #: Cases in which a fault must show.

@@ -14,7 +14,7 @@ from rich import console
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.testing import server_processes
-from tests.engine_faults import catalogue, engines, fault, report, runner
+from tests.engine_faults import engines, fault, report, runner
 
 _ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = _ROOT / "doc" / "source" / "reference" / "engine-faults.rst.inc"
@@ -37,7 +37,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     given = _arguments()
     logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
-    selection = catalogue.Selection(tuple(given.driver), tuple(given.fault), given.short)
+    selection = runner.Selection(tuple(given.driver), tuple(given.fault), given.short)
     kinds = [each for each in engines.ENGINES if selection.has_engine(each)]
     if given.list:
         _name_all(kinds, selection)
@@ -85,9 +85,9 @@ def main() -> int:
     return 1 if failed or not (outcomes or skipped) else 0
 
 
-def _name_all(kinds: list[type[engines.Engine]], selection: catalogue.Selection) -> None:
+def _name_all(kinds: list[type[engines.Engine]], selection: runner.Selection) -> None:
     for kind in kinds:
-        for each in catalogue.faults(kind):
+        for each in runner.faults(kind):
             if selection.has_fault(kind, each):
                 print(f"{kind.name}: {each.name}")  # noqa: T201
 

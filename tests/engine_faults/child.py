@@ -23,17 +23,19 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records, requests
-from nova_nodb_scheduler.scheduling import namespaces, placing
-from nova_nodb_scheduler.simulator import backends
-from nova_nodb_scheduler.synchronizer import contract, record_names
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.pipeline import placing
+from nova_nodb_scheduler.simulator.scenario import backend_choice
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 from nova_nodb_scheduler.wire import codec
-from tests.engine_faults import rows, scheduler, steps, witnesses
+from tests.engine_faults import scheduler, steps, truth, witnesses
 
 _PR_SET_PDEATHSIG = 1
 
 #: What says how others are alive, not what is scheduled by.
-BEATS = frozenset({namespaces.SCHEDULERS.name, namespaces.LEASES.name})
+BEATS = frozenset({known_namespaces.SCHEDULERS.name, known_namespaces.LEASES.name})
 
 
 @attrs.frozen
@@ -45,7 +47,7 @@ class Options:
     """
 
     identity: str
-    backend: backends.BackendChoice
+    backend: backend_choice.BackendChoice
     policies: dict[str, str]
     seed: int
     pause_seconds: float
@@ -93,7 +95,7 @@ class _Child:
         )
         if not options.claims:
             self._scheduler.claim_nothing()
-        self._reporter = rows.Reporter(self._client, lambda keys: self._call("rows", keys))
+        self._reporter = truth.Reporter(self._client, lambda keys: self._call("rows", keys))
         self._working = threading.Event()
         self._resting = threading.Event()
         self._stopped = threading.Event()
@@ -199,7 +201,7 @@ class _Child:
                 (self._provoke or self._operate)()
             except errors.NodbError:
                 time.sleep(0.05)
-            except (placing.Unclaimable, contract.SnapshotInterrupted):
+            except (placing.ClaimsUnavailable, contract.SnapshotInterrupted):
                 time.sleep(0.05)
             except (EOFError, OSError):
                 raise
@@ -233,7 +235,7 @@ class _Child:
         vcpus = self._rng.choice((1, 1, 2))
         try:
             placed = self._scheduler.place(servers, vcpus, group)
-        except placing.Unclaimable:
+        except placing.ClaimsUnavailable:
             self._call("refuse", servers)
             raise
         self._decisions += 1
@@ -246,8 +248,8 @@ class _Child:
         hosts = sorted({host for _, host, _ in placed})
         self._reporter.publish(
             [
-                *(records.RecordKey(namespaces.PROVIDERS.name, host) for host in hosts),
-                *map(rows.instance_key, servers),
+                *(records.RecordKey(known_namespaces.PROVIDERS.name, host) for host in hosts),
+                *map(truth.instance_key, servers),
             ]
         )
 
@@ -263,29 +265,33 @@ class _Child:
         server = self._owned.pop(self._rng.randrange(len(self._owned)))
         host = self._call("host_of", server)
         self._call("delete", [server])
-        keys = [rows.instance_key(server)]
+        keys = [truth.instance_key(server)]
         if host is not None:
-            keys.append(records.RecordKey(namespaces.PROVIDERS.name, host))
+            keys.append(records.RecordKey(known_namespaces.PROVIDERS.name, host))
         self._reporter.publish(keys)
 
     def _publish(self) -> None:
-        self._reporter.publish(rows.host_keys(self._rng.choice(sorted(rows.MADE))))
+        self._reporter.publish(truth.host_keys(self._rng.choice(sorted(truth.MADE))))
 
     def _mark(self) -> None:
         """Create a record that nobody ever touches again."""
         epoch = self._client.head().epoch
-        key = witnesses.key_of(self._options.identity, next(self._numbers), namespaces.CELLS.name)
-        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        key = witnesses.key_of(
+            self._options.identity, next(self._numbers), known_namespaces.CELLS.name
+        )
+        state = codec.encode({}, known_namespaces.CELLS.schema, record=str(key))
         [result] = self._client.write([records.Write(key, 0, state)])
         if result.won and self._client.head().epoch == epoch:
             self._call("marked", epoch, (key.namespace, key.key))
 
     def _remark(self) -> None:
         """Create a record, and write it again once readers have it."""
-        key = witnesses.key_of(self._options.identity, next(self._numbers), namespaces.CELLS.name)
+        key = witnesses.key_of(
+            self._options.identity, next(self._numbers), known_namespaces.CELLS.name
+        )
         revision = 0
         for turn in range(2):
-            state = codec.encode({"n": turn}, namespaces.CELLS.schema, record=str(key))
+            state = codec.encode({"n": turn}, known_namespaces.CELLS.schema, record=str(key))
             [result] = self._client.write([records.Write(key, revision, state)])
             if not result.won or result.record is None:
                 return
@@ -297,10 +303,10 @@ class _Child:
     def _phoenix(self) -> None:
         """Create a record, or delete it: it lives, dies, and lives again."""
         name = self._options.identity.rpartition("-")[0]
-        key = records.RecordKey(namespaces.CELLS.name, f"phoenix-{name}")
+        key = records.RecordKey(known_namespaces.CELLS.name, f"phoenix-{name}")
         standing = self._client.read([key]).get(key)
         if standing is None or standing.deleted:
-            state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+            state = codec.encode({}, known_namespaces.CELLS.schema, record=str(key))
             self._client.write([records.Write(key, 0, state)])
         else:
             self._client.write([records.Write(key, standing.revision, deleted=True)])
@@ -319,8 +325,8 @@ class _Child:
     def _novelty(self) -> None:
         """Create a record that never was, and delete it."""
         name = f"novelty-{self._options.identity}-{next(self._numbers)}"
-        key = records.RecordKey(namespaces.CELLS.name, name)
-        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        key = records.RecordKey(known_namespaces.CELLS.name, name)
+        state = codec.encode({}, known_namespaces.CELLS.schema, record=str(key))
         [result] = self._client.write([records.Write(key, 0, state)])
         if result.record is not None:
             self._client.write([records.Write(key, result.record.revision, deleted=True)])
@@ -345,9 +351,9 @@ class _Child:
 
     def _contest(self) -> None:
         """Write one record twice at the same time."""
-        key = records.RecordKey(namespaces.CELLS.name, f"contest-{self._options.identity}")
+        key = records.RecordKey(known_namespaces.CELLS.name, f"contest-{self._options.identity}")
         standing = self._client.read([key]).get(key)
-        state = codec.encode({}, namespaces.CELLS.schema, record=str(key))
+        state = codec.encode({}, known_namespaces.CELLS.schema, record=str(key))
         write = records.Write(key, standing.revision if standing else 0, state)
 
         def compete() -> None:
@@ -365,7 +371,7 @@ class _Child:
 
     def _unused_slot(self) -> None:
         """Take a slot of a memcached's for a record, and do not write that."""
-        name = record_names.encode(rows.host_keys(sorted(rows.MADE)[0])[0])
+        name = record_names.encode(truth.host_keys(sorted(truth.MADE)[0])[0])
         self._leave_behind(
             lambda epoch, version: self._client._connection.send(
                 [connection.store(b"add", epoch.slot_key(version), name, ttl_seconds=3600)]
@@ -397,11 +403,15 @@ class _Child:
     def _batch(self) -> None:
         """Write more records than one statement of MariaDB's carries."""
         keys = [
-            records.RecordKey(namespaces.CELLS.name, f"batch-{self._options.identity}-{number}")
+            records.RecordKey(
+                known_namespaces.CELLS.name, f"batch-{self._options.identity}-{number}"
+            )
             for number in range(40)
         ]
         found = self._client.read(keys)
-        state = codec.encode({"n": next(self._numbers)}, namespaces.CELLS.schema, record="batch")
+        state = codec.encode(
+            {"n": next(self._numbers)}, known_namespaces.CELLS.schema, record="batch"
+        )
         revisions = [found[key].revision if key in found else 0 for key in keys]
         self._client.write(
             [records.Write(*each, state) for each in zip(keys, revisions, strict=True)]

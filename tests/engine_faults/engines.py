@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import fixtures
 
-from nova_nodb_scheduler.simulator import backends
+from nova_nodb_scheduler.simulator.scenario import backend_choice
 from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.testing import (
     etcd_server,
@@ -31,7 +31,7 @@ TIMEOUT_SECONDS = 1.5
 LOG_SECONDS = 4
 
 
-class ShortLog(backends.BackendChoice):
+class ShortLog(backend_choice.BackendChoice):
     """A memcached whose log lives for seconds, which no operator may choose."""
 
     def make(self) -> contract.Synchronizer:
@@ -47,10 +47,10 @@ class Site:
     :param through: how each scheduler does, in turn
     """
 
-    direct: backends.BackendChoice
-    through: tuple[backends.BackendChoice, ...]
+    direct: backend_choice.BackendChoice
+    through: tuple[backend_choice.BackendChoice, ...]
 
-    def backend_of(self, place: int) -> backends.BackendChoice:
+    def backend_of(self, place: int) -> backend_choice.BackendChoice:
         return self.through[place % len(self.through)]
 
 
@@ -99,7 +99,7 @@ class Engine:
     def _start(self) -> None:
         raise NotImplementedError
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
         """Return how a back end of that number is reached at a port."""
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class SQLite(Engine):
     def path(self, number: int) -> pathlib.Path:
         return self.directory / f"site-{number}.sqlite"
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
         return _sql(f"sqlite:///{self.path(number)}")
 
 
@@ -163,7 +163,7 @@ class Memcached(Engine):
     def _start(self) -> None:
         self.server = self._use(servers.Memcached(*self._options)).server
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
         return ShortLog(
             driver=self.driver,
             options={
@@ -184,8 +184,8 @@ class Redis(Engine):
     def _start(self) -> None:
         self.server = self._use(redis_server.Redis(*self._options)).server
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
-        return backends.BackendChoice(
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
+        return backend_choice.BackendChoice(
             driver=self.driver,
             options={
                 "url": f"redis://127.0.0.1:{port}/0",
@@ -202,8 +202,8 @@ class Etcd(Engine):
     def _start(self) -> None:
         self.server = self._use(etcd_server.Etcd(*self._options, private=True)).server
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
-        return backends.BackendChoice(
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
+        return backend_choice.BackendChoice(
             driver=self.driver,
             options={
                 "endpoints": f"http://127.0.0.1:{port}",
@@ -218,7 +218,7 @@ class _Server(Engine):
 
     driver = "sqlalchemy"
 
-    def _choice(self, number: int, port: int) -> backends.BackendChoice:
+    def _choice(self, number: int, port: int) -> backend_choice.BackendChoice:
         name = f"site_{number}"
         if port == self.port:
             self.server.execute(f"CREATE DATABASE {name}")
@@ -282,7 +282,7 @@ class Galera(Engine):
         return Site(choices[0], choices)
 
 
-def _sql(url: str, **options: str) -> backends.BackendChoice:
+def _sql(url: str, **options: str) -> backend_choice.BackendChoice:
     settings: Mapping[str, str] = {
         "connection": url,
         "poll_interval_seconds": "0.05",
@@ -290,7 +290,7 @@ def _sql(url: str, **options: str) -> backends.BackendChoice:
         "auto_upgrade": "true",
         **options,
     }
-    return backends.BackendChoice(driver="sqlalchemy", options=settings)
+    return backend_choice.BackendChoice(driver="sqlalchemy", options=settings)
 
 
 ENGINES: tuple[type[Engine], ...] = (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler.model import records
-from tests.engine_faults import child, ledger, rows, witnesses
+from tests.engine_faults import child, truth, witnesses
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.engine_faults.child"])
@@ -147,7 +147,7 @@ class Clerk:
     :ivar at_step: what is done to the engine while a scheduler stands at a step
     """
 
-    def __init__(self, of: ledger.Ledger) -> None:
+    def __init__(self, of: truth.Ledger) -> None:
         self._ledger = of
         self.at_step: Callable[[], None] = lambda: None
         self.granted_at: list[float] = []
@@ -176,7 +176,7 @@ class Clerk:
 
     def rows(
         self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, rows.State | None]:
+    ) -> Mapping[records.RecordKey, truth.State | None]:
         """Return what records should hold now."""
         of = self._ledger
-        return {key: rows.row(key, of.allocations_on, of.host_of, of.servers_on) for key in keys}
+        return {key: truth.row(key, of.allocations_on, of.host_of, of.servers_on) for key in keys}

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries trials out, one after the other; trials that need nothing of their own share a world."""
+"""Which faults are tried on which engine, and trials carried out one after the other.
+
+Which faults are tried on which engine.
+
+Carries trials out, one after the other; trials that need nothing of their own share a world.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,87 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.testing import server_processes
-from tests.engine_faults import catalogue, engines, fault, processes, world
+from tests.engine_faults import engine_faults, engines, fault, processes, scheduler_faults, world
+
+#: What CI tries, by engine: parts of names.
+SHORT = {
+    "SQLite": ("kill at driver: commit", "freeze at claims: claimed", "old backup"),
+    "memcached": (
+        "kill at driver: compare-and-set",
+        "freeze at driver: add the log slots",
+        "freeze at claims: allocation written",
+        "flushed",
+    ),
+    "Redis": ("kill at driver: read the script's reply", "flushed", "cut during claims"),
+    "etcd": ("freeze at driver: send a transaction", "killed and started"),
+}
+
+_OF_ENGINES: dict[type[engines.Engine], tuple[fault.Fault, ...]] = {
+    engines.SQLite: (engine_faults.SQL_BACKUP,),
+    engines.Memcached: (*engine_faults.SERVERS, *engine_faults.MEMCACHED),
+    engines.Redis: (*engine_faults.SERVERS, *engine_faults.REDIS),
+    engines.Etcd: (
+        *engine_faults.SERVERS,
+        *engine_faults.ETCD,
+        engine_faults.ROLLED_BACK,
+        engine_faults.FULL_DISK,
+    ),
+    engines.MariaDB: (
+        *engine_faults.SERVERS,
+        engine_faults.SQL_BACKUP,
+        engine_faults.ROLLED_BACK,
+        engine_faults.FULL_DISK,
+    ),
+    engines.PostgreSQL: (
+        *engine_faults.SERVERS,
+        engine_faults.SQL_BACKUP,
+        engine_faults.ROLLED_BACK,
+        engine_faults.FULL_DISK,
+    ),
+    engines.PostgreSQLSequencer: (),
+    engines.Galera: engine_faults.GALERA,
+}
+
+
+def faults(kind: type[engines.Engine]) -> list[fault.Fault]:
+    """Return all faults of an engine, those of one setting beside one another."""
+    found = [
+        *scheduler_faults.step_faults(kind),
+        *scheduler_faults.READERS,
+        engine_faults.RESET,
+        *_OF_ENGINES[kind],
+    ]
+    return sorted(found, key=lambda each: (each.private, each.server, each.proxied))
+
+
+def is_short(kind: type[engines.Engine], tried: fault.Fault) -> bool:
+    """Return whether CI tries a fault."""
+    return any(part in tried.name for part in SHORT.get(kind.name, ()))
+
+
+@attrs.frozen
+class Selection:
+    """What is tried.
+
+    :param drivers: parts of engines' or drivers' names, lower case; empty: all
+    :param names: parts of faults' names; empty: all
+    """
+
+    drivers: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    short: bool = False
+
+    def has_engine(self, kind: type[engines.Engine]) -> bool:
+        if self.short and kind.name not in SHORT:
+            return False
+        names = f"{kind.name} {kind.driver}".lower()
+        return not self.drivers or any(each.lower() in names for each in self.drivers)
+
+    def has_fault(self, kind: type[engines.Engine], tried: fault.Fault) -> bool:
+        if self.short and not is_short(kind, tried):
+            return False
+        return not self.names or any(each in tried.name for each in self.names)
+
 
 #: A process collects threads and connections; a world is left after so many trials.
 _TRIALS_OF_A_WORLD = 12
@@ -21,7 +106,7 @@ Told = Callable[[fault.Outcome], None]
 
 def run(
     kind: type[engines.Engine],
-    selection: catalogue.Selection,
+    selection: Selection,
     done: Collection[tuple[str, str]],
     told: Told,
 ) -> None:
@@ -34,7 +119,7 @@ def run(
         common = stack.enter_context(kind())
         wanted = [
             each
-            for each in catalogue.faults(kind)
+            for each in faults(kind)
             if selection.has_fault(kind, each) and (kind.name, each.name) not in done
         ]
         numbers = itertools.count()

@@ -12,34 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from nova_nodb_scheduler.model import records, requests
-from nova_nodb_scheduler.scheduling import (
-    choice,
-    claimed,
-    claimer,
-    engine,
-    host_facts,
-    host_frame,
-    namespaces,
-    options,
-    placing,
-    planning,
-    reservations,
-    room,
-)
-from nova_nodb_scheduler.simulator import claiming, cluster
+from nova_nodb_scheduler.scheduling import decision_settings
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, engine, placing, planning
+from nova_nodb_scheduler.scheduling.reservations import claim_fit, host_reservations
+from nova_nodb_scheduler.simulator.scenario import made_hosts
+from nova_nodb_scheduler.simulator.schedulers import scheduler_claims
 from nova_nodb_scheduler.store import declarations, host_state_store
-from nova_nodb_scheduler.synchronizer import (
-    claim_batches,
-    claim_views,
-    contract,
-    replication,
-    replicator,
-    settling,
-    settling_duty,
-)
-from nova_nodb_scheduler.synchronizer import claimer as ledger_claimer
-from nova_nodb_scheduler.wire import codec, packing
-from tests.engine_faults import ledger, rows, steps
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
+from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tests.engine_faults import steps, truth
 
 LEASE_SECONDS = 1.5
 #: A feed is dead once its canary is out for so long, and whatever is older is not proved.
@@ -50,7 +36,7 @@ DEADLINE_SECONDS = 4.0
 #: How long what was deleted, and history, is kept.
 KEEP_SECONDS = 3.0
 
-_FEED = replication.ReplicatorOptions(
+_FEED = replicator_contract.ReplicatorOptions(
     wait_seconds=0.2,
     canary_interval_seconds=0.5,
     silence_seconds=SILENCE_SECONDS,
@@ -62,7 +48,7 @@ _FEED = replication.ReplicatorOptions(
     collect_interval_seconds=1.0,
     collect_keep_seconds=KEEP_SECONDS,
 )
-_SETTLING = settling.SettlingOptions(
+_SETTLING = settlement_worker.SettlementOptions(
     look_seconds=0.5,
     ask_after_seconds=0.5,
     ask_most_seconds=1.0,
@@ -87,9 +73,9 @@ class _ProvedViews(claim_views.StoreViews):
         super().__init__(store, follower, make_fits)
         self._known = store
 
-    def view(self, request: requests.Request) -> claim_batches.View | None:
+    def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
         # Before the view: what it shows is then at least what was swept.
-        cells = self._known.snapshot().namespace(namespaces.CELLS.name)
+        cells = self._known.snapshot().namespace(known_namespaces.CELLS.name)
         swept = cells.get(SWEPT)
         found = super().view(request)
         if found is None or swept is None or swept.state["epoch"] != found.cursor.epoch:
@@ -97,7 +83,7 @@ class _ProvedViews(claim_views.StoreViews):
         return found
 
 
-class Authority(placing.Authority):
+class Authority(placing.AllocationAuthority):
     """What writes allocations for one scheduler; the parent's ledger behind it.
 
     :param call: asks the parent
@@ -107,17 +93,20 @@ class Authority(placing.Authority):
         self._call, self._at = call, at
 
     def write(
-        self, wanted: Sequence[claimer.Wanted], deadline: float
-    ) -> dict[str, placing.Outcome]:
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> dict[str, placing.AllocationOutcome]:
         to_be_written, written = steps.AUTHORITY_STEPS
         self._at(to_be_written)
         self._call(
             "write", [(each.consumer, each.chosen.uuid, each.resources["VCPU"]) for each in wanted]
         )
         self._at(written)
-        return {each.consumer: placing.Outcome(placing.Result.WRITTEN) for each in wanted}
+        return {
+            each.consumer: placing.AllocationOutcome(placing.AllocationResult.WRITTEN)
+            for each in wanted
+        }
 
-    def remove(self, wanted: Sequence[claimer.Wanted], deadline: float) -> None:
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
         self._call("remove", [(each.consumer, each.chosen.uuid) for each in wanted])
 
 
@@ -140,9 +129,9 @@ class Scheduler:
         self._rng = rng
         declared = declarations.load_namespaces()
         self.store = host_state_store.HostStateStore(
-            declared, codec.decode_state, packing=packing.Packing
+            declared, codec.decode_state, packing=payload_packing.DictionaryPacking
         )
-        clock = claiming.BackendClock(synchronizer)
+        clock = scheduler_claims.SimulatedBackendClock(synchronizer)
 
         def beat() -> Mapping[str, object]:
             clock.adjust()
@@ -152,11 +141,11 @@ class Scheduler:
             synchronizer, self.store, declared, identity=identity, options=_FEED, beat=beat
         )
         self._frame = _full_of_room(rng)
-        bounds = claimed.Bounds.of(self._frame.settings)
+        bounds = claim_fit.InstanceLimits.of(self._frame.settings)
         views = _ProvedViews(
-            self.store, self.replicator, lambda found, _request: claimed.make_fits(found, bounds)
+            self.store, self.replicator, lambda found, _request: claim_fit.make_fits(found, bounds)
         )
-        batches = claim_batches.ClaimBatches(
+        batches = ledger_claimer.ClaimBatches(
             synchronizer,
             identity,
             lambda: str(uuid.uuid4()),
@@ -165,18 +154,18 @@ class Scheduler:
             now_seconds=clock.now_seconds,
             after_step=observed.at_claims,
         )
-        self._parts = placing.Parts(
-            room.Room(self._frame, reservations.Reservations(time.monotonic)),
+        self._parts = placing.PlacingParts(
+            placing.HostReservations(self._frame, host_reservations.Reservations(time.monotonic)),
             ledger_claimer.LedgerClaimer(batches, views, confirm_seconds=2.0),
         )
 
         def ask(consumer: str) -> Mapping[str, Mapping[str, int]] | None:
             return call("allocations_of", consumer)  # type: ignore[return-value]
 
-        self._settler = settling.Settler(
+        self._settler = settlement_worker.Settler(
             synchronizer, self.store, self._cursor, ask, clock.now_seconds, _SETTLING
         )
-        self._duty = settling_duty.SettlingDuty(
+        self._duty = settlement_worker.SettlementWorker(
             synchronizer,
             self._settler,
             identity,
@@ -189,7 +178,7 @@ class Scheduler:
 
     def claim_nothing(self) -> None:
         """Place without claims, as a lone scheduler may."""
-        self._parts = attrs.evolve(self._parts, claimer=claimer.NoClaims())
+        self._parts = attrs.evolve(self._parts, claimer=chosen_hosts.NoClaims())
 
     def start(self) -> None:
         """Start the threads."""
@@ -206,7 +195,7 @@ class Scheduler:
         generation = self.replicator.generation
         status = self.replicator.status()
         if (
-            status.state is not replication.State.FOLLOWING
+            status.state is not replicator_contract.State.FOLLOWING
             or status.cursor_version is None
             or generation != self.replicator.generation
         ):
@@ -215,7 +204,7 @@ class Scheduler:
 
     def place(
         self, servers: Sequence[str], vcpus: int, group: requests.Group | None
-    ) -> list[ledger.Allocation] | None:
+    ) -> list[truth.Allocation] | None:
         """Place servers; None if there is not room for all.
 
         :raises Unclaimable: the back end does not answer
@@ -223,7 +212,7 @@ class Scheduler:
         request = requests.Request(
             requests.Flavor(vcpus=vcpus),
             group=group,
-            cells=frozenset([cluster.CELL]),
+            cells=frozenset([made_hosts.CELL]),
             queries=(requests.CandidateQuery({"VCPU": vcpus}),),
         )
         made = placing.Placing(
@@ -236,7 +225,7 @@ class Scheduler:
             lambda server: (),
             time.monotonic() + DEADLINE_SECONDS,
         )
-        chosen: list[choice.Choice] | None = None
+        chosen: list[chosen_hosts.Choice] | None = None
         try:
             chosen = made.place()
         finally:
@@ -250,16 +239,18 @@ class Scheduler:
 def _full_of_room(rng: random.Random) -> engine.Engine:
     """Return an engine of hosts that never fill: nothing but claims keeps them from filling."""
     made = engine.Engine(
-        options.SchedulingOptions(shuffle_best_same_weighed_hosts=True),
+        decision_settings.SchedulingOptions(shuffle_best_same_weighed_hosts=True),
         (),
         (),
         frame=host_frame.HostFrame(),
         rng=rng,
     )
     provider = host_facts.ProviderFacts(1, {"VCPU": host_facts.Inventory(10**6)})
-    for each in rows.MADE.values():
+    for each in truth.MADE.values():
         made.put(
-            host_facts.HostFacts(each.uuid, cluster.CELL, each.name, each.name, provider=provider)
+            host_facts.HostFacts(
+                each.uuid, made_hosts.CELL, each.name, each.name, provider=provider
+            )
         )
     return made
 
@@ -271,9 +262,9 @@ class _Planner:
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
         request = placing.with_group_hosts(self._request, group_hosts)
         made = self._frame.plan(request, servers=self._servers)
-        if request.group is not None and request.group.policy == ledger.AFFINITY and group_hosts:
+        if request.group is not None and request.group.policy == truth.AFFINITY and group_hosts:
             # What Nova's filter would: the group's hosts, and no others.
-            for each in made.best(rows.HOSTS):
+            for each in made.best(truth.HOSTS):
                 if each.host not in group_hosts:
                     made.refuse(each)
         return made
@@ -283,5 +274,5 @@ class _Planner:
 
 
 class _NoTrace:
-    def refuse(self, server: str, chosen: choice.Choice, reason: str) -> None:
+    def refuse(self, server: str, chosen: chosen_hosts.Choice, reason: str) -> None:
         pass

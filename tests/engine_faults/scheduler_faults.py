@@ -8,8 +8,8 @@ import time
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import claim_batches
-from tests.engine_faults import engines, fault, processes, rows, scheduler, steps, world
+from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
+from tests.engine_faults import engines, fault, processes, scheduler, steps, truth, world
 
 #: Longer than every time-out, the claims' leases and the silence of a feed.
 FREEZE_SECONDS = (
@@ -77,7 +77,7 @@ def step_faults(kind: type[engines.Engine]) -> list[fault.Fault]:
     time-outs are to judge begins with a freeze.
     """
     places = [("driver", step) for step in kind.steps()]
-    places += [("claims", step) for step in claim_batches.ClaimBatches.STEPS]
+    places += [("claims", step) for step in ledger_claimer.ClaimBatches.STEPS]
     places += [("claims", step) for step in steps.AUTHORITY_STEPS]
     return [
         fault.Fault(
@@ -163,10 +163,10 @@ def _reborn_host(trial: fault.Trial) -> None:
     """A host is deleted and created again while a reader sleeps, its tombstone collected."""
     victim = trial.world.schedulers[0]
     client = trial.world.client
-    uuid = sorted(rows.MADE)[0]
+    uuid = sorted(truth.MADE)[0]
     _put_to_sleep(trial, victim)
     with trial.world.without_reporter():
-        keys = [key for key in rows.host_keys(uuid) if key.namespace != "providers"]
+        keys = [key for key in truth.host_keys(uuid) if key.namespace != "providers"]
         # Others may publish it meanwhile; what counts is that it was gone once.
         gone: set[records.RecordKey] = set()
         deadline = time.monotonic() + 10.0

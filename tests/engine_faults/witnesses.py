@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 PREFIX = "mark-"
 
@@ -57,7 +57,7 @@ class Laggard:
         self._interval_seconds = interval_seconds
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._reader: base.Reader | None = None
+        self._reader: contract_case.FeedReader | None = None
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
 
     @property
@@ -71,7 +71,7 @@ class Laggard:
         :raises BackendUnavailable: it does not answer
         """
         self._client.open()
-        self._reader = base.Reader(self._client)
+        self._reader = contract_case.FeedReader(self._client)
         if self._interval_seconds is not None:
             self._thread.start()
 

@@ -13,13 +13,13 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
-from tests.engine_faults import child, engines, ledger, processes, rows, scheduler, witnesses
+from tests.engine_faults import child, engines, processes, scheduler, truth, witnesses
 
-POLICIES = {"apart": ledger.ANTI_AFFINITY, "together": ledger.AFFINITY}
+POLICIES = {"apart": truth.ANTI_AFFINITY, "together": truth.AFFINITY}
 
 START_SECONDS = 60.0
 #: Time for the last lease to end, and for everything to be settled.
@@ -52,7 +52,7 @@ class World:
         self._seed = seed
         self._pause_seconds = pause_seconds
         self._claims = claims
-        self.ledger = ledger.Ledger(dict.fromkeys(rows.MADE, rows.VCPUS), POLICIES)
+        self.ledger = truth.Ledger(dict.fromkeys(truth.MADE, truth.VCPUS), POLICIES)
         self.clerk = processes.Clerk(self.ledger)
         self._lives = itertools.count()
         self.schedulers: list[processes.Process] = []
@@ -63,7 +63,7 @@ class World:
             ),
             witnesses.Laggard("the reader that sleeps through the trial", site.direct.make(), None),
         ]
-        self._reporter = rows.Reporter(self.client, self.clerk.rows)
+        self._reporter = truth.Reporter(self.client, self.clerk.rows)
         self._swept_epoch = ""
         self._reporting = threading.Event()
         self._ended = threading.Event()
@@ -117,7 +117,7 @@ class World:
                 POLICIES,
                 self._seed,
                 self._pause_seconds,
-                rows.HOSTS * rows.VCPUS // self._count,
+                truth.HOSTS * truth.VCPUS // self._count,
                 self._claims,
             ),
             self.clerk.answer,
@@ -149,10 +149,10 @@ class World:
             turn += 1
             with contextlib.suppress(errors.NodbError):
                 self._sweep_new_epoch()
-                for host in rows.MADE:
-                    self._reporter.publish(rows.host_keys(host))
+                for host in truth.MADE:
+                    self._reporter.publish(truth.host_keys(host))
                 if turn % 5 == 0:
-                    self._reporter.publish(map(rows.instance_key, self.ledger.standing()))
+                    self._reporter.publish(map(truth.instance_key, self.ledger.standing()))
 
     def _sweep_new_epoch(self) -> None:
         """Publish everything in an epoch that lacks it, and then say so.
@@ -163,10 +163,10 @@ class World:
         if epoch == self._swept_epoch:
             return
         self.sweep()
-        key = records.RecordKey(namespaces.CELLS.name, scheduler.SWEPT)
+        key = records.RecordKey(known_namespaces.CELLS.name, scheduler.SWEPT)
         standing = self.client.read([key]).get(key)
         live = standing is not None and not standing.deleted
-        payload = codec.encode({"epoch": epoch}, namespaces.CELLS.schema, record=str(key))
+        payload = codec.encode({"epoch": epoch}, known_namespaces.CELLS.schema, record=str(key))
         revision = standing.revision if standing is not None and live else 0
         [result] = self.client.write([records.Write(key, revision, payload)])
         if result.won and self.client.head().epoch == epoch:
@@ -177,11 +177,11 @@ class World:
 
         :raises BackendUnavailable: nothing is known then
         """
-        known = {key for key in self.records() if key[0] == namespaces.INSTANCES.name}
+        known = {key for key in self.records() if key[0] == known_namespaces.INSTANCES.name}
         consumers = {key.partition("@")[0] for _, key in known} | self.ledger.standing().keys()
-        self._reporter.publish(map(rows.instance_key, sorted(consumers)))
-        for host in rows.MADE:
-            self._reporter.publish(rows.host_keys(host))
+        self._reporter.publish(map(truth.instance_key, sorted(consumers)))
+        for host in truth.MADE:
+            self._reporter.publish(truth.host_keys(host))
 
     def records(self) -> dict[tuple[str, str], bytes]:
         """Return what the back end holds.
@@ -377,11 +377,11 @@ class World:
 
     def _leaked(self, held: dict[tuple[str, str], bytes]) -> str:
         for (name, key), payload in held.items():
-            if name == namespaces.CLAIM_RECORDS.name:
+            if name == known_namespaces.CLAIM_RECORDS.name:
                 claims = codec.decode_state(payload).get("claims")
                 if claims:
                     return f"claims are left on {key}: {claims}"
-            elif name == namespaces.GROUP_CLAIMS.name:
+            elif name == known_namespaces.GROUP_CLAIMS.name:
                 members = codec.decode_state(payload).get("members")
                 if members:
                     return f"places are left in group {key}: {members}"

@@ -18,10 +18,10 @@ import orjson
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.scheduling import namespaces as built_in
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces as built_in
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import intake, quarantine
-from nova_nodb_scheduler.wire import bounds, codec
+from nova_nodb_scheduler.synchronizer.replication import ingest
+from nova_nodb_scheduler.wire import codec, decoded_sizes
 from tests.fuzz import target
 
 V1 = namespaces.SchemaVersion(1, 0)
@@ -48,7 +48,7 @@ _TOKENS = (
 _UNITS = (b"[]", b"{}", b'{"":{}}', b'{"a":0}', b"0", b'"ab"', '"\U0001f6001"'.encode(), b"[[],{}]")
 _NAMES = ("row", "cell", "object_version", "host", "uuid", "a", "", "stats", "unreported", "claims")
 #: Size of the largest text that is made, some above what is taken.
-_LARGEST_BYTES = 2 * bounds.MIB
+_LARGEST_BYTES = 2 * decoded_sizes.MIB
 _CASES_OF_A_STORE = 500
 #: One payload of so many is brought into a store, too.
 _STORED_OF = 8
@@ -58,12 +58,12 @@ class Decoder:
     """The decoder, and the intake of a store behind it."""
 
     #: Text, its inflated copy, what orjson takes while it parses, objects, a second encoding.
-    case_bytes = 40 * _LARGEST_BYTES + bounds.Bounds(bounds.MIB).batch_bytes
+    case_bytes = 40 * _LARGEST_BYTES + decoded_sizes.DecodingBounds(decoded_sizes.MIB).batch_bytes
 
     def __init__(self) -> None:
-        self._former = bounds.present()
+        self._former = decoded_sizes.present()
         # Small, so that what is too large is quickly made.
-        bounds.set_for_process(bounds.Bounds(bounds.MIB))
+        decoded_sizes.set_for_process(decoded_sizes.DecodingBounds(decoded_sizes.MIB))
         self._kinds: tuple[tuple[int, Callable[[random.Random], bytes]], ...] = (
             (20, _noise),
             (200, _sound),
@@ -80,8 +80,8 @@ class Decoder:
     def _begin_store(self) -> None:
         declared = built_in.BUILT_IN
         self._store = host_state_store.HostStateStore(declared, codec.decode_state)
-        self._quarantine = quarantine.Quarantine(100)
-        self._intake = intake.Intake(self._store, declared, self._quarantine)
+        self._quarantine = ingest.Quarantine(100)
+        self._intake = ingest.Ingest(self._store, declared, self._quarantine)
         self._declared = [namespace.name for namespace in declared]
 
     def case(self, dice: random.Random) -> str:
@@ -104,12 +104,12 @@ class Decoder:
 
     def close(self) -> None:
         """See :class:`.target.Target`."""
-        bounds.set_for_process(self._former)
+        decoded_sizes.set_for_process(self._former)
 
     @staticmethod
     def _check(decoded: codec.Decoded) -> None:
         text = decoded.text or b""
-        if len(text) > bounds.present().text_bytes:
+        if len(text) > decoded_sizes.present().text_bytes:
             raise target.Finding(f"a text of {len(text)} bytes was decoded")
         try:
             again = codec.decode(codec.encode(decoded.state, decoded.schema))

@@ -17,9 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.synchronizer import contract, publisher, record_names
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.records import publisher
 from nova_nodb_scheduler.testing import etcd_server, redis_server, servers
 from tests.fuzz import target
 

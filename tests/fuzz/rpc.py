@@ -14,17 +14,17 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.rpc import admission, endpoint, explaining
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.rpc import endpoint, update_validation
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import publisher
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.records import publisher
 from nova_nodb_scheduler.wire import codec, explanations, objects
 from tests.fuzz import target
 from tests.unit.cmd import samples as cmd_samples
-from tests.unit.store import samples
+from tests.unit.store import store_samples
 
-DECLARED = (*namespaces.BUILT_IN, samples.POOLS)
+DECLARED = (*known_namespaces.BUILT_IN, store_samples.POOLS)
 METHODS = (
     "update_host_states",
     "get_host_states",
@@ -33,7 +33,7 @@ METHODS = (
     "list_namespaces",
     "get_status",
 )
-LIMITS = admission.Limits(
+LIMITS = update_validation.UpdateLimits(
     records_per_update=50, update_bytes=100_000, updates_per_second=1e9, page_size=5
 )
 #: An error is read by people, and may come 1,000 times in a call.
@@ -52,17 +52,19 @@ class Worker:
         self._store = host_state_store.HostStateStore(DECLARED, codec.decode_state)
         self._fill()
         self._serializer = objects.Serializer(LIMITS.update_bytes)
-        first = endpoint.Endpoint(
+        first = endpoint.StateEndpoint(
             self._store,
             DECLARED,
-            admission.Admission(DECLARED, LIMITS, [each.name for each in namespaces.BUILT_IN]),
+            update_validation.UpdateValidation(
+                DECLARED, LIMITS, [each.name for each in known_namespaces.BUILT_IN]
+            ),
             LIMITS,
             self._publish,
             cmd_samples.feed,
             lambda: ("epoch", 0.5),
         )
-        second = explaining.ExplainingEndpoint(
-            _explained, _past, lambda: 1000, explaining.ExplainBounds(places=500_000)
+        second = endpoint.ExplainingEndpoint(
+            _explained, _past, lambda: 1000, endpoint.ExplainBounds(places=500_000)
         )
         self._methods = {
             name: getattr(first if hasattr(first, name) else second, name) for name in METHODS
@@ -80,7 +82,7 @@ class Worker:
             changes.append(records.Change(written.record, state))
         self._store.apply_page(changes)
 
-    def _publish(self, owner: str, states: Any) -> endpoint.Published:
+    def _publish(self, owner: str, states: Any) -> endpoint.PublishedStates:
         declared = {namespace.name: namespace for namespace in DECLARED}
         report = publisher.Publisher(self._synchronizer, declared, owner).publish(
             {
@@ -88,13 +90,13 @@ class Worker:
                 for key, state in states.items()
             }
         )
-        return endpoint.Published(
+        return endpoint.PublishedStates(
             report.published, report.unchanged, report.deleted, report.version, report.rejected
         )
 
     def built_in(self) -> dict[str, tuple[int, bytes]]:
         """Return what the back end holds of the built-in namespaces."""
-        names = [each.name for each in namespaces.BUILT_IN]
+        names = [each.name for each in known_namespaces.BUILT_IN]
         snapshot = self._synchronizer.snapshot(names)
         return {
             str(record.key): (record.revision, record.payload)

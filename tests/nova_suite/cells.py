@@ -13,7 +13,7 @@ from typing import Any
 from nova import context as nova_context
 from nova.db.main import api as main_db
 
-from nova_nodb_scheduler.nova_adapter import scopes
+from nova_nodb_scheduler.nova_adapter.reporting import scopes
 
 
 class SuiteScopes(scopes.Scopes):

@@ -12,13 +12,14 @@ from collections.abc import Callable
 
 import fixtures
 
-from nova_nodb_scheduler.nova_adapter import assembly, outside_claims
-from nova_nodb_scheduler.testing import claiming
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.testing import single_claims
 from tests.nova_suite import feed, reporters, schedulers
 
 
 class ConductorsFixture(fixtures.Fixture):
-    """The claims of one test's conductors: :class:`outside_claims.Claims`. Any thread."""
+    """The claims of one test's conductors: :class:`outside_claims.OutsideClaimer`. Any thread."""
 
     def __init__(
         self,
@@ -44,11 +45,11 @@ class ConductorsFixture(fixtures.Fixture):
 
     def claimed(
         self,
-        move: outside_claims.Move,
+        move: outside_claims.OutsideMove,
         allocate: Callable[[], bool],
         take_back: Callable[[], None],
     ) -> bool:
-        """See :class:`outside_claims.Claims`."""
+        """See :class:`outside_claims.OutsideClaimer`."""
         self._schedulers.catch_up()
         seen: list[str] = []
 
@@ -61,6 +62,6 @@ class ConductorsFixture(fixtures.Fixture):
         finally:
             self._waits.outside.update(seen or ["refused"])
 
-    def _is_held(self, move: outside_claims.Move) -> bool:
-        standing = claiming.stranger(self._process.synchronizer).read(move.host)
+    def _is_held(self, move: outside_claims.OutsideMove) -> bool:
+        standing = single_claims.stranger(self._process.synchronizer).read(move.host)
         return move.consumer in standing.claims

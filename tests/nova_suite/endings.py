@@ -17,9 +17,9 @@ import fixtures
 from nova import context as nova_context
 from nova import service as nova_service
 
-from nova_nodb_scheduler.nova_adapter import scopes
-from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import settling
+from nova_nodb_scheduler.nova_adapter.reporting import scopes
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
 from nova_nodb_scheduler.wire import codec
 from tests.nova_suite import feed, placements, reporters, selection
 
@@ -27,7 +27,7 @@ from tests.nova_suite import feed, placements, reporters, selection
 QUIET_SECONDS = 15.0
 
 #: As an operator's minutes, for tests that take seconds.
-OPTIONS = settling.SettlingOptions(
+OPTIONS = settlement_worker.SettlementOptions(
     look_seconds=0.2,
     ask_after_seconds=1.0,
     hasten_seconds=0.2,
@@ -135,9 +135,9 @@ class EndingsFixture(fixtures.Fixture):
         nodes: dict[str, str] = {}
         claims: dict[str, Any] = {}
         wanted = (
-            namespaces.COMPUTE_NODES.name,
-            namespaces.CLAIM_RECORDS.name,
-            namespaces.GROUP_CLAIMS.name,
+            known_namespaces.COMPUTE_NODES.name,
+            known_namespaces.CLAIM_RECORDS.name,
+            known_namespaces.GROUP_CLAIMS.name,
         )
         for page in self._process.synchronizer.snapshot(wanted).pages:
             for record in page:

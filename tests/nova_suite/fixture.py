@@ -20,7 +20,8 @@ from nova import test as nova_test
 from oslo_config import cfg
 
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter import assembly, objects, reporting
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_objects
 from nova_nodb_scheduler.synchronizer import loader
 from tests.nova_suite import (
     cells,
@@ -59,7 +60,7 @@ def install() -> None:
     loader.load_class(DRIVER).register_opts(CONF)
     # Once and for good: Nova's own clean-up leaves registered classes in place.
     # Without a reporter installed they do nothing but what Nova's do.
-    objects.register()
+    nova_objects.register()
     template = _Template()
     original = nova_test.TestCase.setUp
 
@@ -130,8 +131,8 @@ class NodbFixture(fixtures.Fixture):
         waits = feed.FeedWaits(self._test_id)
         self.addCleanup(waits.file, pathlib.Path(os.environ[RESULTS_VARIABLE]))
         self.addCleanup(process.stop)
-        reporting.install(process, plugin.scopes)
-        self.addCleanup(reporting.install, None, None)
+        change_reporter.install(process, plugin.scopes)
+        self.addCleanup(change_reporter.install, None, None)
         process.start()
         started = self.useFixture(schedulers.SchedulersFixture(process, waits))
         if os.environ[schedulers.MODE_VARIABLE] == "scheduler":

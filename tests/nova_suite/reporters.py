@@ -10,8 +10,9 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.nova_adapter import assembly, reporter, scopes, tables
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables, scopes
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
 
@@ -38,7 +39,7 @@ class Reporters:
         self._plugin = plugin
         self.synchronizer = self._synchronizer = synchronizer
         self._by_scope = {cell: _conductor(plugin, cell) for cell in plugin.scopes.all_cells()}
-        self._by_scope[scopes.API] = plugin.reporter("api", lambda: reporter.EVERY_CELL)
+        self._by_scope[scopes.API] = plugin.reporter("api", lambda: change_reporter.EVERY_CELL)
 
     def start(self) -> None:
         """Begin to report, then import every cell: an operator's order."""
@@ -76,10 +77,10 @@ class Reporters:
 
     def _compare(self) -> Iterator[Difference]:
         for scope in self._by_scope:
-            for table in tables.tables_of(scope):
+            for table in nova_tables.tables_of(scope):
                 yield from self._compare_table(scope, table)
 
-    def _compare_table(self, scope: str, table: tables.Table) -> Iterator[Difference]:
+    def _compare_table(self, scope: str, table: nova_tables.NovaTable) -> Iterator[Difference]:
         context = self._plugin.scopes.context_for(scope)
         _last, keys = table.page(context, scope, 0, 10_000)
         rows = table.read(context, scope, keys)
@@ -90,7 +91,7 @@ class Reporters:
                 yield Difference(table.namespace, key, "not published")
             elif row is None:
                 yield Difference(table.namespace, key, "deleted, still published")
-            elif table.namespace == namespaces.SERVICE_LIVENESS.name:
+            elif table.namespace == known_namespaces.SERVICE_LIVENESS.name:
                 if int(row["report_count"]) != int(state["report_count"]):
                     yield Difference(table.namespace, key, "heartbeats")
             elif fields := _differing(row, state):
@@ -124,7 +125,7 @@ class Reporters:
         )
 
 
-def _conductor(plugin: assembly.Plugin, cell: str) -> reporter.Reporter:
+def _conductor(plugin: assembly.Plugin, cell: str) -> change_reporter.ChangeReporter:
     return plugin.reporter("conductor", lambda: cell, lambda: (cell,))
 
 

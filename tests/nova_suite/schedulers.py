@@ -27,10 +27,11 @@ from nova import service as nova_service
 from nova.scheduler import manager as nova_manager
 from oslo_config import cfg
 
-from nova_nodb_scheduler.nova_adapter import scopes
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.nova_adapter.reporting import scopes
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import loader, replicator
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec
 from tests.nova_suite import feed, reporters, statements
 
@@ -152,7 +153,7 @@ class SchedulersFixture(fixtures.Fixture):
     @staticmethod
     def _unproved(runtime: Any) -> bool:
         snapshot = runtime.store.snapshot()
-        every_cell = {*snapshot.namespace(namespaces.CELLS.name).keys()}
+        every_cell = {*snapshot.namespace(known_namespaces.CELLS.name).keys()}
         wanted = every_cell | {objects.CellMapping.CELL0_UUID, scopes.API}
         return bool(runtime.judge.judge(snapshot, sorted(wanted)).missing)
 
@@ -175,10 +176,10 @@ class SchedulersFixture(fixtures.Fixture):
 
     def _follow(self) -> Callable[[Any], None]:
         """Follow the feed as a scheduler would; return what to do before a decision."""
-        store = host_state_store.HostStateStore(namespaces.BUILT_IN, codec.decode_state)
+        store = host_state_store.HostStateStore(known_namespaces.BUILT_IN, codec.decode_state)
         synchronizer = loader.load("sqlalchemy", cfg.CONF)
         follower = replicator.Replicator(
-            synchronizer, store, namespaces.BUILT_IN, identity=f"nova-suite-{uuid.uuid4()}"
+            synchronizer, store, known_namespaces.BUILT_IN, identity=f"nova-suite-{uuid.uuid4()}"
         )
         follower.start()
         self.addCleanup(synchronizer.close)

@@ -19,7 +19,7 @@ from nova import context as nova_context
 from nova.db.api import api as api_db
 from nova.db.main import api as main_db
 
-from nova_nodb_scheduler.nova_adapter import views
+from nova_nodb_scheduler.nova_adapter.reads import request_views
 
 #: A sub-select in place of a table is told as "(SELECT": Nova's joins with a limit.
 _TABLE = re.compile(r"\b(?:FROM|UPDATE|INTO)\s+([\w(]+)", re.IGNORECASE)
@@ -41,7 +41,7 @@ class StatementsFixture(fixtures.Fixture):
         def scatter_gather_cells(
             context: Any, mappings: Any, timeout: Any, function: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            if views.current() is not None:
+            if request_views.current() is not None:
                 self._count(f"scatter-gather of {function.__qualname__}")
             return original(context, mappings, timeout, function, *args, **kwargs)
 
@@ -50,7 +50,7 @@ class StatementsFixture(fixtures.Fixture):
         )
 
     def _execute(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if views.current() is None:
+        if request_views.current() is None:
             return
         verb = statement.split(None, 1)[0]
         table = _TABLE.search(statement)

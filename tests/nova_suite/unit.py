@@ -19,7 +19,7 @@ from nova_nodb_scheduler.nova_adapter import assembly
 _REPLACED = {
     "nova.scheduler.manager": ("nova_nodb_scheduler.nova_adapter.manager", "SchedulerManager"),
     "nova.scheduler.host_manager": (
-        "nova_nodb_scheduler.nova_adapter.host_manager",
+        "nova_nodb_scheduler.nova_adapter.reads.host_manager",
         "HostManager",
     ),
 }

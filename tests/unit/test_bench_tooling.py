@@ -8,7 +8,9 @@ import pathlib
 import fixtures
 import testtools
 
-from tools.bench import cluster, comparison, figures, meters, options, results, workload
+from tools.bench import figures, meters, options
+from tools.bench.clouds import cluster, workload
+from tools.bench.reports import comparison, results
 
 
 def usage(wall_seconds, scheduler, store=0, calls=0):

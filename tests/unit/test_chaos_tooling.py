@@ -8,17 +8,7 @@ import unittest
 
 import attrs
 
-from tests.chaos import (
-    audit,
-    backends,
-    decisions,
-    deployment,
-    ledger,
-    plan,
-    regressions,
-    report,
-    rounds,
-)
+from tests.chaos import audit, backends, deployment, ledger, plan, regressions, report, rounds
 from tests.chaos import snapshot as snapshot_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
@@ -392,7 +382,7 @@ class DecisionLinesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             log = pathlib.Path(directory) / "nova-scheduler-1.log"
             log.write_text(f"x INFO y {left} before.\n")
-            lines = decisions.DecisionLines([log, log.with_name("nova-scheduler-2.log")])
+            lines = rounds.DecisionLines([log, log.with_name("nova-scheduler-2.log")])
             with log.open("a") as file:
                 for why in ("feed behind.", "mirror behind.", "feed behind."):
                     file.write(f"x INFO y {left} {why}\n")

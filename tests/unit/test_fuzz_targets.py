@@ -4,7 +4,7 @@
 import random
 import unittest
 
-from nova_nodb_scheduler.wire import bounds
+from nova_nodb_scheduler.wire import decoded_sizes
 from tests.fuzz import registry, target
 
 _CASES = 1_500
@@ -20,7 +20,7 @@ class TargetsTest(unittest.TestCase):
                 self.assertEqual((), figures.findings)
                 self.assertEqual(_CASES, sum(figures.ends.values()))
                 self.assertLess(1, len(figures.ends))
-        self.assertEqual(bounds.Bounds(), bounds.present())
+        self.assertEqual(decoded_sizes.DecodingBounds(), decoded_sizes.present())
 
 
 class Fails:

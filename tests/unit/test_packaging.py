@@ -11,7 +11,8 @@ import tomllib
 
 import testtools
 
-from nova_nodb_scheduler.scheduling import filters, namespaces, weighers
+from nova_nodb_scheduler.scheduling import filters, weighers
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nova_nodb_scheduler"
@@ -84,7 +85,7 @@ class EntryPointsTest(testtools.TestCase):
         for name, target in entry_points()["nova_nodb_scheduler.namespace"].items():
             module, attribute = target.split(":")
             declared[name] = getattr(importlib.import_module(module), attribute)
-        self.assertEqual({item.name: item for item in namespaces.BUILT_IN}, declared)
+        self.assertEqual({item.name: item for item in known_namespaces.BUILT_IN}, declared)
 
     def test_the_drivers_are_named_as_they_call_themselves(self) -> None:
         for name, target in entry_points()["nova_nodb_scheduler.synchronizer"].items():

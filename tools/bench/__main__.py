@@ -27,7 +27,8 @@ def main() -> int:
 
 
 def _campaign(given: options.Options, console: rich.console.Console) -> int:
-    from tools.bench import campaign, report
+    from tools.bench import campaign
+    from tools.bench.reports import report
 
     running = campaign.Campaign(given, console)
     failures = running.run()
@@ -39,7 +40,8 @@ def _campaign(given: options.Options, console: rich.console.Console) -> int:
 
 
 def _core(given: options.Options, console: rich.console.Console) -> int:
-    from tools.bench import core, report, results
+    from tools.bench import core
+    from tools.bench.reports import report, results
 
     kept = results.Results(given.state / "results")
     for hosts in given.hosts:
@@ -50,7 +52,8 @@ def _core(given: options.Options, console: rich.console.Console) -> int:
 
 
 def _fit(given: options.Options, console: rich.console.Console) -> int:
-    from tools.bench import fit, report, results
+    from tools.bench import fit
+    from tools.bench.reports import report, results
 
     kept = results.Results(given.state / "results")
     for hosts in given.hosts:

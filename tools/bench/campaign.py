@@ -10,16 +10,10 @@ import time
 import pymysql
 import rich.console
 
-from tools.bench import (
-    cluster,
-    contest,
-    databases,
-    options,
-    population,
-    restart,
-    results,
-    servers,
-)
+from tools.bench import contest, options, restart
+from tools.bench.clouds import cluster, population
+from tools.bench.control_plane import databases, servers
+from tools.bench.reports import results
 from tools.stack import database
 
 _BROKEN = (OSError, RuntimeError, pymysql.MySQLError, database.CommandFailedError)

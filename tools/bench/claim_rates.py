@@ -30,7 +30,8 @@ import rich.console
 import rich.table
 
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.synchronizer import claim_batches, contract
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.testing import etcd_server, redis_server, servers
@@ -161,7 +162,7 @@ def _schedule(where: Any, threads: int, hosts: int, seconds: float) -> Rates:
     def count_lost(count: int) -> None:
         rates.lost += count
 
-    batches = claim_batches.ClaimBatches(
+    batches = ledger_claimer.ClaimBatches(
         synchronizer,
         f"scheduler-{uuid.uuid4()}",
         lambda: str(uuid.uuid4()),
@@ -170,7 +171,7 @@ def _schedule(where: Any, threads: int, hosts: int, seconds: float) -> Rates:
         now_seconds=time.time,
         count_lost=count_lost,
     )
-    view = claim_batches.View(synchronizer.head(), lambda _claim, _record: True)
+    view = ledger_claimer.ClaimView(synchronizer.head(), lambda _claim, _record: True)
     for _ in _claims(batches, view, hosts, random.Random(), time.monotonic() + 0.5):
         pass  # connections are made, statements prepared
     rates.lost = 0
@@ -196,8 +197,8 @@ def _schedule(where: Any, threads: int, hosts: int, seconds: float) -> Rates:
 
 
 def _claims(
-    batches: claim_batches.ClaimBatches,
-    view: claim_batches.View,
+    batches: ledger_claimer.ClaimBatches,
+    view: ledger_claimer.ClaimView,
     hosts: int,
     rng: random.Random,
     end: float,
@@ -211,7 +212,9 @@ def _claims(
             node=model.NodeShare(4, 8192, 40, 1, 1),
         )
         [answer] = batches.take([claim], view).values()
-        stands = isinstance(answer, claim_batches.Held) and batches.confirm([answer]) == [True]
+        stands = isinstance(answer, ledger_claimer.StandingClaim) and batches.confirm([answer]) == [
+            True
+        ]
         yield time.monotonic() - began if stands else None
 
 

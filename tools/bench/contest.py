@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tools.bench import configuration, databases, measuring, options, servers, worker
+from tools.bench import measuring, options
+from tools.bench.control_plane import configuration, databases, servers
+from tools.bench.processes import worker
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 # What two cores bear beside the measured work.

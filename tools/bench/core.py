@@ -15,8 +15,10 @@ from typing import Any
 
 import attrs
 
-from tools.bench import cluster as cluster_module
-from tools.bench import core_hosts, figures, memory, workload
+from tools.bench import figures
+from tools.bench.clouds import cluster as cluster_module
+from tools.bench.clouds import core_hosts, workload
+from tools.bench.processes import serving
 
 UPDATES_PER_SECOND = 160
 DECISIONS_PER_SECOND = 20
@@ -35,12 +37,12 @@ def measure(hosts: int) -> dict[str, Any]:
 
 def _measure(hosts: int) -> dict[str, Any]:
     cluster = cluster_module.Cluster(hosts)
-    memory_before = memory.resident_mb()
+    memory_before = serving.resident_mb()
     engine = core_hosts.make_engine()
     started = time.perf_counter()
     core_hosts.fill(engine, cluster)
     load_seconds = time.perf_counter() - started
-    memory_mb = memory.resident_mb() - memory_before
+    memory_mb = serving.resident_mb() - memory_before
     trial = _Trial(engine, cluster)
     found: dict[str, Any] = {
         "hosts": hosts,
@@ -54,7 +56,7 @@ def _measure(hosts: int) -> dict[str, Any]:
     trial.run("", _repeated(), _EACH_FLAVOR_BEFORE * len(workload.REPEATED), trial.update_some)
     found |= trial.run("warm", _repeated(), _WARM_DECISIONS, trial.update_some)
     found |= trial.run("moved_extremes", _repeated(), _WARM_DECISIONS, trial.update_extremes)
-    found["memory_mb_with_signatures"] = memory.resident_mb() - memory_before
+    found["memory_mb_with_signatures"] = serving.resident_mb() - memory_before
     found["update_p50"] = figures.percentile(trial.updates, 50)
     found["undecided"] = trial.undecided
     return found

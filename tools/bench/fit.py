@@ -23,14 +23,13 @@ from nova.scheduler import filters, host_manager, weights
 from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
 
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter import (
-    host_objects,
-    host_states,
-    request_conversion,
-    rows,
-)
-from nova_nodb_scheduler.scheduling import candidates, host_frame
-from tools.bench import core_hosts, figures, fit_hosts
+from nova_nodb_scheduler.nova_adapter.conversion import nova_rows, request_conversion
+from nova_nodb_scheduler.nova_adapter.decisions import host_objects
+from nova_nodb_scheduler.nova_adapter.reads import host_manager as host_manager_module
+from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.pipeline import candidates
+from tools.bench import figures
+from tools.bench.clouds import core_hosts, fit_hosts
 
 #: How full the made hosts are.
 FULL = (0.6, 0.95)
@@ -113,7 +112,7 @@ class _Trial:
     def _plan(self, kind: fit_hosts.Kind) -> Any:
         spec = fit_hosts.spec(kind)
         request = self._request(spec)
-        found = host_objects.HostObjects(
+        found = host_objects.NovaHostObjects(
             types.SimpleNamespace(enabled_filters=self._filters, weighers=self._weighers),
             spec,
             self._states,
@@ -137,9 +136,9 @@ class _Trial:
         found = {}
         for uuid in uuids:
             record: Any = types.SimpleNamespace(key=uuid, state=self._hosts.state(uuid))
-            node, text = rows.compute_node(None, record)
+            node, text = nova_rows.compute_node(None, record)
             node.nodb_numa_topology = text
-            found[uuid] = self._updated(host_states.HostState, node)
+            found[uuid] = self._updated(host_manager_module.HostState, node)
         return found
 
     def _stock(self, kind: fit_hosts.Kind) -> tuple[float, int, list[Any]]:
@@ -156,7 +155,7 @@ class _Trial:
         for row in np.flatnonzero(mask).tolist():
             uuid = frame.place(row).uuid
             record: Any = types.SimpleNamespace(key=uuid, state=self._hosts.state(uuid))
-            node, text = rows.compute_node(None, record)
+            node, text = nova_rows.compute_node(None, record)
             node.numa_topology = text
             nodes.append((node, list(offered.allocation_requests(frame, row))))
         began = time.process_time()

@@ -7,8 +7,10 @@ from typing import Any
 
 import requests
 
-from tools.bench import cluster as cluster_module
-from tools.bench import figures, meters, servers, workload
+from tools.bench import figures, meters
+from tools.bench.clouds import cluster as cluster_module
+from tools.bench.clouds import workload
+from tools.bench.control_plane import servers
 
 HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
 _REPEATS = 5

@@ -6,7 +6,9 @@ from typing import Any
 
 import attrs
 
-from tools.bench import figures, floor, meters, options, servers, worker
+from tools.bench import figures, floor, meters, options
+from tools.bench.control_plane import servers
+from tools.bench.processes import worker
 
 #: At this size: many servers in one request, and several schedulers.
 SIZE_OF_CROWDS = 1000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 import psutil
 
-from tools.bench import configuration, servers
+from tools.bench.control_plane import configuration, servers
 from tools.stack import database
 
 SCHEDULER = "scheduler"

@@ -24,8 +24,9 @@ import attrs
 import rich.console
 import rich.table
 
-from tools.bench import cluster as cluster_module
-from tools.bench import databases, figures, floor, meters, options, servers
+from tools.bench import figures, floor, meters, options
+from tools.bench.clouds import cluster as cluster_module
+from tools.bench.control_plane import databases, servers
 
 DISTINCT, SAME = "distinct", "same"
 _WARM_UP_SECONDS = 8.0

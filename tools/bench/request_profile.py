@@ -26,16 +26,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from tools.bench import (
-    configuration,
-    databases,
-    meters,
-    options,
-    scheduler_process,
-    servers,
-    worker,
-    workload,
-)
+from tools.bench import meters, options
+from tools.bench.clouds import workload
+from tools.bench.control_plane import configuration, databases, servers
+from tools.bench.processes import scheduler_process, worker
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _MIRROR_SECONDS = 1800.0
@@ -177,7 +171,7 @@ def _conductor(running: servers.Servers, hosts: int) -> Iterator[worker.Worker]:
     with worker.Worker(
         "conductor",
         sys.executable,
-        "tools.bench.conductor_process",
+        "tools.bench.processes.conductor_process",
         [str(path), str(hosts)],
         running.settings.log / "conductor.out",
         _CHECKOUT,

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tools.bench import configuration, contest, databases, measuring, options, worker
+from tools.bench import contest, measuring, options
+from tools.bench.control_plane import configuration, databases
+from tools.bench.processes import worker
 
 #: The goal: the longest answer, in seconds.
 MOST_SECONDS = 2.0

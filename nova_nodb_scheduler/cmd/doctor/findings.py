@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd import bounded
+from nova_nodb_scheduler.cmd.framework import bounded
 
 
 class Severity(enum.Enum):
@@ -26,7 +26,7 @@ class Severity(enum.Enum):
 
 
 @attrs.frozen
-class Finding:
+class DoctorFinding:
     """One thing that was looked at.
 
     :param area: what was looked at, in a few words
@@ -49,33 +49,33 @@ class Finding:
         }
 
 
-def fine(area: str, text: str) -> Finding:
+def fine(area: str, text: str) -> DoctorFinding:
     """Return what needs no mending."""
-    return Finding(Severity.OK, area, text)
+    return DoctorFinding(Severity.OK, area, text)
 
 
-def warning(area: str, text: str, remedy: str) -> Finding:
+def warning(area: str, text: str, remedy: str) -> DoctorFinding:
     """Return what should be mended."""
-    return Finding(Severity.WARNING, area, text, remedy)
+    return DoctorFinding(Severity.WARNING, area, text, remedy)
 
 
-def error(area: str, text: str, remedy: str) -> Finding:
+def error(area: str, text: str, remedy: str) -> DoctorFinding:
     """Return what must be mended."""
-    return Finding(Severity.ERROR, area, text, remedy)
+    return DoctorFinding(Severity.ERROR, area, text, remedy)
 
 
-def unknown(area: str, cause: str, remedy: str = "") -> Finding:
+def unknown(area: str, cause: str, remedy: str = "") -> DoctorFinding:
     """Return what nobody could find out, with its cause."""
-    return Finding(Severity.UNKNOWN, area, f"Could not find out: {cause}", remedy)
+    return DoctorFinding(Severity.UNKNOWN, area, f"Could not find out: {cause}", remedy)
 
 
-def in_order(found: Iterable[Finding]) -> list[Finding]:
+def in_order(found: Iterable[DoctorFinding]) -> list[DoctorFinding]:
     """Return the worst first."""
     order = list(Severity)
     return sorted(found, key=lambda each: order.index(each.severity))
 
 
-def exit_status(found: Iterable[Finding]) -> int:
+def exit_status(found: Iterable[DoctorFinding]) -> int:
     """Return 2 for errors, 1 for warnings and what could not be found out, else 0."""
     severities = {each.severity for each in found}
     if Severity.ERROR in severities:
@@ -86,10 +86,10 @@ def exit_status(found: Iterable[Finding]) -> int:
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
 
 #: A check: its area, and what looks.
-Check = tuple[str, Callable[[], Sequence[Finding]]]
+Check = tuple[str, Callable[[], Sequence[DoctorFinding]]]
 
 
-def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
+def run(checks: Sequence[Check], bound_seconds: float) -> list[DoctorFinding]:
     """Run checks beside one another; who has not ended in time could not find out.
 
     A database or a server that does not answer holds its own checks up, and is
@@ -98,10 +98,11 @@ def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
     :param bound_seconds: for all of them together
     """
     questions = [
-        (area, bounded.Question(functools.partial(_look, area, check))) for area, check in checks
+        (area, bounded.BoundedQuestion(functools.partial(_look, area, check)))
+        for area, check in checks
     ]
     deadline = bounded.Deadline(bound_seconds)
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     for area, question in questions:
         try:
             found += question.answer(deadline.left_seconds())
@@ -110,7 +111,7 @@ def run(checks: Sequence[Check], bound_seconds: float) -> list[Finding]:
     return found
 
 
-def _look(area: str, check: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:
+def _look(area: str, check: Callable[[], Sequence[DoctorFinding]]) -> Sequence[DoctorFinding]:
     try:
         return check()
     except Exception as failure:  # noqa: BLE001 - whatever it is, the others are shown

@@ -12,7 +12,7 @@ import attrs
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.cmd.doctor import findings
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, refusals
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
 
 RIGHTS = "Rights of the database user"
@@ -47,7 +47,7 @@ def _connected(conf: Any) -> Iterator[sa.Connection]:
     engines.require_store(options)
     engine = engines.create(options)
     try:
-        with refusals.opening(engine.url), engine.connect() as connection:
+        with failures.translated_at_opening(engine.url), engine.connect() as connection:
             yield connection
     finally:
         engine.dispose()
@@ -63,7 +63,7 @@ def _has_server(conf: Any, options: Any) -> bool:
 # -- rights -----------------------------------------------------------------------------
 
 
-def rights(conf: Any, options: Any) -> list[findings.Finding]:
+def rights(conf: Any, options: Any) -> list[findings.DoctorFinding]:
     """Tell whether the user may do too little, or write what is not the plugin's."""
     if not _has_server(conf, options):
         return []
@@ -113,7 +113,7 @@ class Grant:
         )
 
 
-def _mysql_rights(connection: sa.Connection) -> list[findings.Finding]:
+def _mysql_rights(connection: sa.Connection) -> list[findings.DoctorFinding]:
     schema = str(connection.exec_driver_sql("SELECT DATABASE()").scalar_one())
     user = str(connection.exec_driver_sql("SELECT CURRENT_USER()").scalar_one())
     lines = [str(row[0]) for row in connection.exec_driver_sql("SHOW GRANTS")]
@@ -139,7 +139,7 @@ def _mysql_rights(connection: sa.Connection) -> list[findings.Finding]:
     return found or [findings.fine(RIGHTS, f"{user} may do what it must, on {schema} alone.")]
 
 
-def _too_few(given: Collection[str], schema: str, remedy: str) -> list[findings.Finding]:
+def _too_few(given: Collection[str], schema: str, remedy: str) -> list[findings.DoctorFinding]:
     if "ALL PRIVILEGES" in given:
         return []
     missing = [name for name in _READ_AND_WRITE if name not in given]
@@ -162,7 +162,7 @@ def _tables(connection: sa.Connection, schema: str) -> list[str]:
     return [str(row[0]) for row in connection.execute(query, {"schema": schema})]
 
 
-def _foreign(schema: str, tables: Iterable[str]) -> list[findings.Finding]:
+def _foreign(schema: str, tables: Iterable[str]) -> list[findings.DoctorFinding]:
     foreign = sorted(name for name in tables if not name.startswith("nodb_"))
     if not foreign:
         return []
@@ -181,7 +181,7 @@ def _foreign(schema: str, tables: Iterable[str]) -> list[findings.Finding]:
 _POWERS = ("a superuser", "maker of roles", "maker of databases")
 
 
-def _postgresql_rights(connection: sa.Connection) -> list[findings.Finding]:
+def _postgresql_rights(connection: sa.Connection) -> list[findings.DoctorFinding]:
     schema = str(connection.exec_driver_sql("SELECT current_database()").scalar_one())
     user = str(connection.exec_driver_sql("SELECT current_user").scalar_one())
     found = []
@@ -259,7 +259,9 @@ class Usage:
     ours: int
 
 
-def connections(conf: Any, options: Any, processes: Mapping[str, int]) -> list[findings.Finding]:
+def connections(
+    conf: Any, options: Any, processes: Mapping[str, int]
+) -> list[findings.DoctorFinding]:
     """Tell whether the server takes as many connections as the processes may make.
 
     :param processes: how many live, by role, see :data:`KEPT`
@@ -273,7 +275,7 @@ def connections(conf: Any, options: Any, processes: Mapping[str, int]) -> list[f
     return judge_connections(usage, processes)
 
 
-def judge_connections(usage: Usage, processes: Mapping[str, int]) -> list[findings.Finding]:
+def judge_connections(usage: Usage, processes: Mapping[str, int]) -> list[findings.DoctorFinding]:
     """Say whether there are enough; see :func:`connections`."""
     needed = sum(KEPT.get(role, 0) * count for role, count in processes.items())
     told = ", ".join(

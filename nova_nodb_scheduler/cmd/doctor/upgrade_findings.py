@@ -7,17 +7,18 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nova_nodb_scheduler.cmd import backend_records, deployment, upgrade
 from nova_nodb_scheduler.cmd.doctor import findings
+from nova_nodb_scheduler.cmd.overview import deployment, process_reports
+from nova_nodb_scheduler.cmd.upgrade_check import check_command
 
 _SEVERITIES = {
-    upgrade.Code.SUCCESS: findings.Severity.OK,
-    upgrade.Code.WARNING: findings.Severity.WARNING,
-    upgrade.Code.FAILURE: findings.Severity.ERROR,
+    check_command.Code.SUCCESS: findings.Severity.OK,
+    check_command.Code.WARNING: findings.Severity.WARNING,
+    check_command.Code.FAILURE: findings.Severity.ERROR,
 }
 
 
-class Checks(upgrade.Checks):
+class DoctorUpgradeChecks(check_command.UpgradeChecks):
     """The checks; what schedulers say of themselves is read from the back end alone."""
 
     @functools.cached_property
@@ -27,7 +28,7 @@ class Checks(upgrade.Checks):
         :raises ConfigurationError: the synchronizer cannot be made
         """
         return deployment.gather(
-            backend_records.read(self.plugin.make_synchronizer()),
+            process_reports.read_backend(self.plugin.make_synchronizer()),
             None,
             (),
             float(self.plugin.options.reporter_bound_seconds),
@@ -40,7 +41,7 @@ class Checks(upgrade.Checks):
         return checks
 
 
-def of(checks: Checks, check: Callable[[Any], Any]) -> list[findings.Finding]:
+def of(checks: DoctorUpgradeChecks, check: Callable[[Any], Any]) -> list[findings.DoctorFinding]:
     """Carry one out.
 
     Its sentences say what to do, so there is no remedy apart.
@@ -48,6 +49,6 @@ def of(checks: Checks, check: Callable[[Any], Any]) -> list[findings.Finding]:
     name = next(name for name, each in checks.all() if each is check)
     result = check(checks)
     text = " ".join(str(result.details or "All is well.").split())
-    if result.code is upgrade.Code.FAILURE and text.startswith(upgrade.NOT_KNOWN):
+    if result.code is check_command.Code.FAILURE and text.startswith(check_command.NOT_KNOWN):
         return [findings.unknown(name, findings.NO_BACKEND)]
-    return [findings.Finding(_SEVERITIES[result.code], name, text)]
+    return [findings.DoctorFinding(_SEVERITIES[result.code], name, text)]

@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling import contract, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 
 #: A code for each row, and the value of each code.
 Coded: TypeAlias = tuple[npt.NDArray[np.intp], Sequence[Any]]
@@ -28,16 +29,16 @@ _FEW_ROWS = 16
 _EXACT = 2**53
 
 
-class Source(abc.ABC):
+class ValueSource(abc.ABC):
     """Where a value of a host is read."""
 
     @abc.abstractmethod
-    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+    def read(self, frame: host_frame.HostFrame, rows: plugin_contract.Rows) -> Coded:
         """Return the rows' values."""
 
 
 @attrs.frozen
-class Number(Source):
+class NumberSource(ValueSource):
     """A number that has a column.
 
     :param unknown: what Nova shows of a host whose usage was never reported
@@ -46,26 +47,26 @@ class Number(Source):
     column: str
     unknown: int | None = 0
 
-    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+    def read(self, frame: host_frame.HostFrame, rows: plugin_contract.Rows) -> Coded:
         distinct, codes = np.unique(getattr(frame, self.column)[rows], return_inverse=True)
         values = [None if _is_nan(value) else value for value in distinct.tolist()]
         return np.where(frame.updated[rows], codes, len(values)), [*values, self.unknown]
 
 
 @attrs.frozen
-class Recorded(Source):
+class RecordSource(ValueSource):
     """What stands at a path of the host's record."""
 
     path: tuple[str, ...]
 
-    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+    def read(self, frame: host_frame.HostFrame, rows: plugin_contract.Rows) -> Coded:
         column = frame.attribute(*self.path)
         # Code 0 is None, which Nova shows of a host that was never reported.
         return np.where(frame.updated[rows], column.codes[rows], 0), column.values
 
 
 @attrs.frozen
-class Identity(Source):
+class NameSource(ValueSource):
     """A name of the host, as its facts have it.
 
     :param when_reported: Nova knows it only from the first report on
@@ -74,7 +75,7 @@ class Identity(Source):
     field: str
     when_reported: bool = False
 
-    def read(self, frame: host_frame.HostFrame, rows: contract.Rows) -> Coded:
+    def read(self, frame: host_frame.HostFrame, rows: plugin_contract.Rows) -> Coded:
         numbers = row_numbers(frame, rows)
         values = [self._of(frame, row) if frame.alive[row] else None for row in numbers.tolist()]
         return np.arange(len(values)), values
@@ -86,32 +87,32 @@ class Identity(Source):
 
 
 #: Numbers of HostState by name.
-NUMBERS: dict[str, Number] = {
-    "total_usable_ram_mb": Number("memory_mb"),
-    "total_usable_disk_gb": Number("local_gb"),
-    "disk_mb_used": Number("disk_mb_used"),
-    "free_ram_mb": Number("free_ram_mb"),
-    "free_disk_mb": Number("free_disk_mb"),
-    "vcpus_total": Number("vcpus"),
-    "vcpus_used": Number("vcpus_used"),
-    "num_instances": Number("num_instances"),
-    "num_io_ops": Number("num_io_ops"),
-    "failed_builds": Number("failed_builds"),
-    "hypervisor_version": Number("hypervisor_version", None),
-    "cpu_allocation_ratio": Number("cpu_allocation_ratio", None),
-    "ram_allocation_ratio": Number("ram_allocation_ratio", None),
-    "disk_allocation_ratio": Number("disk_allocation_ratio", None),
+NUMBERS: dict[str, NumberSource] = {
+    "total_usable_ram_mb": NumberSource("memory_mb"),
+    "total_usable_disk_gb": NumberSource("local_gb"),
+    "disk_mb_used": NumberSource("disk_mb_used"),
+    "free_ram_mb": NumberSource("free_ram_mb"),
+    "free_disk_mb": NumberSource("free_disk_mb"),
+    "vcpus_total": NumberSource("vcpus"),
+    "vcpus_used": NumberSource("vcpus_used"),
+    "num_instances": NumberSource("num_instances"),
+    "num_io_ops": NumberSource("num_io_ops"),
+    "failed_builds": NumberSource("failed_builds"),
+    "hypervisor_version": NumberSource("hypervisor_version", None),
+    "cpu_allocation_ratio": NumberSource("cpu_allocation_ratio", None),
+    "ram_allocation_ratio": NumberSource("ram_allocation_ratio", None),
+    "disk_allocation_ratio": NumberSource("disk_allocation_ratio", None),
 }
 
 #: Texts of HostState by name.
-TEXTS: dict[str, Source] = {
-    "host": Identity("host"),
-    "nodename": Identity("node"),
-    "uuid": Identity("uuid", when_reported=True),
-    "cell_uuid": Identity("cell"),
-    "hypervisor_type": Recorded(("hypervisor_type",)),
-    "hypervisor_hostname": Recorded(("hypervisor_hostname",)),
-    "cpu_info": Recorded(("cpu_info",)),
+TEXTS: dict[str, ValueSource] = {
+    "host": NameSource("host"),
+    "nodename": NameSource("node"),
+    "uuid": NameSource("uuid", when_reported=True),
+    "cell_uuid": NameSource("cell"),
+    "hypervisor_type": RecordSource(("hypervisor_type",)),
+    "hypervisor_hostname": RecordSource(("hypervisor_hostname",)),
+    "cpu_info": RecordSource(("cpu_info",)),
 }
 
 #: Names that a HostState of any of the supported releases has besides: objects
@@ -136,19 +137,19 @@ OBJECTS: frozenset[str] = frozenset(
 )
 
 
-def stat(name: str) -> Recorded:
+def stat(name: str) -> RecordSource:
     """Return where an entry of the compute node's stats is read."""
-    return Recorded(("stats", name))
+    return RecordSource(("stats", name))
 
 
-def row_numbers(frame: host_frame.HostFrame, rows: contract.Rows) -> npt.NDArray[np.intp]:
+def row_numbers(frame: host_frame.HostFrame, rows: plugin_contract.Rows) -> npt.NDArray[np.intp]:
     """Return the numbers of rows, shape (k,)."""
     return np.arange(frame.rows)[rows]
 
 
 def among(
-    frame: host_frame.HostFrame, rows: contract.Rows, chosen: frozenset[int]
-) -> contract.BoolArray:
+    frame: host_frame.HostFrame, rows: plugin_contract.Rows, chosen: frozenset[int]
+) -> plugin_contract.BoolArray:
     """Return True for each of the rows that is one of the chosen."""
     if isinstance(rows, np.ndarray):
         return np.fromiter((row in chosen for row in rows.tolist()), np.bool_, len(rows))
@@ -169,35 +170,35 @@ def rows_of_names(frame: host_frame.HostFrame, names: Collection[str]) -> frozen
 
 def compare(
     frame: host_frame.HostFrame,
-    source: Source,
-    rows: contract.Rows,
+    source: ValueSource,
+    rows: plugin_contract.Rows,
     operation: Callable[[Any, Any], Any],
     number: float,
-) -> contract.BoolArray | None:
+) -> plugin_contract.BoolArray | None:
     """Compare a number of each of the rows with one number, or return None.
 
     None means that some values are no numbers, or are too large for arrays to
     compare them exactly: judge them one by one.
     """
-    if not isinstance(source, Number) or source.unknown is None or not abs(number) < _EXACT:
+    if not isinstance(source, NumberSource) or source.unknown is None or not abs(number) < _EXACT:
         return None
     values = getattr(frame, source.column)[rows]
     if len(values) <= _FEW_ROWS:
         return None  # a loop costs less
-    result: contract.BoolArray = operation(np.where(frame.updated[rows], values, 0), number)
+    result: plugin_contract.BoolArray = operation(np.where(frame.updated[rows], values, 0), number)
     return result
 
 
 def equal(
-    frame: host_frame.HostFrame, source: Source, rows: contract.Rows, text: str
-) -> contract.BoolArray | None:
+    frame: host_frame.HostFrame, source: ValueSource, rows: plugin_contract.Rows, text: str
+) -> plugin_contract.BoolArray | None:
     """Tell which of the rows have a text, or return None: judge them one by one."""
     if source == TEXTS["host"]:
         return among(frame, rows, rows_of_names(frame, [text]))
-    if not isinstance(source, Recorded):
+    if not isinstance(source, RecordSource):
         return None
     column = frame.attribute(*source.path)
-    same: contract.BoolArray = np.equal(column.codes[rows], column.code(text))
+    same: plugin_contract.BoolArray = np.equal(column.codes[rows], column.code(text))
     return same & frame.updated[rows]
 
 
@@ -213,10 +214,10 @@ def some_unreported(frame: host_frame.HostFrame) -> bool:
 
 def judge(
     frame: host_frame.HostFrame,
-    sources: Sequence[Source],
-    rows: contract.Rows,
+    sources: Sequence[ValueSource],
+    rows: plugin_contract.Rows,
     passes: Callable[..., bool],
-) -> contract.BoolArray:
+) -> plugin_contract.BoolArray:
     """Return what a predicate of values says of each of the rows.
 
     :param passes: called with a value of each source; asked once for each

@@ -3,32 +3,24 @@
 
 from __future__ import annotations
 
-from nova_nodb_scheduler.scheduling import contract
-from nova_nodb_scheduler.scheduling.weighers import (
-    groups,
-    hypervisor,
-    image_properties,
-    metrics,
-    moves,
-    pci,
-    usage,
-)
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
+from nova_nodb_scheduler.scheduling.weighers import server_weighers, usage_weighers
 
-BUILT_IN: dict[str, type[contract.Weigher]] = {
+BUILT_IN: dict[str, type[plugin_contract.Weigher]] = {
     each.__name__: each
     for each in (
-        usage.RAMWeigher,
-        usage.CPUWeigher,
-        usage.DiskWeigher,
-        usage.IoOpsWeigher,
-        usage.NumInstancesWeigher,
-        hypervisor.HypervisorVersionWeigher,
-        hypervisor.BuildFailureWeigher,
-        pci.PCIWeigher,
-        moves.CrossCellWeigher,
-        groups.ServerGroupSoftAffinityWeigher,
-        groups.ServerGroupSoftAntiAffinityWeigher,
-        metrics.MetricsWeigher,
-        image_properties.ImagePropertiesWeigher,
+        usage_weighers.RAMWeigher,
+        usage_weighers.CPUWeigher,
+        usage_weighers.DiskWeigher,
+        usage_weighers.IoOpsWeigher,
+        usage_weighers.NumInstancesWeigher,
+        usage_weighers.HypervisorVersionWeigher,
+        usage_weighers.BuildFailureWeigher,
+        usage_weighers.PCIWeigher,
+        server_weighers.CrossCellWeigher,
+        server_weighers.ServerGroupSoftAffinityWeigher,
+        server_weighers.ServerGroupSoftAntiAffinityWeigher,
+        usage_weighers.MetricsWeigher,
+        server_weighers.ImagePropertiesWeigher,
     )
 }

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module or package per back end; drivers do not know one another."""
+"""Back ends of the synchronizer, one package each; the loader finds them by their entry points.
+A driver fills the contract and may import it, drivers.support and the model; no other driver.
+"""

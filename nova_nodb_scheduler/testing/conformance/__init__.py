@@ -14,7 +14,7 @@ A driver's author writes one class per back end::
 and runs it against the real engine. What a driver does not declare in its
 capabilities is skipped; what it declares and does not keep fails. Two more
 methods let the suite do what only the engine's owner can: ``restart_backend``
-and ``make_swappable``, see :class:`.base.Case`.
+and ``make_swappable``, see :class:`.contract_case.Case`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ConformanceSuite(
     writes.CompareAndSet,
     writes.Atomicity,
     writes.Names,
-    feed.Feed,
+    feed.FeedOrder,
     snapshots.Snapshots,
     upkeep.Collection,
-    upkeep.Epochs,
+    upkeep.EpochChanges,
     upkeep.EpochOrder,
     upkeep.Life,
     races.Races,

@@ -8,13 +8,13 @@ import time
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 #: A push must wake a waiter within this; a poll within a second of its own interval.
 WAKE_SECONDS = 5.0
 
 
-class Feed(base.Case):
+class FeedOrder(contract_case.Case):
     """What fetch and wait promise while nobody else writes."""
 
     def test_nothing_new_brings_nothing_and_keeps_the_cursor(self) -> None:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 
-class Races(base.Case):
+class Races(contract_case.Case):
     """Sizes are class attributes, for a driver's author to raise in a long run."""
 
     race_writers = 4
@@ -45,7 +45,7 @@ class Races(base.Case):
         """
         self.client().head()
         done = threading.Event()
-        followers: list[base.Reader] = []
+        followers: list[contract_case.FeedReader] = []
 
         def write() -> None:
             try:
@@ -57,7 +57,7 @@ class Races(base.Case):
         def begin_often() -> None:
             try:
                 while not done.is_set() and len(followers) < 200:
-                    followers.append(base.Reader(self.client(), limit=50))
+                    followers.append(contract_case.FeedReader(self.client(), limit=50))
             finally:
                 done.set()
 
@@ -69,7 +69,7 @@ class Races(base.Case):
 
     def test_readers_end_up_right_though_tombstones_are_collected_meanwhile(self) -> None:
         client = self.client()
-        readers = [base.Reader(self.client(), limit=limit) for limit in (3, 1000)]
+        readers = [contract_case.FeedReader(self.client(), limit=limit) for limit in (3, 1000)]
         done = threading.Event()
 
         def write() -> None:
@@ -102,7 +102,7 @@ class Races(base.Case):
         for name in "abcd":
             self.put(client, name, b"100")
         self._run_in_threads([functools.partial(_transfer, seed) for seed in range(4)])
-        held = base.everything(client).values()
+        held = contract_case.everything(client).values()
         self.assertEqual(400, sum(int(record.payload) for record in held))
 
     def _race(
@@ -112,7 +112,7 @@ class Races(base.Case):
     ) -> None:
         self.client().head()
         readers = [
-            base.Reader(self.client(), limit=limit)
+            contract_case.FeedReader(self.client(), limit=limit)
             for limit in [3, *[1000] * (self.race_readers - 1)]
         ]
         done = threading.Event()
@@ -131,11 +131,11 @@ class Races(base.Case):
         self._assert_all_equal(readers)
 
     def _assert_all_equal(
-        self, readers: Sequence[base.Reader], *, resyncs_allowed: bool = False
+        self, readers: Sequence[contract_case.FeedReader], *, resyncs_allowed: bool = False
     ) -> None:
-        expected = base.states(base.everything(self.client()))
+        expected = contract_case.states(contract_case.everything(self.client()))
         for reader in readers:
-            self.assertEqual(expected, base.states(reader.held))
+            self.assertEqual(expected, contract_case.states(reader.held))
             if not resyncs_allowed:
                 self.assertEqual(0, reader.resyncs)
 
@@ -186,7 +186,7 @@ class Races(base.Case):
         for process in processes:
             process.start()
         for process in processes:
-            process.join(base.PATIENCE_SECONDS)
+            process.join(contract_case.PATIENCE_SECONDS)
             self.assertEqual(0, process.exitcode, "a writer process failed or hangs")
         return [results.get() for _ in jobs]
 
@@ -198,7 +198,7 @@ class Races(base.Case):
 def _scribble(seed: int, rounds: int, keys: int, synchronizer: contract.Synchronizer) -> int:
     """Write, delete and create again at random; returns how many writes won."""
     chance = random.Random(seed)
-    names = [base.key(f"k{number}") for number in range(keys)]
+    names = [contract_case.key(f"k{number}") for number in range(keys)]
     won = 0
     for number in range(rounds):
         batch = chance.sample(names, chance.choice((1, 1, 1, 2, 5)))
@@ -222,7 +222,7 @@ def _scribble(seed: int, rounds: int, keys: int, synchronizer: contract.Synchron
 def _increment(room: int, synchronizer: contract.Synchronizer) -> int:
     """Count up by compare-and-set while there is room; returns how often it won."""
     won = 0
-    name = base.key("counter")
+    name = contract_case.key("counter")
     while True:
         record = synchronizer.read([name])[name]
         value = int(record.payload)
@@ -237,7 +237,7 @@ def _transfer(seed: int, synchronizer: contract.Synchronizer) -> int:
     chance = random.Random(seed)
     won = 0
     for _ in range(60):
-        source, target = (base.key(name) for name in chance.sample("abcd", 2))
+        source, target = (contract_case.key(name) for name in chance.sample("abcd", 2))
         standing = synchronizer.read([source, target])
         time.sleep(0.001)  # so that others come between, however fast the engine
         amount = chance.randint(1, 9)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 LARGEST_PAGE = 2000
 
 
-class Snapshots(base.Case):
+class Snapshots(contract_case.Case):
     """What a snapshot promises while nobody else writes."""
 
     def test_an_empty_back_end_has_an_empty_snapshot_that_can_be_followed(self) -> None:
@@ -24,7 +24,7 @@ class Snapshots(base.Case):
         client = self.client()
         written = self.fill(client, 30)
         dropped = self.drop(client, written[4])
-        held = base.everything(client)
+        held = contract_case.everything(client)
         expected = {record.key: record for record in written if record.key != dropped.key}
         self.assertEqual(expected, held)
 
@@ -38,9 +38,9 @@ class Snapshots(base.Case):
     def test_a_snapshot_of_some_namespaces_holds_those_alone(self) -> None:
         client = self.client()
         mine = self.put(client, "a", b"one")
-        theirs = self.put(client, "a", b"two", namespace=base.OTHER)
+        theirs = self.put(client, "a", b"two", namespace=contract_case.OTHER)
         third = self.put(client, "a", b"three", namespace="third")
-        taken = client.snapshot([base.NAMESPACE, "third", "nobody's"])
+        taken = client.snapshot([contract_case.NAMESPACE, "third", "nobody's"])
         held = {record.key: record for page in taken.pages for record in page}
         self.assertEqual({mine.key: mine, third.key: third}, held)
         self.assertNotIn(theirs.key, held)
@@ -63,7 +63,7 @@ class Snapshots(base.Case):
         self.assertEqual(changed, reader.held[changed.key])
         self.assertEqual(added, reader.held[added.key])
         self.assertNotIn(dropped.key, reader.held)
-        self.assertEqual(base.everything(client), reader.held)
+        self.assertEqual(contract_case.everything(client), reader.held)
 
     def test_a_snapshot_read_across_a_new_epoch_cannot_be_followed_on_from(self) -> None:
         client, operator = self.client(), self.client()
@@ -79,7 +79,7 @@ class Snapshots(base.Case):
         self.assertIsInstance(answer, records.ResyncNeeded)
 
 
-class _Following(base.Reader):
+class _Following(contract_case.FeedReader):
     """A reader that goes on from a snapshot somebody else began."""
 
     def __init__(self, synchronizer: contract.Synchronizer, taken: contract.SnapshotPages) -> None:

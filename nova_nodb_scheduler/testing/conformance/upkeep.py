@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, epoch_memory
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 
-class Collection(base.Case):
+class Collection(contract_case.Case):
     """Tombstones and history go, and nobody is misled by it."""
 
     def test_a_young_tombstone_is_kept(self) -> None:
@@ -27,7 +28,9 @@ class Collection(base.Case):
         dropped = self.drop(client, written[0])
         self._collect_tombstones(client, 1)
         self.assertEqual({}, client.read([dropped.key]))
-        self.assertEqual({record.key: record for record in written[1:]}, base.everything(client))
+        self.assertEqual(
+            {record.key: record for record in written[1:]}, contract_case.everything(client)
+        )
 
     def test_a_cursor_from_before_a_collected_tombstone_needs_a_resync(self) -> None:
         client = self.client()
@@ -43,7 +46,7 @@ class Collection(base.Case):
 
     def test_a_reader_at_the_head_does_not_notice_a_collection(self) -> None:
         client = self.client()
-        reader = base.Reader(client)
+        reader = contract_case.FeedReader(client)
         self.drop(client, self.put(client, "a", b"one"))
         reader.catch_up()
         self._collect_tombstones(client, 1)
@@ -86,7 +89,7 @@ class Collection(base.Case):
         again = self.put(client, "a", b"two")
         time.sleep(1.1)
         client.collect(0.0)
-        self.assertEqual({again.key: again}, base.everything(client))
+        self.assertEqual({again.key: again}, contract_case.everything(client))
 
     def test_several_processes_may_collect_at_once(self) -> None:
         client = self.client()
@@ -101,13 +104,13 @@ class Collection(base.Case):
 
         self.in_threads([lambda who=who: collect(who) for who in collectors])  # type: ignore[misc]
         self._collect_tombstones(client, 0)
-        self.assertEqual(30, len(base.everything(client)))
+        self.assertEqual(30, len(contract_case.everything(client)))
         self.assertEqual(0, client.statistics()["tombstones"])
 
     def _collect_tombstones(self, client: contract.Synchronizer, at_least: int) -> int:
         """Collect until that many tombstones went; an engine may count whole seconds."""
         collected, floor = 0, 0
-        deadline = time.monotonic() + base.PATIENCE_SECONDS
+        deadline = time.monotonic() + contract_case.PATIENCE_SECONDS
         while True:
             done = client.collect(0.0)
             collected, floor = collected + done.tombstones, done.floor
@@ -118,7 +121,7 @@ class Collection(base.Case):
             time.sleep(0.2)
 
 
-class Epochs(base.Case):
+class EpochChanges(contract_case.Case):
     """A new epoch is a new order; nothing of the old one counts."""
 
     def test_a_reset_drops_everything_and_begins_another_epoch(self) -> None:
@@ -128,7 +131,7 @@ class Epochs(base.Case):
         client.reset()
         self.assertNotEqual(old.epoch, other.head().epoch)
         self.assertEqual(client.head(), other.head())
-        self.assertEqual({}, base.everything(other))
+        self.assertEqual({}, contract_case.everything(other))
 
     def test_cursors_of_the_old_epoch_need_a_resync(self) -> None:
         client, other = self.client(), self.client()
@@ -161,7 +164,7 @@ class Epochs(base.Case):
     def test_a_follower_ends_up_with_the_new_epoch_alone(self) -> None:
         client = self.client()
         self.fill(client, 20)
-        reader = base.Reader(self.client())
+        reader = contract_case.FeedReader(self.client())
         client.reset()
         written = self.put(client, "only", b"new")
         reader.catch_up()
@@ -169,7 +172,7 @@ class Epochs(base.Case):
         self.assertEqual(1, reader.resyncs)
 
 
-class EpochOrder(base.Case):
+class EpochOrder(contract_case.Case):
     """An epoch that was left never comes back, wherever an address leads."""
 
     def test_an_address_that_led_elsewhere_and_back_brings_no_old_epoch_back(self) -> None:
@@ -177,7 +180,7 @@ class EpochOrder(base.Case):
         client = self.client()
         old = self.put(client, "claims", b"stale")
         left = client.head()
-        reader = base.Reader(client)
+        reader = contract_case.FeedReader(client)
         swap()
         self.put(client, "claims", b"granted")
         between = client.head()
@@ -187,7 +190,7 @@ class EpochOrder(base.Case):
         for cursor in (left, between):
             self.assert_resync(records.ResyncReason.EPOCH_CHANGED, client.fetch(cursor))
         self.assertEqual({}, client.read([old.key]))
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
         written = self.put(client, "claims", b"published anew")
         reader.catch_up()
         self.assertEqual({written.key: written}, reader.held)
@@ -201,7 +204,7 @@ class EpochOrder(base.Case):
         swap()
         [late] = client.write([records.Write(old.key, old.revision, b"late")])
         self.assertEqual(records.WriteResult(records.Verdict.LOST, None), late)
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def test_a_revision_of_one_server_wins_on_no_other(self) -> None:
         swap = self._swappable()
@@ -225,7 +228,7 @@ class EpochOrder(base.Case):
         swap()
         client.open()
         self.assertNotIn(client.head().epoch, (left, between))
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def test_clients_that_slept_and_new_ones_agree_with_the_one_that_saw(self) -> None:
         swap = self._swappable()
@@ -238,7 +241,7 @@ class EpochOrder(base.Case):
         new = self.client()
         for each in (client, asleep, new):
             self.assertEqual(client.head(), each.head())
-            self.assertEqual({written.key: written}, base.everything(each))
+            self.assertEqual({written.key: written}, contract_case.everything(each))
 
     def test_an_address_that_leads_to_two_servers_in_turn_ends_few_epochs_and_says_so(
         self,
@@ -270,17 +273,17 @@ class EpochOrder(base.Case):
         while look():
             swap()
         for call in (
-            lambda: client.read([base.key("a")]),
-            lambda: client.write([records.Write(base.key("a"), 0, b"one")]),
+            lambda: client.read([contract_case.key("a")]),
+            lambda: client.write([records.Write(contract_case.key("a"), 0, b"one")]),
             lambda: client.fetch(records.Cursor(newest, 0)),
-            lambda: base.everything(client),
+            lambda: contract_case.everything(client),
         ):
             with self.assertRaises(errors.BackendUnavailable):
                 call()
         # An operator's word ends it.
         client.reset()
         written = self.put(client, "a", b"one")
-        self.assertEqual({written.key: written}, base.everything(self.client()))
+        self.assertEqual({written.key: written}, contract_case.everything(self.client()))
 
     def _swappable(self) -> Callable[[], None]:
         swap = self.make_swappable()
@@ -289,7 +292,7 @@ class EpochOrder(base.Case):
         return swap
 
 
-class Life(base.Case):
+class Life(contract_case.Case):
     """Opening, closing, clock, statistics, durability."""
 
     def test_a_client_may_be_opened_twice_and_closed_twice(self) -> None:
@@ -368,5 +371,5 @@ class Life(base.Case):
         self.restart_backend()
         again = self.client()
         self.assertEqual(head, again.head())
-        self.assertEqual(written, base.everything(again))
+        self.assertEqual(written, contract_case.everything(again))
         self.assertEqual((), self.changes(again, head).records)

@@ -9,28 +9,28 @@ import unicodedata
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.testing.conformance import base
+from nova_nodb_scheduler.testing.conformance import contract_case
 
 WON = records.Verdict.WON
 LOST = records.Verdict.LOST
 
 #: Namespace and key of what no engine's record may be called.
 REFUSED_NAMES: tuple[tuple[str, str], ...] = (
-    (base.NAMESPACE, "a\nb"),
-    (base.NAMESPACE, "a\x00b"),
-    (base.NAMESPACE, "\x1f"),
-    (base.NAMESPACE, "a\x7f"),
-    (base.NAMESPACE, "\x85"),
-    (base.NAMESPACE, "\ud800"),
-    (base.NAMESPACE, ""),
-    (base.NAMESPACE, "k" * 256),
+    (contract_case.NAMESPACE, "a\nb"),
+    (contract_case.NAMESPACE, "a\x00b"),
+    (contract_case.NAMESPACE, "\x1f"),
+    (contract_case.NAMESPACE, "a\x7f"),
+    (contract_case.NAMESPACE, "\x85"),
+    (contract_case.NAMESPACE, "\ud800"),
+    (contract_case.NAMESPACE, ""),
+    (contract_case.NAMESPACE, "k" * 256),
     ("", "a"),
     ("n" * 65, "a"),
     ("a\tb", "a"),
 )
 
 
-class CompareAndSet(base.Case):
+class CompareAndSet(contract_case.Case):
     """One key at a time."""
 
     def test_expected_zero_creates_an_absent_record(self) -> None:
@@ -64,9 +64,9 @@ class CompareAndSet(base.Case):
 
     def test_a_revision_of_an_absent_record_loses_and_shows_nothing(self) -> None:
         client = self.client()
-        [result] = client.write([records.Write(base.key("a"), 7, b"one")])
+        [result] = client.write([records.Write(contract_case.key("a"), 7, b"one")])
         self.assertEqual(records.WriteResult(LOST, None), result)
-        self.assertEqual({}, client.read([base.key("a")]))
+        self.assertEqual({}, client.read([contract_case.key("a")]))
 
     def test_deletion_leaves_a_tombstone_with_a_greater_revision(self) -> None:
         client = self.client()
@@ -138,10 +138,10 @@ class CompareAndSet(base.Case):
 
     def test_a_key_twice_in_one_call_is_refused_and_nothing_written(self) -> None:
         client = self.client()
-        writes = [records.Write(base.key(name), 0, b"x") for name in ("a", "b", "a")]
+        writes = [records.Write(contract_case.key(name), 0, b"x") for name in ("a", "b", "a")]
         with self.assertRaises(ValueError):
             client.write(writes)
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def test_no_writes_have_no_results(self) -> None:
         self.assertEqual([], self.client().write([]))
@@ -151,7 +151,9 @@ class CompareAndSet(base.Case):
         written = self.put(client, "a", b"one")
         head = client.head()
         for _ in range(3):
-            self.assertEqual({written.key: written}, client.read([written.key, base.key("b")]))
+            self.assertEqual(
+                {written.key: written}, client.read([written.key, contract_case.key("b")])
+            )
         self.assertEqual(head, client.head())
         self.assertEqual({}, client.read([]))
 
@@ -186,23 +188,23 @@ class CompareAndSet(base.Case):
         client = self.client()
         too_large = bytes(client.capabilities.max_payload_bytes + 1)
         writes = [
-            records.Write(base.key("small"), 0, b"x"),
-            records.Write(base.key("large"), 0, too_large),
+            records.Write(contract_case.key("small"), 0, b"x"),
+            records.Write(contract_case.key("large"), 0, too_large),
         ]
         with self.assertRaises(errors.PayloadTooLarge) as caught:
             client.write(writes)
         self.assertIn("large", str(caught.exception))
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
 
-class Atomicity(base.Case):
+class Atomicity(contract_case.Case):
     """Several keys at a time, where declared."""
 
     def test_all_writes_of_an_atomic_call_win_together(self) -> None:
         client = self._atomic_client()
         results = client.write(self._two_writes(), atomic=True)
         self.assertEqual([WON, WON], [result.verdict for result in results])
-        self.assertEqual(2, len(base.everything(client)))
+        self.assertEqual(2, len(contract_case.everything(client)))
 
     def test_one_loser_undoes_an_atomic_call(self) -> None:
         client = self._atomic_client()
@@ -211,7 +213,7 @@ class Atomicity(base.Case):
         self.assertEqual(
             [records.WriteResult(LOST, None), records.WriteResult(LOST, standing)], results
         )
-        self.assertEqual({standing.key: standing}, base.everything(client))
+        self.assertEqual({standing.key: standing}, contract_case.everything(client))
         head = client.head()
         client.write(self._two_writes(), atomic=True)
         self.assertEqual((), self.changes(client, head).records)
@@ -235,14 +237,16 @@ class Atomicity(base.Case):
         count = client.capabilities.atomic_keys + 1
         if count > 10_000:
             self.skipTest("the driver declares more than 10,000 atomic keys")
-        writes = [records.Write(base.key(f"k{number}"), 0, b"x") for number in range(count)]
+        writes = [
+            records.Write(contract_case.key(f"k{number}"), 0, b"x") for number in range(count)
+        ]
         with self.assertRaises(errors.CapabilityMissing):
             client.write(writes, atomic=True)
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def test_an_atomic_call_of_one_key_is_an_ordinary_write(self) -> None:
         client = self.client()
-        write = records.Write(base.key("a"), 0, b"x")
+        write = records.Write(contract_case.key("a"), 0, b"x")
         [won] = client.write([write], atomic=True)
         [lost] = client.write([write], atomic=True)
         self.assertEqual((WON, LOST), (won.verdict, lost.verdict))
@@ -256,19 +260,19 @@ class Atomicity(base.Case):
 
     @staticmethod
     def _two_writes() -> list[records.Write]:
-        return [records.Write(base.key(name), 0, b"new") for name in ("a", "b")]
+        return [records.Write(contract_case.key(name), 0, b"new") for name in ("a", "b")]
 
 
-class Names(base.Case):
+class Names(contract_case.Case):
     """Keys that an engine might take for one another, or refuse.
 
-    The rule is :mod:`nova_nodb_scheduler.model.record_keys`' for all of them.
+    The rule is :mod:`nova_nodb_scheduler.model.records`' for all of them.
     """
 
     def test_the_same_key_in_two_namespaces_is_two_records(self) -> None:
         client = self.client()
         one = self.put(client, "a", b"one")
-        two = self.put(client, "a", b"two", namespace=base.OTHER)
+        two = self.put(client, "a", b"two", namespace=contract_case.OTHER)
         self.assertEqual({one.key: one, two.key: two}, client.read([one.key, two.key]))
 
     def test_keys_that_look_alike_are_different_records(self) -> None:
@@ -287,14 +291,14 @@ class Names(base.Case):
     def test_the_longest_namespace_is_kept(self) -> None:
         client = self.client()
         written = self.put(client, "a", b"x", namespace="n" * 64)
-        self.assertEqual({written.key: written}, base.everything(client))
+        self.assertEqual({written.key: written}, contract_case.everything(client))
         taken = client.snapshot(["n" * 64])
         self.assertEqual([written], [record for page in taken.pages for record in page])
 
     def test_names_that_no_record_may_have_are_refused_one_by_one(self) -> None:
         client = self.client()
         bad = [records.RecordKey(namespace, key) for namespace, key in REFUSED_NAMES]
-        good = [base.key(f"good-{number}") for number in range(len(bad) + 1)]
+        good = [contract_case.key(f"good-{number}") for number in range(len(bad) + 1)]
         keys = [key for pair in zip(good, bad, strict=False) for key in pair] + good[-1:]
         results = dict(
             zip(keys, client.write([records.Write(key, 0, b"x") for key in keys]), strict=True)
@@ -304,7 +308,7 @@ class Names(base.Case):
             self.assertEqual(key.fault, results[key].reason)
             self.assertIsNone(results[key].record)
         self.assertEqual([records.Verdict.WON] * len(good), [results[key].verdict for key in good])
-        self.assertEqual(set(good), set(base.everything(client)))
+        self.assertEqual(set(good), set(contract_case.everything(client)))
 
     def test_names_that_no_record_may_have_are_absent_and_keep_no_other_from_being_read(
         self,
@@ -317,19 +321,19 @@ class Names(base.Case):
 
     def test_a_deletion_under_a_refused_name_is_refused_too(self) -> None:
         client = self.client()
-        [result] = client.write([records.Write(base.key("a\nb"), 7, deleted=True)])
+        [result] = client.write([records.Write(contract_case.key("a\nb"), 7, deleted=True)])
         self.assertIs(records.Verdict.REFUSED, result.verdict)
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def test_a_refused_name_refuses_all_of_an_atomic_call(self) -> None:
         client = self.client()
         names = ("good", "a\nb")[-client.capabilities.atomic_keys :]
-        writes = [records.Write(base.key(name), 0, b"x") for name in names]
+        writes = [records.Write(contract_case.key(name), 0, b"x") for name in names]
         results = client.write(writes, atomic=True)
         self.assertEqual(
             [records.Verdict.REFUSED] * len(names), [result.verdict for result in results]
         )
-        self.assertEqual({}, base.everything(client))
+        self.assertEqual({}, contract_case.everything(client))
 
     def _keep_apart(self, names: list[str]) -> None:
         client = self.client()
@@ -338,6 +342,6 @@ class Names(base.Case):
         expected = {record.key: record for record in written.values()}
         self.assertEqual(len(names), len(expected))
         self.assertEqual(expected, client.read(list(expected)))
-        self.assertEqual(expected, base.everything(client))
+        self.assertEqual(expected, contract_case.everything(client))
         fed = self.changes(client, start).records
         self.assertEqual(expected, {record.key: record for record in fed})

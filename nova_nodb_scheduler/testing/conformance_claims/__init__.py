@@ -9,16 +9,16 @@ needs no more than one key at a time.
 
 from __future__ import annotations
 
-from nova_nodb_scheduler.testing.conformance_claims import faults, groups, hosts
+from nova_nodb_scheduler.testing.conformance_claims import host_and_group_claims, interrupted_claims
 
 
 class ClaimsConformance(
-    hosts.HostClaims,
-    hosts.BatchClaims,
-    groups.GroupClaims,
-    groups.RemovedGroups,
-    faults.UnknownOutcomes,
-    faults.Crashes,
+    host_and_group_claims.HostClaims,
+    host_and_group_claims.BatchClaims,
+    host_and_group_claims.GroupClaims,
+    host_and_group_claims.RemovedGroups,
+    interrupted_claims.UnknownOutcomes,
+    interrupted_claims.Crashes,
 ):
     """Everything the claims protocol promises, a sentence per test."""
 

@@ -11,9 +11,9 @@ import fixtures
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import publisher
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
+from nova_nodb_scheduler.synchronizer.records import publisher
 from tests.functional.cmd import troubles
 
 CELL0 = "00000000-0000-0000-0000-000000000000"
@@ -118,7 +118,7 @@ class Deployment(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         synchronizer = driver.SQLAlchemySynchronizer(driver.SQLOptions(self.store))
         synchronizer.open()
         try:
-            declared = {each.name: each for each in namespaces.BUILT_IN}
+            declared = {each.name: each for each in known_namespaces.BUILT_IN}
             beat = {
                 "host": "sched1",
                 "pid": 11,
@@ -132,8 +132,8 @@ class Deployment(fixtures.Fixture):  # type: ignore[misc]  # untyped library
                 "outcomes": {},
                 "epoch": synchronizer.head().epoch,
             }
-            key = records.RecordKey(namespaces.SCHEDULERS.name, "sched1:11:1")
-            publisher.Publisher(synchronizer, declared, namespaces.NODB).publish(
+            key = records.RecordKey(known_namespaces.SCHEDULERS.name, "sched1:11:1")
+            publisher.Publisher(synchronizer, declared, known_namespaces.NODB).publish(
                 {key: lambda current: beat}
             )
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import testtools
 
-from nova_nodb_scheduler.cmd import guard
+from nova_nodb_scheduler.cmd.framework import guard
 from tests.functional.cmd import commands, deployment, troubles
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import testtools
 
-from nova_nodb_scheduler.cmd import guard
+from nova_nodb_scheduler.cmd.framework import guard
 from nova_nodb_scheduler.testing import servers
 from tests.functional.cmd import commands, deployment, troubles
 from tests.functional.nova_adapter import rabbitmq

@@ -52,7 +52,7 @@ def hurried(expression: str) -> str:
     return longer.replace("[5m]", f"[{WINDOW_SECONDS}s]")
 
 
-class PrometheusServer(server_processes.Server):
+class PrometheusServer(server_processes.ServerProcess):
     """Scrapes some ports of 127.0.0.1.
 
     :param ports: of the job ``nova-nodb``

@@ -27,14 +27,17 @@ from keystoneauth1 import exceptions as keystone
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.observe import exporter, identity, process_metrics, worker_slots
-from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import claims, loader, replication
+from nova_nodb_scheduler.observe import exporter, metric_labels, process_metrics, worker_slots
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.drivers.redis import driver as redis_driver
+from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.testing import patience, redis_server, server_processes
 from nova_nodb_scheduler.wire import codec
 from tests.functional.monitoring import prometheus_server
-from tests.functional.nova_adapter import cloud, placement_mariadb, test_memory_decisions
+from tests.functional.nova_adapter import cloud, placement_mariadb
+from tests.functional.nova_adapter.decisions import test_memory_decisions
 from tools import board
 
 #: Some scrapes, evaluations and bounds one after the other, on a busy machine.
@@ -95,7 +98,7 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
 
     def begin(self) -> None:
         quick = functools.partial(
-            replication.ReplicatorOptions,
+            replicator_contract.ReplicatorOptions,
             anti_entropy_interval_seconds=1.0,
             anti_entropy_page_seconds=0.0,
         )
@@ -220,7 +223,7 @@ class RecordAlertsTest(AlertsCase):
         super().setUp()
 
     def test_records_that_cannot_be_read_or_written(self) -> None:
-        key = records.RecordKey(namespaces.INSTANCES.name, str(uuid.uuid4()))
+        key = records.RecordKey(known_namespaces.INSTANCES.name, str(uuid.uuid4()))
         self.assertTrue(self.synchronizer.write([records.Write(key, 0, b"\x00strange")])[0].won)
         self.compute_node(
             cloud.CELL1, "huge", cpu_info=os.urandom(2 * self.MAX_PAYLOAD_BYTES).hex()
@@ -228,9 +231,9 @@ class RecordAlertsTest(AlertsCase):
         self.await_alerts("NodbQuarantine", "NodbRecordsRefused", "NodbCellUnproved")
 
     def test_memory_that_differs_and_a_fault_of_ours_in_the_feed(self) -> None:
-        extra = records.RecordKey(namespaces.AGGREGATES.name, "none-such")
+        extra = records.RecordKey(known_namespaces.AGGREGATES.name, "none-such")
         state = {"cell": "api", "id": 7, "name": "a", "hosts": [], "metadata": {}}
-        payload = codec.encode(state, namespaces.AGGREGATES.schema)
+        payload = codec.encode(state, known_namespaces.AGGREGATES.schema)
         self.runtime.store.apply(records.Change(records.Record(extra, 1, 1, payload), state))
         self.await_alerts("NodbMemoryDiffered")
 
@@ -306,7 +309,7 @@ class ClaimAlertsTest(AlertsCase):
     def left_behind(self, *, allocated: bool) -> None:
         """Leave a dead scheduler's claim, and its allocation."""
         consumer, node = str(uuid.uuid4()), self.nodes["h1"].uuid
-        key = claims.key_of(node)
+        key = claim_rules.host_key(node)
         resources = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
         held = model.HeldClaim(
             resources,
@@ -323,7 +326,7 @@ class ClaimAlertsTest(AlertsCase):
             before = codec.decode_state(found.payload) if there else None
             record = model.ClaimRecord.from_state(node, before, found.version if there else 0)
             state = record.with_claim(consumer, held).to_state()
-            payload = codec.encode(state, namespaces.CLAIM_RECORDS.schema)
+            payload = codec.encode(state, known_namespaces.CLAIM_RECORDS.schema)
             write = records.Write(key, found.revision if found is not None else 0, payload)
             return self.synchronizer.write([write])[0].won
 
@@ -347,7 +350,7 @@ class ClaimAlertsTest(AlertsCase):
 
         def overtaken(writes: Any, **kwargs: Any) -> Any:
             for each in writes:
-                if each.key.namespace == namespaces.CLAIM_RECORDS.name:
+                if each.key.namespace == known_namespaces.CLAIM_RECORDS.name:
                     self.touch(each.key)
             return own(writes, **kwargs)
 
@@ -409,8 +412,8 @@ class TargetAlertsTest(AlertsCase):
         )
         made = exporter.Exporter(
             registry,
-            identity.Identity("scheduler", "here"),
-            exporter.Place("127.0.0.1", self.ports[""], self.directory),
+            metric_labels.MetricIdentity("scheduler", "here"),
+            exporter.ScrapeAddress("127.0.0.1", self.ports[""], self.directory),
         )
         self.addCleanup(made.stop)
         return made

@@ -10,7 +10,7 @@ import nova.rpc
 
 from nova_nodb_scheduler.cmd import application
 from nova_nodb_scheduler.nova_adapter import rpc_server
-from tests.functional.nova_adapter import test_memory_decisions
+from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 
 class AskingCase(test_memory_decisions.MemoryDecisionsCase):

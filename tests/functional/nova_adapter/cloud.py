@@ -24,8 +24,9 @@ from sqlalchemy import event
 
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter import assembly, reporter, reporting, scopes
-from nova_nodb_scheduler.nova_adapter import objects as nodb_objects
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, scopes
+from nova_nodb_scheduler.nova_adapter.reporting import nova_objects as nodb_objects
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
@@ -144,15 +145,17 @@ class CloudCase(unittest.TestCase):
 
     # -- reporters ----------------------------------------------------------------
 
-    def report(self, cell: str = reporter.EVERY_CELL, *guards: str) -> reporter.Reporter:
+    def report(
+        self, cell: str = change_reporter.EVERY_CELL, *guards: str
+    ) -> change_reporter.ChangeReporter:
         """Make a reporter the process's own; flushed by hand unless it is started."""
         made = self.plugin.reporter("conductor", lambda: cell, lambda: guards)
         self.quiet(made)
-        reporting.install(made, self.plugin.scopes)
-        self.addCleanup(reporting.install, None, None)
+        change_reporter.install(made, self.plugin.scopes)
+        self.addCleanup(change_reporter.install, None, None)
         return made
 
-    def quiet(self, made: reporter.Reporter) -> None:
+    def quiet(self, made: change_reporter.ChangeReporter) -> None:
         """Let a reporter run no thread of its own: the test flushes."""
         made.ensure_started = lambda: None  # type: ignore[method-assign]
 

@@ -54,18 +54,18 @@ def main() -> None:
     import oslo_messaging
     from nova import config
 
-    from nova_nodb_scheduler.nova_adapter import readiness, request_intake
+    from nova_nodb_scheduler.nova_adapter.service import start_gate
 
     config.parse_args(["nova-scheduler"], default_config_files=[str(path)])
     proved = threading.Event()
 
-    def judge() -> readiness.Progress:
+    def judge() -> start_gate.StartProgress:
         missing = () if proved.is_set() else ("nothing is proved",)
-        return readiness.Progress(0.43, missing)
+        return start_gate.StartProgress(0.43, missing)
 
     signal.signal(signal.SIGUSR1, lambda *_args: proved.set())
-    request_intake.install()
-    intake = request_intake.Intake(readiness.Gate(judge, float(bound_seconds)))
+    start_gate.install()
+    intake = start_gate.RequestIntake(start_gate.RequestGate(judge, float(bound_seconds)))
     server = nova.rpc.get_server(
         oslo_messaging.Target(topic=topic, server=name), [Manager(name, intake)]
     )

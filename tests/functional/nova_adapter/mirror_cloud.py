@@ -13,16 +13,17 @@ from nova.scheduler.client import report
 from nova.tests.functional import fixtures as nova_fixtures
 from placement import db_api as placement_db
 
-from nova_nodb_scheduler.nova_adapter.placement import (
-    keeper,
-    mirror,
-    reading,
-    sweep,
-    tree_publishing,
+from nova_nodb_scheduler.nova_adapter.placement.mirror import (
+    mirror_keeper,
+    mirror_proof,
+    mirror_sweep,
+    placement_reader,
+    tree_publisher,
 )
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import contract, replication, replicator
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 
@@ -139,7 +140,7 @@ class MirrorCase(cloud.CloudCase):
     def follow(self) -> None:
         """Bring the store to the back end's present."""
         outcome = self.replicator.step()
-        while outcome is not replication.StepOutcome.IDLE:
+        while outcome is not replicator_contract.StepOutcome.IDLE:
             outcome = self.replicator.step()
 
     def keeper(
@@ -147,31 +148,33 @@ class MirrorCase(cloud.CloudCase):
         holder: str = "one",
         synchronizer: contract.Synchronizer | None = None,
         **options: Any,
-    ) -> keeper.MirrorKeeper:
+    ) -> mirror_keeper.MirrorKeeper:
         """Make a keeper over this case's store, taken by :meth:`turns`."""
         synchronizer = synchronizer or self.synchronizer
-        return keeper.MirrorKeeper(
+        return mirror_keeper.MirrorKeeper(
             synchronizer,
             self.store_.snapshot,
             lambda: self.replicator.status().epoch or None,
-            self.plugin.publisher(synchronizer, namespaces.PLACEMENT),
-            self.plugin.publisher(synchronizer, namespaces.NODB),
-            reading.Reader(self.get),
+            self.plugin.publisher(synchronizer, known_namespaces.PLACEMENT),
+            self.plugin.publisher(synchronizer, known_namespaces.NODB),
+            placement_reader.PlacementReader(self.get),
             holder,
-            keeper.KeeperOptions(**{"readers": 1, "sweep": sweep.SweepOptions(), **options}),
+            mirror_keeper.KeeperOptions(
+                **{"readers": 1, "sweep": mirror_sweep.MirrorSweepOptions(), **options}
+            ),
             self.clock,
         )
 
-    def mirror(self, bound_seconds: float = 180.0, **options: Any) -> mirror.Mirror:
+    def mirror(self, bound_seconds: float = 180.0, **options: Any) -> mirror_proof.PlacementMirror:
         """Return what a scheduler asks, over this case's store."""
-        reader = reading.Reader(self.get)
-        publisher = self.plugin.publisher(self.synchronizer, namespaces.PLACEMENT)
-        return mirror.Mirror(
+        reader = placement_reader.PlacementReader(self.get)
+        publisher = self.plugin.publisher(self.synchronizer, known_namespaces.PLACEMENT)
+        return mirror_proof.PlacementMirror(
             self.store_.snapshot,
             lambda: self.replicator.status().epoch or None,
             self.synchronizer.now_seconds,
             reader,
-            tree_publishing.TreePublisher(self.synchronizer, publisher, reader),
+            tree_publisher.TreePublisher(self.synchronizer, publisher, reader),
             bound_seconds,
             clock=self.clock,
             **options,
@@ -182,7 +185,7 @@ class MirrorCase(cloud.CloudCase):
         with placement_db.get_placement_engine().begin() as connection:
             connection.exec_driver_sql(statement)
 
-    def turns(self, kept: keeper.MirrorKeeper, seconds: float = 0.0) -> None:
+    def turns(self, kept: mirror_keeper.MirrorKeeper, seconds: float = 0.0) -> None:
         """Let seconds pass, then take turns until nothing is left to do."""
         self.clock.now += seconds
         self.follow()
@@ -218,7 +221,7 @@ class MirrorCase(cloud.CloudCase):
         times = ("read_at", "written_at", "whole_at", "tree_size")
         return {
             key: {name: value for name, value in state.items() if name not in times}
-            for key, state in self.states(namespaces.PROVIDERS).items()
+            for key, state in self.states(known_namespaces.PROVIDERS).items()
         }
 
     def assert_mirrored(self) -> None:

@@ -66,7 +66,7 @@ def _describe() -> dict[str, Any]:
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "plugin_modules": sorted(n for n in sys.modules if n.startswith("nova_nodb_scheduler")),
     }
-    reporting = sys.modules.get("nova_nodb_scheduler.nova_adapter.reporting")
+    reporting = sys.modules.get("nova_nodb_scheduler.nova_adapter.reporting.change_reporter")
     if reporting is not None:
         found["reports"] = reporting._reporter is not None
     return found
@@ -145,7 +145,7 @@ def _run(case: dict[str, Any], conf_file: str) -> dict[str, Any]:
     if kind == "inspect":
         return _configure(case, conf_file)
     if kind == "old_nova":
-        releases = importlib.import_module("nova_nodb_scheduler.nova_adapter.releases")
+        releases = importlib.import_module("nova_nodb_scheduler.nova_adapter.start_checks")
         releases.metadata.version = lambda name: "29.1.0"
         return _configure(case, conf_file)
     if kind == "act":

@@ -25,7 +25,7 @@ from placement.objects import allocation
 from placement.tests.functional.fixtures import placement as placement_fixture
 from requests import adapters
 
-from nova_nodb_scheduler.nova_adapter.placement import outcomes
+from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
 
 #: What a fault does: it gets the call that would be made, and may make it.
 Fault = Callable[[Callable[[], Any]], Any]
@@ -125,7 +125,7 @@ class PlacementCase(testtools.TestCase):
         answer = self.admin.get(f"/allocations/{consumer}", version="1.36").json()
         return {name: part["resources"] for name, part in answer["allocations"].items()}
 
-    def put(self, server: outcomes.Server, generation: int | None = None) -> Any:
+    def put(self, server: placement_replies.NewServer, generation: int | None = None) -> Any:
         """Write a server's allocation as stock Nova does."""
         return self.admin.put(
             f"/allocations/{server.consumer}",
@@ -139,9 +139,11 @@ class PlacementCase(testtools.TestCase):
         )
 
 
-def server(provider: str, consumer: str | None = None, **amounts: int) -> outcomes.Server:
+def server(
+    provider: str, consumer: str | None = None, **amounts: int
+) -> placement_replies.NewServer:
     """A new server on a provider, of one VCPU where nothing else is said."""
-    return outcomes.Server(
+    return placement_replies.NewServer(
         consumer=consumer or str(uuid.uuid4()),
         request={
             "allocations": {provider: {"resources": amounts or {"VCPU": 1}}},
@@ -153,7 +155,8 @@ def server(provider: str, consumer: str | None = None, **amounts: int) -> outcom
 
 
 def kinds(
-    servers: Sequence[outcomes.Server], found: Mapping[str, outcomes.Outcome]
+    servers: Sequence[placement_replies.NewServer],
+    found: Mapping[str, placement_replies.WriteOutcome],
 ) -> list[type[Any]]:
     """The kinds of outcome, in the order of the servers."""
     return [type(found[each.consumer]) for each in servers]

@@ -7,12 +7,12 @@ import signal
 import socket
 from collections.abc import Sequence
 
-from nova_nodb_scheduler.testing import server_fixtures, server_processes
+from nova_nodb_scheduler.testing import server_processes, servers
 
 _PLACES = "/usr/lib/rabbitmq/bin/{}"
 
 
-class EpmdServer(server_processes.Server):
+class EpmdServer(server_processes.ServerProcess):
     """Erlang's port mapper, without which a node leaves one behind."""
 
     def initialize(self) -> None:
@@ -26,7 +26,7 @@ class EpmdServer(server_processes.Server):
         return _listens(self.port)
 
 
-class RabbitMQServer(server_processes.Server):
+class RabbitMQServer(server_processes.ServerProcess):
     """A node without plugins; queues that are not durable are gone with a restart."""
 
     stop_signal = signal.SIGTERM
@@ -75,7 +75,7 @@ class RabbitMQServer(server_processes.Server):
         return _listens(self.port)
 
 
-class RabbitMQ(server_fixtures.ServerFixture):
+class RabbitMQ(servers.ServerFixture):
     """A RabbitMQ: ``server``, ``url``."""
 
     def require_programs(self) -> None:

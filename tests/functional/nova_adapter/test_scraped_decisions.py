@@ -10,7 +10,7 @@ import time
 import prometheus_client
 from prometheus_client import parser
 
-from tests.functional.nova_adapter import test_memory_decisions
+from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 MONITORING = pathlib.Path(__file__).parents[3] / "doc/source/admin/monitoring.rst"
 

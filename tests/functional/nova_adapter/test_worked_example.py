@@ -13,7 +13,8 @@ from nova import objects
 from nova.scheduler import host_manager, weights
 
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.scheduling import host_facts, host_frame, options
+from nova_nodb_scheduler.scheduling import decision_settings
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "doc/source/contributor/examples"))
@@ -52,7 +53,7 @@ class WorkedExampleTest(testtools.TestCase):
             state.stats = {"watts": drawn["watts"]} if drawn["watts"] is not None else {}
             state.aggregates = [objects.Aggregate(metadata=metadata)]
             states.append(state)
-            aggregates.append(host_facts.Aggregate(f"g{number}", number, "", metadata))
+            aggregates.append(host_facts.HostAggregate(f"g{number}", number, "", metadata))
 
         watts = {f"u{number}": drawn["watts"] for number, drawn in enumerate(hosts)}
         frame = host_frame.HostFrame(attribute=lambda uuid, path: watts[uuid])
@@ -73,7 +74,7 @@ class WorkedExampleTest(testtools.TestCase):
 
         spec = objects.RequestSpec(flavor=objects.Flavor(memory_mb=memory_mb))
         request = requests.Request(flavor=requests.Flavor(memory_mb=memory_mb))
-        settings = options.SchedulingOptions()
+        settings = decision_settings.SchedulingOptions()
 
         novas, ours = example_site_nova.BigHostsFilter(), example_site.BigHostsFilter(settings)
         passed = [True] * len(rows)

@@ -17,14 +17,15 @@ import matplotlib.image
 import numpy as np
 import testtools
 
-from nova_nodb_scheduler.simulator import cluster, results
+from nova_nodb_scheduler.simulator.outcome import results
+from nova_nodb_scheduler.simulator.scenario import made_hosts
 from nova_nodb_scheduler.testing import redis_server
 
 #: It only ends a run that hangs.
 TIMEOUT_SECONDS = 300
 
 #: What each server of the workload takes.
-NEED = {cluster.VCPU: 8, cluster.MEMORY_MB: 4096, cluster.DISK_GB: 10}
+NEED = {made_hosts.VCPU: 8, made_hosts.MEMORY_MB: 4096, made_hosts.DISK_GB: 10}
 
 #: Of a chart, in pixels.
 WIDTH, HEIGHT = 840, 504
@@ -51,13 +52,15 @@ class CommandTest(testtools.TestCase):
     def workload(self, count):
         """Write a workload of so many servers that stay; return its path."""
         path = self.directory / "workload.csv"
-        line = f"0,{NEED[cluster.VCPU]},{NEED[cluster.MEMORY_MB]},{NEED[cluster.DISK_GB]}\n"
+        line = (
+            f"0,{NEED[made_hosts.VCPU]},{NEED[made_hosts.MEMORY_MB]},{NEED[made_hosts.DISK_GB]}\n"
+        )
         path.write_text("at_seconds,vcpus,memory_mb,disk_gb\n" + count * line)
         return path
 
     def free(self, **options):
         """Return by host uuid what residents leave free of each class."""
-        hosts = cluster.Cluster(cluster.ClusterOptions(**options)).hosts
+        hosts = made_hosts.Cluster(made_hosts.ClusterOptions(**options)).hosts
         return {
             host.uuid: {name: host.capacity[name] - host.resident[name] for name in NEED}
             for host in hosts
@@ -112,7 +115,7 @@ class CommandTest(testtools.TestCase):
         self.assertEqual((60, 2), (settings["hosts"], settings["schedulers"]))
         self.assertEqual((requests, requests), (settings["requests"], settings["servers"]))
         self.assertEqual({"claims", "random"}, document["strategies"].keys())
-        servers = {cluster.server_uuid(made["seed"], number) for number in range(requests)}
+        servers = {made_hosts.server_uuid(made["seed"], number) for number in range(requests)}
         for strategy, figures in document["strategies"].items():
             chosen = choices[strategy]
             self.assertEqual(requests, figures["decisions"])

@@ -10,17 +10,16 @@ import pathlib
 import fixtures
 import testtools
 
-from nova_nodb_scheduler.simulator import (
-    backends,
-    cluster,
-    generator,
-    results,
+from nova_nodb_scheduler.simulator.outcome import results
+from nova_nodb_scheduler.simulator.run import world
+from nova_nodb_scheduler.simulator.scenario import (
+    backend_choice,
+    made_hosts,
     run_clock,
     run_options,
-    strategies,
     timeline,
     workload,
-    world,
+    workload_generator,
 )
 
 VIRTUAL, REAL, SATURATED = run_clock.Pace
@@ -34,22 +33,24 @@ class RunsTest(testtools.TestCase):
         options.setdefault("pace", VIRTUAL if schedulers == 1 else SATURATED)
         made = world.World(
             run_options.RunOptions(
-                cluster=cluster.ClusterOptions(hosts=hosts, rack_hosts=rack_hosts, fill=fill),
+                cluster=made_hosts.ClusterOptions(hosts=hosts, rack_hosts=rack_hosts, fill=fill),
                 strategy=strategy,
-                backend=backends.in_directory(directory),
+                backend=backend_choice.in_directory(directory),
                 schedulers=schedulers,
                 **options,
             ),
             arrivals,
-            timeline.parse([("line", fault) for fault in faults], timeline.Bounds(99, schedulers)),
+            timeline.parse(
+                [("line", fault) for fault in faults], timeline.FaultBounds(99, schedulers)
+            ),
         )
         made.run()
         return made, results.of(made).figures
 
     def servers(self, count, every_seconds=0.0, fill_a_host=100, **more):
         """Return requests for one server each; so many of them fill a host of the first kind."""
-        capacity = cluster.Cluster(cluster.ClusterOptions(hosts=1)).hosts[0].capacity
-        flavor = workload.Flavor("f", capacity[cluster.VCPU] // fill_a_host, 1024, 10)
+        capacity = made_hosts.Cluster(made_hosts.ClusterOptions(hosts=1)).hosts[0].capacity
+        flavor = workload.MadeFlavor("f", capacity[made_hosts.VCPU] // fill_a_host, 1024, 10)
         return workload.numbered(
             [workload.Arrival(0, n * every_seconds, flavor, **more) for n in range(count)]
         )
@@ -58,9 +59,11 @@ class RunsTest(testtools.TestCase):
 
     def test_the_same_seed_chooses_the_same_hosts_and_another_one_does_not(self):
         def choices(seed):
-            arrivals = generator.generate(generator.GeneratorOptions(requests=25, seed=seed))
+            arrivals = workload_generator.generate(
+                workload_generator.GeneratorOptions(requests=25, seed=seed)
+            )
             made, figures = self.run_world(
-                strategies.CLAIMS, arrivals, hosts=20, fill=0.5, seed=seed
+                run_options.CLAIMS, arrivals, hosts=20, fill=0.5, seed=seed
             )
             self.assertEqual(25, figures["decisions"])
             return [host for _, host in made.measures.sequence]
@@ -84,7 +87,7 @@ class RunsTest(testtools.TestCase):
         )
 
     def test_claims_grant_all_the_room_there_is_and_nothing_beyond(self):
-        _, figures = self.tight(strategies.CLAIMS)
+        _, figures = self.tight(run_options.CLAIMS)
 
         self.assertEqual(0, figures["overcommitted_servers"])
         self.assertEqual(0, figures["writes_beyond_capacity"])
@@ -97,23 +100,23 @@ class RunsTest(testtools.TestCase):
         self.assertGreater(figures["feed_lag_seconds"]["max"], 0)
 
     def test_a_stale_cache_grants_what_is_not_there(self):
-        _, figures = self.tight(strategies.CACHED, authority_seconds=0.1)
+        _, figures = self.tight(run_options.CACHED, authority_seconds=0.1)
 
         self.assertGreater(figures["overcommitted_servers"], 0)
         self.assertGreater(figures["stale_seconds"]["max"], 0.2)
 
     def test_choice_at_random_without_a_check_does_so_too_and_optimists_are_refused(self):
-        _, figures = self.tight(strategies.OPTIMISTIC)
+        _, figures = self.tight(run_options.OPTIMISTIC)
         self.assertEqual(0, figures["overcommitted_servers"])
         self.assertGreater(figures["refusals_at_hosts"], 0)
 
-        _, figures = self.tight(strategies.RANDOM)
+        _, figures = self.tight(run_options.RANDOM)
         self.assertGreater(figures["overcommitted_servers"], 0)
 
     # -- hosts that fall silent ----------------------------------------------------------
 
     def best_rack(self):
-        hosts = cluster.Cluster(cluster.ClusterOptions(hosts=8, rack_hosts=2)).hosts
+        hosts = made_hosts.Cluster(made_hosts.ClusterOptions(hosts=8, rack_hosts=2)).hosts
         return max(hosts, key=lambda host: host.kind.memory_mb).rack
 
     def lose_a_rack(self, strategy):
@@ -131,7 +134,7 @@ class RunsTest(testtools.TestCase):
         )
 
     def test_no_host_is_chosen_once_it_was_silent_for_too_long(self):
-        made, figures = self.lose_a_rack(strategies.CLAIMS)
+        made, figures = self.lose_a_rack(run_options.CLAIMS)
 
         self.assertEqual(40, figures["servers_placed"])
         self.assertEqual(0, figures["late_choices_of_lost_hosts"])
@@ -150,13 +153,13 @@ class RunsTest(testtools.TestCase):
         self.assertLessEqual(figures["most_updates_waiting"], 20)
 
     def test_a_cache_sends_servers_to_hosts_that_are_long_gone(self):
-        _, figures = self.lose_a_rack(strategies.CACHED)
+        _, figures = self.lose_a_rack(run_options.CACHED)
 
         self.assertGreater(figures["late_choices_of_lost_hosts"], 0)
 
     def test_a_lost_reporter_is_not_taken_for_lost_hosts(self):
         _, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(30, every_seconds=1.0, lifetime_seconds=5.0),
             "5 reporter-lost for 20",
             heartbeat_seconds=2.0,
@@ -173,7 +176,7 @@ class RunsTest(testtools.TestCase):
 
     def test_a_killed_scheduler_comes_back_and_leaves_nothing(self):
         _, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(30, lifetime_seconds=8.0),
             "1 scheduler-killed 0",
             "1.5 scheduler-killed 1",
@@ -190,7 +193,7 @@ class RunsTest(testtools.TestCase):
 
     def test_a_scheduler_that_slept_beyond_its_lease_over_commits_nothing(self):
         _, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(28, fill_a_host=5),
             "0.5 scheduler-paused 0 for 4",
             hosts=4,
@@ -205,7 +208,7 @@ class RunsTest(testtools.TestCase):
 
     def test_requests_wait_while_the_back_end_is_cut_off(self):
         _, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(30, every_seconds=0.1, lifetime_seconds=3.0),
             "1 backend-killed for 2",
             pace=REAL,
@@ -222,7 +225,7 @@ class RunsTest(testtools.TestCase):
     def meanwhile(self, fault, **options):
         """Ask for 50 servers within 5 s where 40 fit; from 1 s to 3 s something is wrong."""
         return self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(50, every_seconds=0.1, fill_a_host=10),
             fault,
             pace=REAL,
@@ -265,7 +268,7 @@ class RunsTest(testtools.TestCase):
 
     def test_step_by_step_schedulers_are_killed_as_often_as_was_asked(self):
         made, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(16, every_seconds=0.25, lifetime_seconds=1.0),
             "1 schedulers-killed-every 1 for 2.5",
             build_seconds=0.2,
@@ -277,7 +280,7 @@ class RunsTest(testtools.TestCase):
 
     def test_step_by_step_a_scheduler_may_fail_as_well(self):
         _, figures = self.run_world(
-            strategies.CLAIMS,
+            run_options.CLAIMS,
             self.servers(20, every_seconds=0.25, lifetime_seconds=1.0),
             "1 scheduler-paused 0 for 1",
             "2.6 backend-killed for 1",

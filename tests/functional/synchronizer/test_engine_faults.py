@@ -8,16 +8,17 @@ import unittest
 import sqlalchemy as sa
 from stevedore import extension
 
-from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import claim_batches, loader
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.testing import patience
 from nova_nodb_scheduler.wire import codec
 from tests.engine_faults import (
-    catalogue,
     child,
     engines,
     fault,
     report,
+    runner,
     scheduler_faults,
     steps,
     witnesses,
@@ -32,19 +33,19 @@ class TestCoverage(unittest.TestCase):
 
     def test_every_step_has_its_cases_on_every_engine(self) -> None:
         for kind in engines.ENGINES:
-            names = {each.name for each in catalogue.faults(kind)}
+            names = {each.name for each in runner.faults(kind)}
             expected = {("driver", step) for step in kind.steps()}
-            expected |= {("claims", step) for step in claim_batches.ClaimBatches.STEPS}
-            self.assertLess(len(claim_batches.ClaimBatches.STEPS), len(expected))
+            expected |= {("claims", step) for step in ledger_claimer.ClaimBatches.STEPS}
+            self.assertLess(len(ledger_claimer.ClaimBatches.STEPS), len(expected))
             for layer, step in expected:
                 for action in ("kill", "freeze", *(("nap",) if layer == "driver" else ())):
                     self.assertIn(f"{action} at {layer}: {step}", names)
 
     def test_names_are_unique_and_every_short_one_is_of_some_fault(self) -> None:
         for kind in engines.ENGINES:
-            names = [each.name for each in catalogue.faults(kind)]
+            names = [each.name for each in runner.faults(kind)]
             self.assertEqual(len(names), len(set(names)))
-            for part in catalogue.SHORT.get(kind.name, ()):
+            for part in runner.SHORT.get(kind.name, ()):
                 self.assertTrue(any(part in name for name in names), part)
 
     def test_every_engine_with_a_disk_is_filled_and_put_back(self) -> None:
@@ -53,7 +54,7 @@ class TestCoverage(unittest.TestCase):
         for kind in set(engines.ENGINES) - {engines.SQLite, engines.Galera}:
             if kind is engines.PostgreSQLSequencer:
                 continue
-            names = " ".join(each.name for each in catalogue.faults(kind))
+            names = " ".join(each.name for each in runner.faults(kind))
             self.assertIn("full", names, kind.name)
             if kind is not engines.Memcached:
                 self.assertRegex(names, "put back|old backup", kind.name)
@@ -102,7 +103,7 @@ class TestSensitivity(unittest.TestCase):
         state = {"claims": {"nobody's": {"state": "confirmed"}}}
         left = {
             **held,
-            claims[0]: codec.encode(state, namespaces.CLAIM_RECORDS.schema, record="left"),
+            claims[0]: codec.encode(state, known_namespaces.CLAIM_RECORDS.schema, record="left"),
         }
         self.assertIn("claims are left on", made.difference_to(left))
 
@@ -143,7 +144,7 @@ class TestSensitivity(unittest.TestCase):
             made,
             "UPDATE nodb_record SET payload = :payload "
             "WHERE namespace = :namespace AND record_key = :name",
-            payload=codec.encode({"n": 7}, namespaces.CELLS.schema, record=name),
+            payload=codec.encode({"n": 7}, known_namespaces.CELLS.schema, record=name),
             namespace=namespace,
             name=name,
         )

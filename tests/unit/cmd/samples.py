@@ -4,9 +4,9 @@
 import fixtures
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import namespaces
-from nova_nodb_scheduler.synchronizer import publisher
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.records import publisher
 from nova_nodb_scheduler.wire import objects
 
 
@@ -18,17 +18,17 @@ class BackendFixture(fixtures.Fixture):
         self._writer = memory.MemorySynchronizer(shared_hub=self.hub)
         self._writer.open()
         self.addCleanup(self._writer.close)
-        declared = {each.name: each for each in namespaces.BUILT_IN}
+        declared = {each.name: each for each in known_namespaces.BUILT_IN}
         self._publishers = {
             owner: publisher.Publisher(self._writer, declared, owner)
-            for owner in (namespaces.NODB, namespaces.NOVA, namespaces.PLACEMENT)
+            for owner in (known_namespaces.NODB, known_namespaces.NOVA, known_namespaces.PLACEMENT)
         }
 
     def client(self):
         """A client of its own, as a command has; not opened."""
         return memory.MemorySynchronizer(shared_hub=self.hub)
 
-    def write(self, namespace, key, state, owner=namespaces.NODB):
+    def write(self, namespace, key, state, owner=known_namespaces.NODB):
         self._publishers[owner].publish({records.RecordKey(namespace, key): lambda current: state})
 
     def write_raw(self, namespace, key, payload):
@@ -37,7 +37,7 @@ class BackendFixture(fixtures.Fixture):
     def scheduler(self, host, pid, age_seconds=0.0, **more):
         """A worker's beat."""
         self.write(
-            namespaces.SCHEDULERS.name,
+            known_namespaces.SCHEDULERS.name,
             f"{host}:{pid}:1",
             {
                 "host": host,
@@ -68,12 +68,12 @@ class BackendFixture(fixtures.Fixture):
             "keeper": "sched1:1:1",
             **more,
         }
-        self.write(namespaces.MIRRORS.name, "placement", state, namespaces.PLACEMENT)
+        self.write(known_namespaces.MIRRORS.name, "placement", state, known_namespaces.PLACEMENT)
 
     def reporter(self, role, host, cell, age_seconds=0.0, guards=None, **more):
         """A reporter's beat."""
         self.write(
-            namespaces.REPORTERS.name,
+            known_namespaces.REPORTERS.name,
             f"{role}:{host}:{cell}",
             {
                 "cell": cell,
@@ -96,7 +96,7 @@ class BackendFixture(fixtures.Fixture):
         """A cell that was swept."""
         now = self._writer.now_seconds()
         self.write(
-            namespaces.CELLS.name,
+            known_namespaces.CELLS.name,
             name,
             {
                 "cell": name,

@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter import option_checks
+from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as etcd_connection
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures as etcd_failures
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as etcd_options
@@ -27,7 +27,7 @@ class MistakesTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.path = pathlib.Path(directory.name, "nova.conf")
-        patch = mock.patch.object(option_checks, "_told", set())
+        patch = mock.patch.object(start_checks, "_told", set())
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -59,7 +59,7 @@ class MistakesTest(unittest.TestCase):
                 read = getattr(module, "from_config", None) or module.read
                 for text in (
                     self.refusal(read, conf),
-                    self.refusal(option_checks.check, conf, [(group, module.OPTS)]),
+                    self.refusal(start_checks.check_options, conf, [(group, module.OPTS)]),
                 ):
                     self.assertIn(f"[{group}] {option}", text)
                     self.assertIn("Write '$$'", text)
@@ -71,12 +71,12 @@ class MistakesTest(unittest.TestCase):
 
     def test_a_default_that_names_an_option_of_nova_is_no_mistake_of_the_operator(self):
         conf = self.configured("")
-        option_checks.check(conf, [(sql_options.GROUP, sql_options.OPTS)])
+        start_checks.check_options(conf, [(sql_options.GROUP, sql_options.OPTS)])
         self.assertIn("name the file in full", self.refusal(sql_options.read, conf))
 
     def test_a_wrong_value_is_told_with_its_file_and_without_a_repr(self):
         conf = self.configured("[nodb_scheduler]\nbeat_interval_seconds = fast\n")
-        text = self.refusal(option_checks.check, conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        text = self.refusal(start_checks.check_options, conf, [(nodb.GROUP, nodb.NODB_OPTS)])
         self.assertIn(f"in {self.path} is not valid", text)
         self.assertNotIn("LocationInfo", text)
 
@@ -85,7 +85,7 @@ class MistakesTest(unittest.TestCase):
         for handlers in ([], [logging.StreamHandler()]):
             with (
                 self.subTest(handlers=handlers),
-                mock.patch.object(option_checks, "_told", set()),
+                mock.patch.object(start_checks, "_told", set()),
                 mock.patch.object(logging.getLogger(), "handlers", []),
                 contextlib.redirect_stderr(io.StringIO()) as seen,
             ):
@@ -93,7 +93,7 @@ class MistakesTest(unittest.TestCase):
                     handler.setStream(seen)
                     logging.getLogger().addHandler(handler)
                 for _ in range(2):
-                    option_checks.check(conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+                    start_checks.check_options(conf, [(nodb.GROUP, nodb.NODB_OPTS)])
                 lines = seen.getvalue().splitlines()
                 self.assertEqual(1, len(lines), lines)
                 self.assertIn("[nodb_scheduler] synchroniser", lines[0])
@@ -101,7 +101,9 @@ class MistakesTest(unittest.TestCase):
 
     def test_what_is_like_no_option_is_told_as_well(self):
         conf = self.configured("[nodb_scheduler]\nturbo = true\n")
-        found = option_checks.unknown(option_checks.written(conf), [(nodb.GROUP, nodb.NODB_OPTS)])
+        found = start_checks.unknown_options(
+            start_checks.written(conf), [(nodb.GROUP, nodb.NODB_OPTS)]
+        )
         self.assertEqual([("turbo", ())], [(each.name, each.nearest) for each in found])
         self.assertIn("is it misspelt?", str(found[0]))
 

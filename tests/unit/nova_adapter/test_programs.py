@@ -3,7 +3,7 @@
 
 import unittest
 
-from nova_nodb_scheduler.nova_adapter import programs
+from nova_nodb_scheduler.nova_adapter import activation
 
 API = ("nova.api.openstack.wsgi_app",)
 
@@ -12,20 +12,24 @@ class ProgramsTest(unittest.TestCase):
     def test_services_are_known_by_their_names_wherever_they_lie(self) -> None:
         for name, role in (("nova-scheduler", "scheduler"), ("nova-conductor", "conductor")):
             for path in (name, f"/usr/bin/{name}", f"/opt/venv/bin/{name}"):
-                found = programs.of(path, ())
+                found = activation.program_of(path, ())
                 assert found is not None
                 self.assertEqual((role, True), (found.role, found.is_strict))
 
     def test_every_form_of_the_api_is_the_api(self) -> None:
         for name in ("nova-api", "nova-api-metadata", "nova-api-wsgi", "uwsgi", "mod_wsgi"):
-            self.assertEqual(programs.Program("api", is_strict=True), programs.of(name, ()))
+            self.assertEqual(
+                activation.Program("api", is_strict=True), activation.program_of(name, ())
+            )
         for name in ("uwsgi_python3", "granian", "", "-c", "apache2"):
-            self.assertEqual(programs.Program("api", is_strict=True), programs.of(name, API))
+            self.assertEqual(
+                activation.Program("api", is_strict=True), activation.program_of(name, API)
+            )
 
     def test_strangers_are_left_alone(self) -> None:
         for name in ("nova-novncproxy", "nova-compute", "nova-policy", "nova-nodb-manage", "x"):
-            self.assertIsNone(programs.of(name, ()))
+            self.assertIsNone(activation.program_of(name, ()))
 
     def test_a_program_of_nova_is_what_its_name_says_whatever_it_imports(self) -> None:
         for name in ("nova-compute", "nova-novncproxy", "nova-nodb-status"):
-            self.assertIsNone(programs.of(name, API))
+            self.assertIsNone(activation.program_of(name, API))

@@ -18,7 +18,7 @@ import prometheus_client
 import testtools
 from prometheus_client import parser
 
-from nova_nodb_scheduler.observe import exporter, identity, metrics, worker_slots
+from nova_nodb_scheduler.observe import exporter, metric_labels, scheduler_metrics, worker_slots
 from nova_nodb_scheduler.testing import patience
 
 WAIT_SECONDS = 20.0
@@ -57,13 +57,13 @@ class ExporterCase(testtools.TestCase):
     def worker(self, count=1, host="h", role="conductor", cell=None, port=None, directory=None):
         """Return a worker's exporter, which has counted so many fallbacks."""
         registry = prometheus_client.CollectorRegistry()
-        counted = metrics.Metrics(registry)
+        counted = scheduler_metrics.SchedulerMetrics(registry)
         for _ in range(count):
             counted.fell_back("cold cell", "c1")
         made = exporter.Exporter(
             registry,
-            identity.Identity(role, host, cell),
-            exporter.Place("127.0.0.1", port or self.port, directory or self.directory),
+            metric_labels.MetricIdentity(role, host, cell),
+            exporter.ScrapeAddress("127.0.0.1", port or self.port, directory or self.directory),
         )
         self.addCleanup(made.stop)
         return made
@@ -205,7 +205,7 @@ class TestExporter(ExporterCase):
 
     def test_an_address_that_is_not_there_stops_nothing(self):
         made = self.worker()
-        made._place = exporter.Place("192.0.2.7", self.port, self.directory)
+        made._place = exporter.ScrapeAddress("192.0.2.7", self.port, self.directory)
         with self.assertLogs(exporter.LOG.name, "WARNING") as logged:
             made.start()
             time.sleep(0.35)
@@ -225,7 +225,7 @@ class TestExporter(ExporterCase):
         self.assertEqual({0: 1}, self.fallbacks())
 
     def test_a_directory_of_another_user_is_not_trusted(self):
-        slots = worker_slots.Slots(self.directory, identity.Identity("api", "h"))
+        slots = worker_slots.WorkerSlots(self.directory, metric_labels.MetricIdentity("api", "h"))
         own = os.geteuid()
         with mock.patch("os.geteuid", lambda: own + 1):
             self.assertRaises(PermissionError, slots.take)
@@ -235,11 +235,13 @@ class TestExporter(ExporterCase):
         foreign.mkdir()
         own = os.geteuid() or 4242
         os.chown(foreign, own + 1, -1)
-        slots = worker_slots.Slots(foreign / "9100", identity.Identity("api", "h"))
+        slots = worker_slots.WorkerSlots(foreign / "9100", metric_labels.MetricIdentity("api", "h"))
         self.assertRaises(PermissionError, slots.take)
 
     def test_directories_that_are_made_are_the_services_own(self):
-        slots = worker_slots.Slots(self.directory / "m" / "9100", identity.Identity("api", "h"))
+        slots = worker_slots.WorkerSlots(
+            self.directory / "m" / "9100", metric_labels.MetricIdentity("api", "h")
+        )
         slots.take()
         self.addCleanup(slots.leave)
         for each in (self.directory / "m", self.directory / "m" / "9100"):

@@ -13,15 +13,16 @@ from oslo_config import cfg
 from oslo_messaging import conffixture
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.rpc import admission, api, client, endpoint
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.rpc import api, client, endpoint, update_validation
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
-from nova_nodb_scheduler.synchronizer import publisher, replication, replicator
 from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.records import publisher
+from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
 from nova_nodb_scheduler.wire import codec, objects
-from tests.unit.store import samples
+from tests.unit.store import store_samples
 
-DECLARED = (*namespaces.BUILT_IN, samples.POOLS)
+DECLARED = (*known_namespaces.BUILT_IN, store_samples.POOLS)
 _topics = itertools.count(1)
 
 
@@ -31,7 +32,7 @@ class CloudFixture(fixtures.Fixture):
     def __init__(self, host="sched1", status=None, **limits):
         super().__init__()
         self.host = host
-        self.limits = admission.Limits(
+        self.limits = update_validation.UpdateLimits(
             **{
                 "records_per_update": 100,
                 "update_bytes": 100_000,
@@ -53,7 +54,7 @@ class CloudFixture(fixtures.Fixture):
             self.store,
             DECLARED,
             identity=f"{self.host}:1:1",
-            options=replication.ReplicatorOptions(wait_seconds=0.05),
+            options=replicator_contract.ReplicatorOptions(wait_seconds=0.05),
         )
         self.replicator.start()
         self.addCleanup(self.replicator.stop)
@@ -68,10 +69,12 @@ class CloudFixture(fixtures.Fixture):
             conf, url="fake://", allowed_remote_exmods=list(api.EXCEPTION_MODULES)
         )
         self.topic = f"nodb-{next(_topics)}"
-        self.endpoint = endpoint.Endpoint(
+        self.endpoint = endpoint.StateEndpoint(
             self.store,
             DECLARED,
-            admission.Admission(DECLARED, self.limits, [each.name for each in namespaces.BUILT_IN]),
+            update_validation.UpdateValidation(
+                DECLARED, self.limits, [each.name for each in known_namespaces.BUILT_IN]
+            ),
             self.limits,
             self._publish,
             self._status,
@@ -100,7 +103,7 @@ class CloudFixture(fixtures.Fixture):
                 for key, state in states.items()
             }
         )
-        return endpoint.Published(
+        return endpoint.PublishedStates(
             report.published, report.unchanged, report.deleted, report.version, report.rejected
         )
 
@@ -113,7 +116,7 @@ class CloudFixture(fixtures.Fixture):
         if not self.replicator.wait_until(self.synchronizer.head().version, 5.0):
             raise AssertionError("the feed did not catch up")
 
-    def write(self, namespace, states, owner=namespaces.NOVA):
+    def write(self, namespace, states, owner=known_namespaces.NOVA):
         """Write records as their owner does, past the RPC API."""
         self.publisher(owner).publish(
             {

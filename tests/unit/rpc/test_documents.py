@@ -6,7 +6,7 @@ import re
 
 import testtools
 
-from nova_nodb_scheduler.scheduling import namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
 DOCUMENTS = pathlib.Path(__file__).parents[3] / "doc" / "source"
 
@@ -17,7 +17,7 @@ class DocumentsTest(testtools.TestCase):
         stored = text[text.index("**What is stored.**") : text.index("**Who may write.**")]
 
         named = re.findall(r"``([a-z_]+)``", stored)
-        for namespace in namespaces.BUILT_IN:
+        for namespace in known_namespaces.BUILT_IN:
             self.assertIn(namespace.name, named)
 
     def test_rpc_lists_owners_as_they_are_declared(self):
@@ -27,6 +27,6 @@ class DocumentsTest(testtools.TestCase):
         listed = {owner: set(re.findall(r"``([a-z_]+)``", cell)) for owner, cell in rows}
 
         declared = {}
-        for namespace in namespaces.BUILT_IN:
+        for namespace in known_namespaces.BUILT_IN:
             declared.setdefault(namespace.owner, set()).add(namespace.name)
         self.assertEqual(declared, listed)

@@ -7,14 +7,9 @@ import threading
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling import (
-    fact_source,
-    frame_keeper,
-    host_frame,
-    namespaces,
-    node_facts,
-    plain_columns,
-)
+from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_frame
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
 
@@ -134,7 +129,7 @@ class Hosts:
     """A store that counts revisions by itself."""
 
     def __init__(self):
-        self.store = host_state_store.HostStateStore(namespaces.BUILT_IN, self.decode)
+        self.store = host_state_store.HostStateStore(known_namespaces.BUILT_IN, self.decode)
         #: How many payloads were decoded.
         self.decoded = 0
         self.version = 0
@@ -158,10 +153,10 @@ class Hosts:
 
     def host(self, uuid="n1", host="h1", cell=CELL):
         """Write all records of a host."""
-        self.put(namespaces.COMPUTE_NODES, uuid, node(uuid, host, cell))
-        self.put(namespaces.SERVICES, f"s-{uuid}", service(f"s-{uuid}", host, cell))
-        self.put(namespaces.SERVICE_LIVENESS, f"s-{uuid}", liveness(60, cell))
-        self.put(namespaces.PROVIDERS, uuid, provider())
+        self.put(known_namespaces.COMPUTE_NODES, uuid, node(uuid, host, cell))
+        self.put(known_namespaces.SERVICES, f"s-{uuid}", service(f"s-{uuid}", host, cell))
+        self.put(known_namespaces.SERVICE_LIVENESS, f"s-{uuid}", liveness(60, cell))
+        self.put(known_namespaces.PROVIDERS, uuid, provider())
 
     def keeper(self, *, ratios=node_facts.DefaultRatios(4.0, 1.0, 1.0), **more):  # noqa: B008
         present = fact_source.Present()
@@ -207,7 +202,7 @@ def described(frame):
             # Heartbeats go to the column alone.
             attrs.evolve(frame.facts(row), last_seen_seconds=0.0),
             bool(frame.up[row]),
-            {name: getattr(frame, name)[row].item() for name in plain_columns.PLAIN_COLUMNS},
+            {name: getattr(frame, name)[row].item() for name in frame_columns.PLAIN_COLUMNS},
             {
                 name: int(frame.resource(name).used[row])
                 for name in ("VCPU", "MEMORY_MB", "DISK_GB")

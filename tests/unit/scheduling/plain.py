@@ -8,7 +8,7 @@ of Nova 34, with Placement's candidates before it.
 import attrs
 import numpy as np
 
-from nova_nodb_scheduler.scheduling import contract
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 from tests.unit.scheduling import toys
 
 
@@ -131,7 +131,7 @@ class Objects:
         self._free()
         own = getattr(toys, name)
         pairs = [own.one(self._request, self._hosts[uuid]) for uuid in uuids]
-        return contract.WeighedOnObjects(
+        return plugin_contract.WeighedOnObjects(
             np.array([raw for raw, _ in pairs], np.float64),
             np.array([multiplier for _, multiplier in pairs], np.float64),
             own.minval,

@@ -8,12 +8,13 @@ weights do, and knows nothing of rows, masks, signatures or blocks.
 import numpy as np
 
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.scheduling import contract, host_facts
+from nova_nodb_scheduler.scheduling.frame import host_facts
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 
 CELL = "cell-1"
 
 
-class RamFilter(contract.Filter):
+class RamFilter(plugin_contract.Filter):
     """Enough memory for the flavor."""
 
     def key(self, request, frame):
@@ -27,7 +28,7 @@ class RamFilter(contract.Filter):
         return host["free_ram_mb"] >= request.flavor.memory_mb
 
 
-class UpFilter(contract.Filter):
+class UpFilter(plugin_contract.Filter):
     """The service is up and enabled."""
 
     once_per_request = True
@@ -43,7 +44,7 @@ class UpFilter(contract.Filter):
         return host["up"] and not host["disabled"]
 
 
-class ZoneFilter(contract.Filter):
+class ZoneFilter(plugin_contract.Filter):
     """The aggregates of the host name the zone asked for."""
 
     on_rebuild = True
@@ -65,13 +66,15 @@ class ZoneFilter(contract.Filter):
         return zone is None or zone in host["zones"]
 
 
-class SpreadFilter(contract.Filter):
+class SpreadFilter(plugin_contract.Filter):
     """No member of the group on the host."""
 
     def key(self, request, frame):
         if request.group is None:
             return None
-        return contract.as_key(request.group.members, frame.instance_counts(request.group.members))
+        return plugin_contract.as_key(
+            request.group.members, frame.instance_counts(request.group.members)
+        )
 
     def mask(self, request, frame, rows):
         counts = frame.instance_counts(request.group.members)
@@ -84,7 +87,7 @@ class SpreadFilter(contract.Filter):
         return request.group is None or not host["instances"] & request.group.members
 
 
-class RamWeigher(contract.Weigher):
+class RamWeigher(plugin_contract.Weigher):
     """Free memory, with a multiplier that aggregates override."""
 
     def key(self, request, frame):
@@ -105,7 +108,7 @@ class RamWeigher(contract.Weigher):
         return host["free_ram_mb"], min(host["ram"], default=1.5)
 
 
-class IoWeigher(contract.Weigher):
+class IoWeigher(plugin_contract.Weigher):
     """Few operations; those above a ceiling count alike."""
 
     maxval = 6
@@ -124,7 +127,7 @@ class IoWeigher(contract.Weigher):
         return min(host["num_io_ops"], 6), -0.7
 
 
-class FailuresWeigher(contract.Weigher):
+class FailuresWeigher(plugin_contract.Weigher):
     """Failures below a floor count alike; some hosts give no number."""
 
     minval = 1.0

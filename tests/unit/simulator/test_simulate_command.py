@@ -11,7 +11,7 @@ import fixtures
 import testtools
 
 from nova_nodb_scheduler.cmd import simulate, simulate_arguments
-from nova_nodb_scheduler.simulator import run_clock
+from nova_nodb_scheduler.simulator.scenario import run_clock
 
 
 class SimulateCommandTest(testtools.TestCase):

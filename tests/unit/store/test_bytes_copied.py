@@ -10,17 +10,17 @@ import tracemalloc
 
 import testtools
 
-from nova_nodb_scheduler.store import chunks
-from tests.unit.store import samples
+from nova_nodb_scheduler.store import record_chunks
+from tests.unit.store import store_samples
 
 CHANGED = 10
 
 
 @functools.cache
 def store_of(hosts):
-    store = samples.store()
+    store = store_samples.store()
     store.apply_page(
-        samples.change(
+        store_samples.change(
             f"host-{number}",
             1,
             {"pool": {"free_gb": number}, "backend": f"b{number % 7}", "zone": number, "tags": []},
@@ -35,7 +35,7 @@ def next_change(store, number):
     """The next revision of a host, with other values in its columns and indexes."""
     key = f"host-{number}"
     revision = store.snapshot().namespace("pools").get(key).revision + 1
-    return samples.change(key, revision, {"pool": {"free_gb": -revision}, "backend": "new"})
+    return store_samples.change(key, revision, {"pool": {"free_gb": -revision}, "backend": "new"})
 
 
 def spread_changes(store, hosts):
@@ -60,24 +60,26 @@ class TestBytesCopied(testtools.TestCase):
 
     def test_ten_changed_rows_copy_at_most_ten_chunks_whatever_the_number_of_hosts(self):
         # An index by texts, and one by a column.
-        chunk = chunks.Chunk(samples.POOLS.columns, 0, with_index_values=True, marked=(3,))
+        chunk = record_chunks.Chunk(
+            store_samples.POOLS.columns, 0, with_index_values=True, marked=(3,)
+        )
         chunk_bytes = chunk.size_bytes
 
         few, many = self.copied(10_000), self.copied(100_000)
 
         self.assertEqual(few, many)
         self.assertEqual(CHANGED * chunk_bytes, many)
-        self.assertLess(chunk_bytes, 100 * chunks.CHUNK_ROWS)
+        self.assertLess(chunk_bytes, 100 * record_chunks.CHUNK_ROWS)
 
     def test_rows_changed_twice_between_snapshots_are_copied_once(self):
         store = store_of(10_000)
         revision = next_change(store, 1).record.revision
-        store.apply(samples.change("host-1", revision, {}))
+        store.apply(store_samples.change("host-1", revision, {}))
         before = store.bytes_copied
 
         for step in range(1, 50):
-            store.apply(samples.change("host-1", revision + step, {"thin": True}))
-            store.apply(samples.change("host-2", revision + step, {"thin": True}))
+            store.apply(store_samples.change("host-1", revision + step, {"thin": True}))
+            store.apply(store_samples.change("host-2", revision + step, {"thin": True}))
         self.assertEqual(before, store.bytes_copied)
 
         store.apply(next_change(store, 1))  # which takes a snapshot

@@ -12,7 +12,7 @@ from stevedore import _cache
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.wire import codec
-from tests.unit.store import samples
+from tests.unit.store import store_samples
 
 CINDER_POOLS = """
 from nova_nodb_scheduler.model import namespaces
@@ -74,7 +74,7 @@ class TestDeclarations(testtools.TestCase):
             ("pool-d", "lvm", 80),
         ):
             state = {"backend": backend, "capabilities": {"free_capacity_gb": free_gb}}
-            store.apply(samples.change(key, 1, state, namespace="cinder_pools"))
+            store.apply(store_samples.change(key, 1, state, namespace="cinder_pools"))
 
         pools = store.snapshot().namespace("cinder_pools")
         fits = pools.column("free_capacity_gb") >= 50.0

@@ -9,19 +9,19 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
-from tests.unit.store import samples
+from tests.unit.store import store_samples
 
 
 class TestDigests(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.store = samples.store(samples.DRIVES)
+        self.store = store_samples.store(store_samples.DRIVES)
 
     def drives(self):
         return self.store.snapshot().namespace("drives")
 
     def put(self, key, revision, state=None):
-        self.store.apply(samples.change(key, revision, state, namespace="drives"))
+        self.store.apply(store_samples.change(key, revision, state, namespace="drives"))
 
     def test_a_digest_follows_its_record_and_a_snapshot_keeps_its_own(self):
         self.put("a", 1, {"size": 1})
@@ -41,7 +41,7 @@ class TestDigests(testtools.TestCase):
             decoded.append(payload)
             return codec.decode_state(payload)
 
-        self.store = host_state_store.HostStateStore((samples.DRIVES,), decode)
+        self.store = host_state_store.HostStateStore((store_samples.DRIVES,), decode)
         self.put("a", 1, {"size": 1})
 
         self.assertEqual(("a", 1), self.drives().digest("a"))
@@ -49,9 +49,9 @@ class TestDigests(testtools.TestCase):
 
     def test_an_index_of_few_values_needs_its_columns(self):
         index = namespaces.Index("x", (("x",),), few_values=True)
-        declared = namespaces.Namespace("n", "o", samples.V1, (), (index,))
+        declared = namespaces.Namespace("n", "o", store_samples.V1, (), (index,))
 
-        self.assertRaises(errors.ConfigurationError, samples.store, declared)
+        self.assertRaises(errors.ConfigurationError, store_samples.store, declared)
 
     @settings(deadline=None)
     @given(
@@ -71,7 +71,7 @@ class TestDigests(testtools.TestCase):
         )
     )
     def test_a_pass_over_columns_finds_what_a_model_finds(self, writes):
-        self.store = samples.store(samples.DRIVES)
+        self.store = store_samples.store(store_samples.DRIVES)
         live = {}
         for revision, (key, state) in enumerate(writes, 1):
             self.put(key, revision, state)
@@ -89,13 +89,13 @@ class TestDigests(testtools.TestCase):
             self.assertIsNone(self.drives().indexed("g", "zone"))
 
     def test_many_records_below_one_value_come_and_go(self):
-        self.store = samples.store(samples.POOLS)
+        self.store = store_samples.store(store_samples.POOLS)
         keys = [f"k{number:02}" for number in range(40)]
         for revision, key in enumerate(keys, 1):
-            self.store.apply(samples.change(key, revision, {"backend": "lvm"}))
+            self.store.apply(store_samples.change(key, revision, {"backend": "lvm"}))
             found = self.store.snapshot().namespace("pools").lookup("backend", "lvm")
             self.assertEqual(tuple(keys[:revision]), found)
         for revision, key in enumerate(keys, 100):
-            self.store.apply(samples.change(key, revision))
+            self.store.apply(store_samples.change(key, revision))
             found = self.store.snapshot().namespace("pools").lookup("backend", "lvm")
             self.assertEqual(tuple(keys[revision - 99 :]), found)

@@ -3,13 +3,14 @@
 
 import numpy as np
 
-from nova_nodb_scheduler.scheduling import aggregate_values, contract
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
+from nova_nodb_scheduler.scheduling.weighers import option_weigher
 
 SMALL_MB = 8 * 1024
 BIG_HOST_MB = 512 * 1024
 
 
-class BigHostsFilter(contract.Filter):
+class BigHostsFilter(plugin_contract.Filter):
     """Keeps the biggest hosts for servers that are not small."""
 
     def key(self, request, frame):
@@ -20,12 +21,12 @@ class BigHostsFilter(contract.Filter):
         return frame.memory_mb[rows] < BIG_HOST_MB
 
 
-class PowerWeigher(contract.Weigher):
+class PowerWeigher(plugin_contract.Weigher):
     """Prefers hosts that draw less power, as their stats say."""
 
     def __init__(self, settings):
         super().__init__(settings)
-        self._multiplier = aggregate_values.OverriddenNumber("power_weight_multiplier", 1.0)
+        self._multiplier = option_weigher.OverriddenNumber("power_weight_multiplier", 1.0)
 
     def key(self, request, frame):
         return None if self._multiplier.is_always_zero(frame) else "power"

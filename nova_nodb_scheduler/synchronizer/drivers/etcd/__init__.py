@@ -3,7 +3,7 @@
 
 etcd gives all that a driver owes: a revision of the whole store orders the
 writes, a transaction compares revisions, and a watch tells what changed. What
-is left is to read the watch so that it cannot fall silent (:mod:`.streaming`,
+is left is to read the watch so that it cannot fall silent (:mod:`.following`,
 :mod:`.following`), to batch writes (:mod:`.writing`), and to notice that the
 store behind the address is another one (:mod:`.epochs`).
 """

@@ -5,7 +5,7 @@ etcd has no clock to ask; every answer of its gateway has the second in which
 the member sent it. A record that clients advance would be no better: who
 advances it needs a clock, too, and each reading would cost a commit. So with
 one member this is the same clock for all; with several it is as good as the
-members' NTP, which is checked at the start (:mod:`.admittance`).
+members' NTP, which is checked at the start (:mod:`.server_check`).
 
 Where answers carry no Date (a proxy took it away) there is no time: whoever
 asks for it is refused, and so no lease ends meanwhile. This process's own clock

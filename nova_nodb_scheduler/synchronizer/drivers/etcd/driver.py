@@ -12,9 +12,8 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, cursors, opening
+from nova_nodb_scheduler.synchronizer import admission, contract
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
-    admittance,
     clock,
     connection,
     epochs,
@@ -23,10 +22,11 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     layout,
     options,
     reading,
+    server_check,
     steps,
-    streaming,
     writing,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import opening, polling
 
 #: etcd's default --max-request-bytes is 1.5 MiB.
 MAX_PAYLOAD_BYTES = 1_000_000
@@ -51,7 +51,7 @@ class EtcdSynchronizer(contract.Synchronizer):
         self._feed = following.Feed(
             keys,
             self._connection,
-            functools.partial(streaming.Stream, settings, self._connection),
+            functools.partial(following.Stream, settings, self._connection),
             settings.timeout_seconds,
         )
         self._writer = writing.Writer(
@@ -100,12 +100,12 @@ class EtcdSynchronizer(contract.Synchronizer):
         self._opening.open(self._check)
 
     def _connect(self) -> None:
-        admittance.check_files(self._settings)
+        server_check.check_files(self._settings)
         self._settings.warn_of_plain_password()
         self._connection.open()
 
     def _check(self) -> None:
-        admittance.check_server(self._settings, self._connection)
+        server_check.check_server(self._settings, self._connection)
         epochs.check_cloud(
             self._epochs.current(), self._settings.cloud_name, self._settings.key_prefix
         )
@@ -126,7 +126,7 @@ class EtcdSynchronizer(contract.Synchronizer):
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
         meta = self._epochs.read()
-        refused = cursors.refuse(
+        refused = polling.resync_reason(
             cursor, epoch=meta.epoch.cursor_name, head=meta.head, floor=meta.floor
         )
         if refused is not None:

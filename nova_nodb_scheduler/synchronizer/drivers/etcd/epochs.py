@@ -1,10 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs in etcd: who starts one, and how another store is noticed.
+"""Epochs in etcd: who starts one, and how another store, or an older state of it, is noticed.
+
+Whether the store still has the history that was seen of it.
+
+A backup that is restored with the names and the token of its cluster has the
+cluster's id, and the epoch of the time it was taken. Where its revisions have
+passed those that a client saw, before that looks again, nothing in the numbers
+tells that others are counted: the client would miss changes, and what was
+granted since the backup would be granted again. Two things tell:
+
+*The token of the head.* Each transaction of writes puts a random one into the
+head's key. A client remembers the last that it saw, and has each look and each
+write read the key *as it stood at the revision at which it saw it*: in the same
+transaction, so that it costs nothing, and leaves no time between the look and
+what stands on it. In another history it has another token there, or another
+mod_revision, or that revision is to come yet.
+
+*The lead of the revisions.* Each revision is an entry of the log that the
+members agree on, so within a life of a cluster (revision - index of the log)
+never grows. A restored backup begins its log anew and keeps the revision. The
+epoch's key tells the lead when the epoch began, so a process that remembers
+nothing sees at its start that the store was restored since.
+
+What neither shows is in the administrator's guide: a disk rolled back while
+all services stood still, or a history that was compacted before anybody looked.
+
+Epochs in etcd: who starts one, and how another store is noticed.
 
 Every write compares the revision of the epoch's key, so nothing of an earlier
 epoch can be written once a new one has begun. A restored backup holds that key
 as well, but is a new cluster, or has another history than was seen of it
-(:mod:`.history`): whoever sees that begins a new epoch, which is empty. What
+(:mod:`.epochs`): whoever sees that begins a new epoch, which is empty. What
 the backup holds is not gone on with: claims that were granted since are not in
 it. Nor is an epoch adopted that is older than one that was seen.
 
@@ -16,8 +42,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 from oslo_log import log
@@ -25,12 +53,108 @@ from oslo_log import log
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.etcd import (
-    failures,
-    history,
-    layout,
-    transactions,
-)
+from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
+
+#: Revision and index are not read at one moment, and entries may wait to be
+#: applied; a smaller jump says nothing.
+LEAD_MARGIN = 1000
+TOKEN_BYTES = 8
+
+
+@attrs.frozen
+class Witness:
+    """The head as it was seen.
+
+    :param seen_at: the store's revision
+    :param revision: the head's mod_revision
+    :param token: its value; empty where a former release wrote it
+    """
+
+    cluster: str
+    seen_at: int
+    revision: int
+    token: bytes
+
+    def operation(self, keys: layout.Layout) -> transactions.Operation:
+        """Return how a transaction shows what stands there now, for :meth:`is_contradicted`."""
+        return transactions.get_at(keys.head_key, self.seen_at)
+
+    def is_contradicted(self, held: layout.KeyValue | None) -> bool:
+        """Say whether what stood at that revision is not what was seen."""
+        return (
+            held is None
+            or layout.mod_revision(held) != self.revision
+            or layout.value_of(held) != self.token
+        )
+
+
+class History:
+    """What one client has seen of the store; any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._witness: Witness | None = None
+        self._newest: layout.Epoch | None = None
+
+    @property
+    def witness(self) -> Witness | None:
+        """The last head that was seen; None where there is none to compare with."""
+        return self._witness
+
+    @property
+    def newest(self) -> layout.Epoch | None:
+        """The newest epoch that was seen, in whatever cluster."""
+        return self._newest
+
+    def note(self, epoch: layout.Epoch, witness: Witness) -> None:
+        """Remember what was seen, unless something later was."""
+        with self._lock:
+            if self._newest is not None and epoch.order < self._newest.order:
+                return
+            if epoch != self._newest:
+                self._newest, self._witness = epoch, witness
+            elif self._witness is None or witness.seen_at > self._witness.seen_at:
+                self._witness = witness
+
+    def forget(self, witness: Witness) -> None:
+        """Compare with it no more: its revision was compacted."""
+        with self._lock:
+            if self._witness == witness:
+                self._witness = None
+
+    def objection(self, epoch: layout.Epoch, *, contradicted: bool) -> str | None:
+        """Return why an epoch that stands in the store must not be gone on with.
+
+        :param contradicted: whether the witness that was taken before is
+        """
+        newest = self._newest
+        if newest is None or epoch.order > newest.order:
+            return None
+        if epoch != newest:
+            return (
+                f"epoch {epoch.cursor_name} is older than {newest.cursor_name}, which was seen "
+                "already: a restored backup, or an address that went back to another store"
+            )
+        if contradicted:
+            return "its history is another than was seen of it: a restored backup"
+        return None
+
+
+def lead_of(status: Mapping[str, Any]) -> int | None:
+    """Return how many revisions a member counts beyond its log; None where it does not tell.
+
+    :param status: the member's answer to /maintenance/status
+    """
+    index = status.get("raftAppliedIndex", status.get("raftIndex"))
+    if index is None:
+        return None
+    return int(status["header"].get("revision", 0)) - int(index)
+
+
+def was_restored(epoch: layout.Epoch, lead: int | None) -> bool:
+    """Say whether a store with this lead was restored since an epoch began in it."""
+    return lead is not None and epoch.lead is not None and lead - epoch.lead > LEAD_MARGIN
+
 
 LOG = log.getLogger(__name__)
 
@@ -84,7 +208,7 @@ class Epochs:
         self._cloud = cloud
         self._now_seconds = now_seconds
         self._known: layout.Epoch | None = None
-        self.history = history.History()
+        self.history = History()
 
     def read(self) -> Meta:
         """Read what is one for all; begins an epoch where there is none in force."""
@@ -105,9 +229,7 @@ class Epochs:
                 self._known = epoch
                 revision = layout.mod_revision(head)
                 at = transactions.revision(reply)
-                self.history.note(
-                    epoch, history.Witness(cluster, at, revision, layout.value_of(head))
-                )
+                self.history.note(epoch, Witness(cluster, at, revision, layout.value_of(head)))
                 return Meta(
                     epoch,
                     layout.end_of(revision),
@@ -138,7 +260,7 @@ class Epochs:
         reply = self._connection.call("/kv/range", look["request_range"])
         return reply, reply.get("kvs", ()), contradicted
 
-    def doubt(self, witness: history.Witness, failure: failures.Failure) -> None:
+    def doubt(self, witness: Witness, failure: failures.Failure) -> None:
         """Take in that a transaction with a witness was refused for the sake of its revision.
 
         :raises Failure: that was not why
@@ -181,7 +303,7 @@ class Epochs:
     def require_one_life(self) -> None:
         """Replace the epoch if the store was restored since it began, whoever saw it."""
         epoch = self.current()
-        if history.was_restored(epoch, self._lead()):
+        if was_restored(epoch, self._lead()):
             self._replace(
                 epoch,
                 epoch.cluster,
@@ -204,7 +326,7 @@ class Epochs:
 
     def _lead(self) -> int | None:
         try:
-            return history.lead_of(self._connection.call("/maintenance/status", {}))
+            return lead_of(self._connection.call("/maintenance/status", {}))
         except errors.BackendUnavailable:
             # Who may not ask for it goes without.
             return None
@@ -225,7 +347,7 @@ class Epochs:
             [
                 transactions.put(keys.epoch_key, fresh.encode()),
                 transactions.put(keys.floor_key, b"0"),
-                transactions.put(keys.head_key, secrets.token_bytes(history.TOKEN_BYTES)),
+                transactions.put(keys.head_key, secrets.token_bytes(TOKEN_BYTES)),
             ],
         )
         self._known = None

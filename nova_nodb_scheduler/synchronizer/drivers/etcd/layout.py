@@ -9,7 +9,7 @@ Below the prefix::
 
 A transaction of writes puts ``m/head`` last, whose revision is so the last
 accepted one, and whose event says that the revision is complete; its value is a
-random token, by which a client knows the history it has seen (:mod:`.history`). All records
+random token, by which a client knows the history it has seen (:mod:`.epochs`). All records
 of a transaction have one revision, so each value begins with its place in the
 transaction, and a version is both: revision * 256 + place.
 """
@@ -25,7 +25,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 #: Bits of a version for the place within a transaction.
 PLACE_BITS = 8
@@ -89,7 +89,7 @@ class Epoch:
         and a remembered one must not match another state
     :param cloud: see the option ``cloud_name``
     :param lead: how many revisions etcd counted beyond its log when the epoch
-        began, see :mod:`.history`; None: not known
+        began, see :mod:`.epochs`; None: not known
     :param revision: mod_revision of the key, which every write compares
     """
 

@@ -9,7 +9,7 @@ import urllib.parse
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler.synchronizer import driver_options, plain_passwords
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_options, transport_security
 
 GROUP = "nodb_etcd"
 DEFAULT_ENDPOINT = "http://127.0.0.1:2379"
@@ -152,7 +152,7 @@ class EtcdOptions:
         if self.password is None:
             return
         found = map(Endpoint.parse, self.endpoints)
-        plain_passwords.warn(
+        transport_security.warn_of_plain_passwords(
             f"[{GROUP}] endpoints",
             [each.host for each in found if each.scheme != "https"],
             "begin the endpoints with https, for TLS",

@@ -22,16 +22,10 @@ from oslo_log import log
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
-from nova_nodb_scheduler.synchronizer.drivers.etcd import (
-    failures,
-    history,
-    layout,
-    steps,
-    transactions,
-)
+from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 LOG = log.getLogger(__name__)
 
@@ -132,7 +126,7 @@ class Writer:
         self._at(steps.Step.EPOCH)
         epoch = self._epochs.current()
         witness = self._epochs.history.witness
-        token = secrets.token_bytes(history.TOKEN_BYTES)
+        token = secrets.token_bytes(epochs_module.TOKEN_BYTES)
         body, nests = self._transaction(call, epoch, numbers, token, witness)
         self._at(step)
         try:
@@ -160,7 +154,7 @@ class Writer:
             return
         if transactions.succeeded(reply):
             revision = transactions.revision(reply)
-            written = history.Witness(epoch.cluster, revision, revision, token)
+            written = epochs_module.Witness(epoch.cluster, revision, revision, token)
             self._epochs.history.note(epoch, written)
         if nests:
             self._settle_each(call, epoch, numbers, reply)
@@ -198,7 +192,7 @@ class Writer:
         epoch: layout.Epoch,
         numbers: Sequence[int],
         token: bytes,
-        witness: history.Witness | None,
+        witness: epochs_module.Witness | None,
     ) -> tuple[transactions.Operation, bool]:
         """Return a transaction, and whether each write is nested in it.
 

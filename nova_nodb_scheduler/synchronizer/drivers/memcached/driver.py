@@ -13,13 +13,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import (
-    admission,
-    contract,
-    opening,
-    polling,
-    record_names,
-)
+from nova_nodb_scheduler.synchronizer import admission, contract
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -33,6 +27,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     steps,
     writing,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import opening, polling, record_names
 
 _T = TypeVar("_T")
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 

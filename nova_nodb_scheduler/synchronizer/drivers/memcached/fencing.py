@@ -1,8 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for slow writers, and shuts them out: how a version comes to be settled."""
+"""Waits for slow writers, and shuts them out: how a version comes to be stable.
+
+What this client saw of the counter and when: proof that a hole is a hole.
+
+A log slot that is not there was either never written (its writer crashed or is
+slow) or was written and has expired since. Taking the second for the first
+would skip a change in silence. It was never written if its version was given
+out so lately that it could not have expired: an observation "at that time the
+counter stood below it" says so.
+
+Waits for slow writers, and shuts them out: how a version comes to be settled.
+"""
 
 from __future__ import annotations
 
+import bisect
 import threading
 import time
 from collections.abc import Sequence
@@ -12,12 +24,49 @@ from oslo_log import log
 
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import (
-    layout,
-    observations,
-    options,
-    steps,
-)
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
+
+#: Enough to go back half a time to live in steps of a thousandth of it.
+KEPT = 1024
+
+
+class Observations:
+    """Observations of the epoch in force; any thread may call."""
+
+    def __init__(self, spacing_seconds: float) -> None:
+        self._spacing_seconds = spacing_seconds
+        self._lock = threading.Lock()
+        self._epoch = ""
+        self._seen: list[layout.Settled] = []
+
+    def add(self, epoch: str, seen: layout.Settled) -> None:
+        """Note that after a time the counter stood at a version."""
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch, self._seen = epoch, []
+            last = self._seen[-1] if self._seen else None
+            if last and seen.version < last.version:
+                return
+            if last and last.version == seen.version:
+                # The later of two at the same version proves more.
+                self._seen[-1] = seen
+                return
+            if len(self._seen) > 1:
+                before = self._seen[-2]
+                if seen.since_seconds - before.since_seconds < self._spacing_seconds:
+                    self._seen[-1] = seen
+                    return
+            self._seen.append(seen)
+            del self._seen[:-KEPT]
+
+    def latest(self, epoch: str, version: int) -> layout.Settled | None:
+        """Return the latest observation of a counter not above a version."""
+        with self._lock:
+            if epoch != self._epoch:
+                return None
+            place = bisect.bisect_right(self._seen, version, key=lambda seen: seen.version)
+            return self._seen[place - 1] if place else None
+
 
 LOG = log.getLogger(__name__)
 
@@ -61,7 +110,7 @@ class Fencing:
         settings: options.MemcachedOptions,
         connection: connection_module.Connection,
         clock: clock_module.ServerClock,
-        seen: observations.Observations,
+        seen: Observations,
         observer: steps.Observer,
     ) -> None:
         self._settings = settings
@@ -138,7 +187,7 @@ class Fencing:
     def _prove_never_written(
         self, epoch: layout.Epoch, settled: layout.Settled, version: int
     ) -> None:
-        """See :mod:`.observations`.
+        """See :mod:`.fencing`.
 
         :raises Unproven: it cannot be proved
         """

@@ -19,18 +19,12 @@ import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import cursors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import (
-    fencing,
-    layout,
-    observations,
-    options,
-    steps,
-)
+from nova_nodb_scheduler.synchronizer.drivers.memcached import fencing, layout, options, steps
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
+from nova_nodb_scheduler.synchronizer.drivers.support import polling
 
 LOG = log.getLogger(__name__)
 
@@ -68,7 +62,7 @@ class Follower:
         self._epochs = epochs
         self._index = index
         self._at = observer
-        self._seen = observations.Observations(settings.log_ttl_seconds / 1024)
+        self._seen = fencing.Observations(settings.log_ttl_seconds / 1024)
         self._lock = threading.Lock()
         #: Settled from the epoch's begin to here, as this client knows.
         self._settled: tuple[str, int] = ("", 0)
@@ -324,6 +318,6 @@ def _is_settled(number: int, name: bytes | None, items: Mapping[bytes, layout.It
 
 
 def _refuse(cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
-    return cursors.refuse(
+    return polling.resync_reason(
         cursor, epoch=heights.epoch.name, head=heights.sequence, floor=heights.floor
     )

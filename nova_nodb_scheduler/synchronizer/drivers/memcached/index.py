@@ -19,10 +19,10 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable
 
-from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 #: A page is rewritten by compare-and-set; who loses that often tries again later.
 ATTEMPTS = 5

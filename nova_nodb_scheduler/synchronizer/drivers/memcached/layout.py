@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import epoch_memory, record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, record_names
 
 #: Bits of a revision's base below the second its epoch began in.
 BASE_BITS = 31

@@ -8,7 +8,7 @@ import functools
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler.synchronizer import driver_options, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_options, polling
 
 GROUP = "nodb_memcached"
 

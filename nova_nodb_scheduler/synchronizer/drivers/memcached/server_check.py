@@ -7,9 +7,9 @@ import pymemcache
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import tls
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import options
+from nova_nodb_scheduler.synchronizer.drivers.support import transport_security
 
 LOG = log.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _explained(
 ) -> errors.NodbError:
     """Return what to raise of a server that gives no first answer."""
     cause = error.__cause__
-    if tls.is_refused(cause):
+    if transport_security.is_tls_refused(cause):
         return options.refusal(
             "tls_cafile",
             settings.tls_cafile or "(the system's)",

@@ -25,12 +25,12 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 WRITES_PER_ROUND = 500
 #: A deletion that took longer than this announces itself again, because its

@@ -12,8 +12,9 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, epoch_memory
+from nova_nodb_scheduler.synchronizer import admission, contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 GROUP = "nodb_memory"
 PAGE_RECORDS = 1000

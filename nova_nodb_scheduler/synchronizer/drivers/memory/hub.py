@@ -13,8 +13,9 @@ import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, cursors, epoch_memory
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, polling
 
 LOG = log.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class MemoryHub:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         with self._changed:
-            refused = cursors.refuse(
+            refused = polling.resync_reason(
                 cursor, epoch=self._rank.name, head=self._version, floor=self._floor
             )
             if refused:

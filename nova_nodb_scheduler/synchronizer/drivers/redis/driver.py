@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, opening
+from nova_nodb_scheduler.synchronizer import admission, contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import (
     connection,
     epochs,
@@ -23,6 +23,7 @@ from nova_nodb_scheduler.synchronizer.drivers.redis import (
     steps,
     writing,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import opening
 
 #: The server takes 512 MB, and serves nobody else while it moves them.
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024

@@ -16,9 +16,9 @@ from typing import Any
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import epoch_memory
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 

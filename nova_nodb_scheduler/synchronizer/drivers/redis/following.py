@@ -14,10 +14,11 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, record_names
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 NAMES_PER_READ = 500
 RECORDS_PER_PAGE = 500

@@ -22,7 +22,7 @@ import re
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import epoch_memory, record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, record_names
 
 #: Of the keys and their values; another one is refused, never read.
 FORMAT = "1"

@@ -9,7 +9,7 @@ import urllib.parse
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler.synchronizer import driver_options, plain_passwords
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_options, transport_security
 
 GROUP = "nodb_redis"
 
@@ -161,7 +161,7 @@ class RedisOptions:
         """Say so where the password would go over a network as it is."""
         address = self.address()
         if self.password and not address.tls:
-            plain_passwords.warn(
+            transport_security.warn_of_plain_passwords(
                 f"[{GROUP}] url", [address.host], "begin the URL with rediss://, for TLS"
             )
 

@@ -14,10 +14,10 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import record_names
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 
 #: Nobody else is served while a script runs: 500 writes of 3 kB take some 10 ms.
 WRITES_PER_CALL = 500

@@ -14,25 +14,22 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract, polling
+from nova_nodb_scheduler.synchronizer import admission, contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
-    clouds,
     database,
     engines,
     epochs,
     failures,
-    galera,
     housekeeping,
     migration,
     options,
     reading,
-    refusals,
     schema,
-    sequenced_writing,
     sequencing,
-    steps,
+    statements,
     writing,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import polling
 
 #: An escaped payload may double; the rest of a statement is small.
 _PACKET_OVERHEAD_BYTES = 1 << 16
@@ -57,11 +54,11 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
-    STEPS = steps.COUNTER
+    STEPS = statements.COUNTER_STEPS
     #: What an instance on MariaDB has as STEPS.
-    WHOLE_STEPS = steps.COUNTER_OR_WHOLE
+    WHOLE_STEPS = statements.COUNTER_OR_WHOLE_STEPS
     #: What an instance in sequencer mode has as STEPS.
-    SEQUENCER_STEPS = steps.SEQUENCER
+    SEQUENCER_STEPS = statements.SEQUENCER_STEPS
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
@@ -138,8 +135,8 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             engines.warn_of_plain_password(self._options)
             engine = engines.create(self._options)
             try:
-                with refusals.opening(self._url):
-                    galera.check(engine, self._options.ordering)
+                with failures.translated_at_opening(self._url):
+                    engines.check_galera_node(engine, self._options.ordering)
                     if may_prepare:
                         self._prepare_schema(engine)
                     migration.require(engine)
@@ -151,7 +148,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
             opened = database.Database(engine, readers, self._options.timeout_seconds)
             keeper = epochs.Epochs(opened, self._options.ordering, self._report_step)
             try:
-                clouds.agree(opened, self._options.cloud_name, may_write=may_prepare)
+                epochs.agree_on_cloud(opened, self._options.cloud_name, may_write=may_prepare)
                 keeper.agree_on_ordering()
             except BaseException:
                 opened.close()
@@ -170,7 +167,7 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         if sequencer is None:
             writer = writing.Writer(opened, keeper, limits, self._report_step, clock)
         else:
-            writer = sequenced_writing.SequencedWriter(
+            writer = writing.SequencedWriter(
                 opened, keeper, limits, self._report_step, clock, sequencer, reader.read
             )
         return _Parts(

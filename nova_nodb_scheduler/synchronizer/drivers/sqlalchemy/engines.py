@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the SQLAlchemy engine: oslo.db's, with time-outs and session settings of our own."""
+"""Makes the SQLAlchemy engine: oslo.db's, with time-outs, session settings and checks of our own.
+
+What is asked of a Galera node before it is relied upon.
+
+Who may read and write an SQLite file, and the directory it lies in.
+
+Whoever writes the file decides where servers land, and whoever may write its
+directory can put another file in its place. SQLite itself makes files as the
+process's umask says, for all to read; its log and its shared memory (``-wal``,
+``-shm``) get the rights of the file.
+
+Makes the SQLAlchemy engine: oslo.db's, with time-outs and session settings of our own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
+import pathlib
+import stat
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -17,11 +31,150 @@ import sqlalchemy.event
 import sqlalchemy.exc as sa_exc
 from oslo_db.sqlalchemy import engines as oslo_engines
 from oslo_db.sqlalchemy import exc_filters
+from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import plain_passwords
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, galera, sqlite_file
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import failures, schema
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
+from nova_nodb_scheduler.synchronizer.drivers.support import transport_security
+
+LOG = logging.getLogger(__name__)
+
+_SYNCED = "Synced"
+_LOOK = "look at the node's log, or let [nodb_sqlalchemy] connection name another node"
+
+
+def set_galera_session(cursor: Any, wanted_sync_wait: int | None) -> bool:
+    """Make a new session's reads see what other nodes have committed; False without Galera.
+
+    A read on one node would otherwise not see a write that was accepted
+    through another a moment before, as the driver's contract demands.
+
+    :param wanted_sync_wait: the operator's own setting; reads wait anyway
+    """
+    cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+    found = cursor.fetchone()
+    if found is None or str(found[1]).upper() not in ("ON", "1"):
+        return False
+    cursor.execute("SET SESSION wsrep_sync_wait = %s", ((wanted_sync_wait or 0) | 1,))
+    return True
+
+
+def check_galera_node(engine: sa.Engine, ordering: str) -> None:
+    """Warn of a node that is no good choice.
+
+    One that is not ready at all refuses every statement, the first of a
+    connection included: :mod:`.failures` says what that means.
+    """
+    if engine.dialect.name != "mysql":
+        return
+    with engine.connect() as connection:
+        status = _galera_status(connection)
+    if not status:
+        return
+    name = failures.backend_name(engine.url)
+    state = status.get("wsrep_local_state_comment", "")
+    if state != _SYNCED:
+        LOG.warning(
+            "The Galera node %(backend)s is %(state)s, not Synced: it may fall behind: %(look)s",
+            {"backend": name, "state": state, "look": _LOOK},
+        )
+    if ordering == schema.COUNTER and int(status.get("wsrep_cluster_size") or 0) > 1:
+        LOG.warning(
+            "%(backend)s is a node of a Galera cluster, and [nodb_sqlalchemy] ordering = counter: "
+            "all services must write through one and the same node (a proxy with a single active "
+            "server), or every commit conflicts; else set ordering = sequencer",
+            {"backend": name},
+        )
+
+
+def _galera_status(connection: sa.Connection) -> Mapping[str, str]:
+    """Read what a node says of itself; empty where there is no Galera."""
+    on = connection.exec_driver_sql("SHOW VARIABLES LIKE 'wsrep_on'").one_or_none()
+    if on is None or str(on[1]).upper() not in ("ON", "1"):
+        return {}
+    rows = connection.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'wsrep\\_%%'")
+    return {str(row[0]): str(row[1]) for row in rows}
+
+
+SQLITE_FILE_MODE = 0o600
+_BESIDE = ("", "-wal", "-shm")
+_OTHERS = stat.S_IRWXO
+
+
+def prepare_sqlite_file(path: str, option: str) -> None:
+    """Make the file for its owner alone, or look at the one that is there; idempotent.
+
+    A file that others may read (a former release made such) is closed to group
+    and others. One that only its group may read, too, was made so by the
+    operator and stays. What root makes in another's directory is given to that
+    user, or Nova's services could not open it.
+
+    :raises ConfigurationError: everybody may put another file in its place
+    """
+    file = pathlib.Path(path)
+    directory = file.absolute().parent
+    try:
+        found = directory.stat()
+    except OSError:
+        return  # to open it says why
+    _check_directory(directory, found, option)
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, SQLITE_FILE_MODE)
+    except FileExistsError:
+        _close_to_others(file)
+        return
+    except OSError:
+        return
+    with contextlib.closing(os.fdopen(descriptor, "rb")):
+        if os.geteuid() == 0 and found.st_uid != 0:
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+
+
+def _check_directory(directory: pathlib.Path, found: os.stat_result, option: str) -> None:
+    everybody_writes = bool(found.st_mode & stat.S_IWOTH)
+    if everybody_writes and not found.st_mode & stat.S_ISVTX:
+        raise errors.ConfigurationError(
+            option,
+            str(directory),
+            "everybody on this host may write that directory, and so replace the file by which "
+            f"servers are placed: run 'chmod o-w {directory}', or name another directory",
+        )
+    if everybody_writes:
+        LOG.warning(
+            "Everybody on this host may make files in %(directory)s, where the file by which "
+            "servers are placed lies; give %(option)s a directory of its own.",
+            {"directory": directory, "option": option},
+        )
+    elif found.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:
+        LOG.warning(
+            "The directory %(directory)s belongs to user %(owner)d, and this process runs as "
+            "%(own)d: that user may replace the file by which servers are placed.",
+            {"directory": directory, "owner": found.st_uid, "own": os.geteuid()},
+        )
+
+
+def _close_to_others(file: pathlib.Path) -> None:
+    for end in _BESIDE:
+        beside = file.with_name(file.name + end)
+        try:
+            mode = stat.S_IMODE(beside.stat().st_mode)
+            if mode & _OTHERS:
+                beside.chmod(SQLITE_FILE_MODE)
+                LOG.warning(
+                    "%(file)s could be read by everybody on this host (%(mode)o); it is its "
+                    "owner's alone now.",
+                    {"file": beside, "mode": mode},
+                )
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            LOG.warning(
+                "%(file)s can be read by everybody on this host, and cannot be closed to them "
+                "(%(error)s): run 'chmod 600' on it as its owner.",
+                {"file": beside, "error": error},
+            )
+
 
 _CONNECTION_OPTION = f"[{sql_options.GROUP}] connection"
 _DRIVERS = {
@@ -119,11 +272,11 @@ def require_store(options: sql_options.SQLOptions) -> None:
 def prepare_store(options: sql_options.SQLOptions) -> None:
     """Make an SQLite file for its owner alone, before connecting makes it for all to read.
 
-    :raises ConfigurationError: everybody may replace it; see :mod:`.sqlite_file`
+    :raises ConfigurationError: everybody may replace it; see :mod:`.engines`
     """
     path = _sqlite_path(parse(options.connection))
     if path is not None:
-        sqlite_file.prepare(path, _CONNECTION_OPTION)
+        prepare_sqlite_file(path, _CONNECTION_OPTION)
 
 
 def warn_of_plain_password(options: sql_options.SQLOptions) -> None:
@@ -144,7 +297,7 @@ def warn_of_plain_password(options: sql_options.SQLOptions) -> None:
         encrypted = url.query.get("sslmode") in ("require", "verify-ca", "verify-full")
         remedy = "add ?sslmode=verify-full&sslrootcert=FILE to the URL, for TLS"
     if not encrypted:
-        plain_passwords.warn(_CONNECTION_OPTION, [url.host or ""], remedy)
+        transport_security.warn_of_plain_passwords(_CONNECTION_OPTION, [url.host or ""], remedy)
 
 
 def _sqlite_path(url: sa.URL) -> str | None:
@@ -293,7 +446,7 @@ def _prepare_mysql(
                 "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s",
                 (lock_wait_seconds,),
             )
-            record.info[GALERA] = galera.set_session(cursor, sync_wait)
+            record.info[GALERA] = set_galera_session(cursor, sync_wait)
             # A writer that is paused in its transaction stops all others; the
             # server ends it. MySQL has no such variable and must wait for TCP.
             with contextlib.suppress(engine.dialect.loaded_dbapi.Error):

@@ -11,14 +11,7 @@ import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
-    database,
-    epochs,
-    row_writes,
-    schema,
-    statements,
-    steps,
-)
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, epochs, schema, statements
 
 #: Rows one transaction may delete: it holds all writers up.
 ROWS_PER_TRANSACTION = 500
@@ -73,7 +66,7 @@ class Housekeeper:
         self,
         opened: database.Database,
         epoch_keeper: epochs.Epochs,
-        on_step: steps.Observer,
+        on_step: statements.Observer,
     ) -> None:
         self._database = opened
         self._epochs = epoch_keeper
@@ -111,7 +104,7 @@ class Housekeeper:
             if floor > row.version:
                 if not statements.advance(connection, floor):
                     raise self._database.unavailable("its tables were emptied")
-                row_writes.mark_head(connection, floor)
+                statements.mark_head(connection, floor)
             keys = [records.RecordKey(namespace, name) for namespace, name, _, _ in found]
             # In sequencer mode one of them may be alive again by now.
             gone = connection.execute(
@@ -120,7 +113,7 @@ class Housekeeper:
                 .where(_RECORD.c.deleted_at.is_not(None))
                 .where(_RECORD.c.version != schema.UNNUMBERED)
             ).rowcount
-            self._step(steps.COLLECT)
+            self._step(statements.COLLECT)
         self._epochs.note(row.epoch, max(row.version, floor))
         return contract.Collected(gone, 0, floor)
 
@@ -142,7 +135,7 @@ class Housekeeper:
             found = connection.execute(query.limit(ROWS_PER_TRANSACTION)).all()
             keys = [records.RecordKey(namespace, name) for namespace, name in found]
             connection.execute(_RECORD.delete().where(statements.by_keys(keys)))
-            self._step(steps.RESET)
+            self._step(statements.RESET)
             if len(found) == ROWS_PER_TRANSACTION or row is None:
                 return row is None
             self._epochs.renew(connection, row.version)

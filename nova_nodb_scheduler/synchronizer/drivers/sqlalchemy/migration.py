@@ -20,12 +20,7 @@ from alembic.runtime import migration as alembic_migration
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
-    engines,
-    failures,
-    refusals,
-    schema,
-)
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures, schema
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +49,7 @@ def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | Non
     if branch is not None and branch not in BRANCHES:
         raise ValueError(f"branch {branch!r} is none of {', '.join(BRANCHES)}")
     backend = failures.backend_name(engine.url)
-    with refusals.opening(engine.url), _exclusive(engine) as connection:
+    with failures.translated_at_opening(engine.url), _exclusive(engine) as connection:
         present = _present(connection)
         if branch == "contract" and "expand" in _pending(present):
             raise errors.SchemaMismatch(
@@ -74,7 +69,7 @@ def version(engine: sa.Engine) -> Mapping[str, str | None]:
     :raises ConfigurationError: the database refuses to be opened
     :raises BackendUnavailable: it did not answer
     """
-    with refusals.opening(engine.url), engine.connect() as connection:
+    with failures.translated_at_opening(engine.url), engine.connect() as connection:
         present = _present(connection)
     return {name: present.get(name) for name in BRANCHES}
 
@@ -91,7 +86,7 @@ def pending(engine: sa.Engine) -> list[str]:
     :raises ConfigurationError: the database refuses to be opened
     :raises BackendUnavailable: it did not answer
     """
-    with refusals.opening(engine.url), engine.connect() as connection:
+    with failures.translated_at_opening(engine.url), engine.connect() as connection:
         return _pending(_present(connection))
 
 

@@ -11,8 +11,8 @@ from oslo_config import cfg
 from oslo_db import options as oslo_db_options
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer import driver_options, polling
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_options, polling
 
 GROUP = "nodb_sqlalchemy"
 
@@ -47,7 +47,7 @@ class SQLOptions:
         :data:`.schema.ORDERINGS`
     :param auto_upgrade: let ``open()`` migrate the schema of a server too
     :param engine: keyword arguments for oslo.db's ``create_engine``
-    :param cloud_name: whose records the database holds; see :mod:`.clouds`
+    :param cloud_name: whose records the database holds; see :mod:`.epochs`
     """
 
     connection: str

@@ -22,16 +22,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract, cursors, polling
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
-    numbering,
-    row_writes,
     schema,
     sequencing,
     statements,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import polling
 
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
@@ -80,7 +79,7 @@ class Reader:
         assert row is not None
         if self._sequencer is not None:
             self._sequencer.relieve(row)
-        refused = cursors.refuse(cursor, epoch=row.epoch, head=row.version, floor=row.floor)
+        refused = polling.resync_reason(cursor, epoch=row.epoch, head=row.version, floor=row.floor)
         if refused is not None:
             return refused
         if not changed:
@@ -133,8 +132,8 @@ class Reader:
             waiting = _waiting(by_key[key] for key in waiting)
             if not waiting:
                 break
-        for start in range(0, len(waiting), numbering.ROWS_PER_ROUND):
-            part = waiting[start : start + numbering.ROWS_PER_ROUND]
+        for start in range(0, len(waiting), sequencing.ROWS_PER_ROUND):
+            part = waiting[start : start + sequencing.ROWS_PER_ROUND]
             by_key.update((record.key, record) for record in self._sequencer.read(part))
         return list(by_key.values())
 
@@ -194,7 +193,7 @@ def _changed(connection: sa.Connection, version: int, limit: int) -> list[record
     """Read the records with the next versions after one, in their order."""
     is_mysql = connection.dialect.name == "mysql"
     columns = _TWO_COLUMNS if is_mysql else _COLUMNS
-    text = _CHANGED.format(columns=columns, mark=row_writes.mark(connection))
+    text = _CHANGED.format(columns=columns, mark=statements.mark(connection))
     found = connection.exec_driver_sql(text, (version, limit))
     if is_mysql:
         return [statements.of_text(own, payload) for own, payload in found.all()]

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import sqlalchemy.dialects.mysql as mysql
 import sqlalchemy.types as sqltypes
 
-from nova_nodb_scheduler.model import record_keys
+from nova_nodb_scheduler.model import records
 
 VERSION_TABLE = "nodb_alembic_version"
 #: The one row of ``nodb_sequence``, and that of ``nodb_cloud``.
@@ -80,8 +80,8 @@ metadata = sa.MetaData()
 record = sa.Table(
     "nodb_record",
     metadata,
-    sa.Column("namespace", KeyText(record_keys.NAMESPACE_CHARACTERS), nullable=False),
-    sa.Column("record_key", KeyText(record_keys.KEY_CHARACTERS), nullable=False),
+    sa.Column("namespace", KeyText(records.NAMESPACE_CHARACTERS), nullable=False),
+    sa.Column("record_key", KeyText(records.KEY_CHARACTERS), nullable=False),
     sa.Column("version", sa.BigInteger(), nullable=False),
     # The database's clock at the deletion, NULL while the record lives.
     sa.Column("deleted_at", SECONDS_TYPE, nullable=True),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing in counter mode: many compare-and-sets in one transaction.
+"""Writing: many compare-and-sets in one transaction, in counter and in sequencer mode.
+
+Writing in counter mode: many compare-and-sets in one transaction.
 
 1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE), and behind the lock read
    the revisions of the batch's keys; decide every compare-and-set.
@@ -9,7 +11,7 @@
 
 That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
 around them (:meth:`.database.Database.hot_writer`). Small writes go to it by one
-statement that does all of it (:mod:`.whole_writes`; step *send whole*), and come
+statement that does all of it (:mod:`.counter_statements`; step *send whole*), and come
 this way where that wrote nothing.
 
 Versions are thereby given out in commit order, which the feed stands on: who
@@ -19,15 +21,33 @@ rows. All changes of records are made under the one lock, so two writers who
 insert the same absent key need no thought, row and gap locks decide nothing
 and there is nothing to deadlock on. Locking the rows first would let the lock
 of the sequence begin one statement later; its length is ruled by the commit.
+
+Writing in sequencer mode: the sequence's row is looked at, and not locked.
+
+1. *epoch*: read the sequence; a broken epoch is repaired first.
+2. *lock* the batch's rows that are there, and decide every compare-and-set.
+3. *upsert*: insert what was absent (who comes second meets the primary key,
+   and begins again), replace what was locked; each with its next revision and
+   without a version.
+4. *commit*. On Galera this is where writers of two nodes meet, and only if
+   they wrote the same record: the second is rolled back and begins again.
+5. wait for the versions (:mod:`.sequencing`), then *reply*.
+
+A revision is the former one plus one, of a record that is absent, the floor
+plus one; and never less than that: an epoch begins with a floor above all former
+ones. The floor is never below the revision of a collected tombstone, and
+is read again behind the insert: a tombstone that was collected between the
+first reading and the insert has moved it, and the write begins again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
+import sqlalchemy as sa
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
@@ -35,13 +55,13 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
     database,
+    engines,
     epochs,
     failures,
     housekeeping,
-    row_writes,
+    schema,
+    sequencing,
     statements,
-    steps,
-    whole_writes,
 )
 
 LOG = logging.getLogger(__name__)
@@ -133,17 +153,17 @@ class Writer:
         if (
             engine.dialect.name != "mysql"
             or not known.epoch
-            or not whole_writes.fits(writes, self._limits.statement_bytes)
+            or not counter_statements.fits_one_statement(writes, self._limits.statement_bytes)
         ):
             return None
         # Asked whether it lives: of a statement that commits nobody could tell.
         with contextlib.closing(engine.connect()) as connection:
-            if not whole_writes.serves(connection):
+            if not counter_statements.allows_whole_writes(connection):
                 return None
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
-            self._step(steps.WHOLE)
+            self._step(statements.WHOLE)
             try:
-                base = whole_writes.write(connection, writes, known, until_seconds)
+                base = counter_statements.write_whole(connection, writes, known, until_seconds)
             except failures.DATABASE_ERRORS as error:
                 if failures.is_not_understood(error):
                     return None
@@ -189,7 +209,7 @@ class Writer:
             first, *others = self.statements_of(list(written.values()))
             counter_statements.put(connection, head, first)
             for rows_of_statement in others:
-                row_writes.upsert(connection, rows_of_statement)
+                statements.upsert(connection, rows_of_statement)
             self._step("commit")
             try:
                 self._database.commit(connection)
@@ -249,3 +269,101 @@ def results_of(
         won_in = epoch if verdict is records.Verdict.WON else None
         results.append(records.WriteResult(verdict, record, won_in))
     return results
+
+
+_Read = Callable[[Collection[records.RecordKey]], Mapping[records.RecordKey, records.Record]]
+
+
+class SequencedWriter(Writer):
+    """Carries out writes on one open database, in sequencer mode.
+
+    :param read: reads records, numbered
+    """
+
+    def __init__(
+        self,
+        opened: database.Database,
+        epoch_keeper: epochs.Epochs,
+        limits: Limits,
+        on_step: Callable[[str], None],
+        clock: housekeeping.Clock,
+        sequencer: sequencing.Sequencer,
+        read: _Read,
+    ) -> None:
+        super().__init__(opened, epoch_keeper, limits, on_step, clock)
+        self._sequencer = sequencer
+        self._read = read
+
+    def _transaction(
+        self, writes: Sequence[records.Write], *, atomic: bool
+    ) -> list[records.WriteResult]:
+        known = self._epochs.known()
+        with self._database.engine.connect() as connection:
+            self._step("epoch")
+            transaction = engines.as_writer(connection).begin()
+            row = statements.peek(connection)
+            if row is None or not self._epochs.is_sound(row, known):
+                raise epochs.EpochBroken
+            self._step("lock")
+            keys = [write.key for write in writes]
+            standing = statements.standing(connection, keys, locked=True)
+            accepted = [write for write in writes if write.wins(standing.get(write.key))]
+            if atomic and len(accepted) < len(writes):
+                accepted = []
+            written = {
+                write.key: _next(write, standing.get(write.key), row.floor) for write in accepted
+            }
+            if written:
+                self._step("upsert")
+                self._put(connection, written, standing, row.floor)
+                self._step("commit")
+                try:
+                    transaction.commit()
+                except failures.DATABASE_ERRORS as error:
+                    if failures.is_contention(error):
+                        raise
+                    # The request to commit was sent: it may have been carried out.
+                    unknown = dict.fromkeys(written)
+                    return results_of(writes, unknown, self._lost(writes, unknown))
+        try:
+            versions = self._sequencer.settle(
+                row.epoch, {key: record.revision for key, record in written.items()}
+            )
+        except errors.BackendUnavailable:
+            versions = {}
+        self._step("reply")
+        numbered = {
+            key: attrs.evolve(record, version=versions[key]) if versions.get(key) else None
+            for key, record in written.items()
+        }
+        return results_of(writes, numbered, self._lost(writes, written))
+
+    def _put(
+        self,
+        connection: sa.Connection,
+        written: Mapping[records.RecordKey, records.Record],
+        standing: Mapping[records.RecordKey, records.Record],
+        floor: int,
+    ) -> None:
+        new = [record for key, record in written.items() if key not in standing]
+        for part in self.statements_of(new):
+            statements.insert(connection, part)
+        if new and statements.floor(connection) != floor:
+            raise failures.Overtaken("a tombstone was collected")
+        for part in self.statements_of([written[key] for key in written if key in standing]):
+            statements.upsert(connection, part, revisions=True)
+
+    def _lost(
+        self,
+        writes: Sequence[records.Write],
+        written: Mapping[records.RecordKey, object],
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Return what stands where a write lost."""
+        lost = [write.key for write in writes if write.key not in written]
+        return self._read(lost) if lost else {}
+
+
+def _next(write: records.Write, standing: records.Record | None, floor: int) -> records.Record:
+    # Above the floor, too: what a restored backup holds had later revisions once.
+    revision = max(floor, standing.revision if standing else 0) + 1
+    return stamp(write, revision, schema.UNNUMBERED)

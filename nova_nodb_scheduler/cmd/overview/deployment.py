@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts together what the back end and the schedulers say of a deployment, and what is wrong in it.
+
+Says what is not as it should be in a deployment.
+
+Puts together what the back end and the schedulers say of a deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.cmd.overview import process_reports
+from nova_nodb_scheduler.model import backend_time
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.wire import objects
+
+#: A feed in any other state serves nothing that is proved.
+FOLLOWING = "following"
+#: How the state of a worker begins that takes no request before all is proved.
+STARTING = "starting, "
+
+
+def find_problems(
+    backend: process_reports.Backend,
+    schedulers: Collection[Mapping[str, Any]],
+    reporters: Collection[Mapping[str, Any]],
+    cells: Collection[Mapping[str, Any]],
+    mirror: Mapping[str, Any],
+    mirror_bound_seconds: float,
+) -> list[str]:
+    """Say in sentences what is not as it should be.
+
+    :param mirror: of Placement; empty where none was compared in this epoch
+    :param mirror_bound_seconds: age beyond which schedulers do not use it
+    """
+    found = []
+    if backend.error is not None:
+        found.append(f"The back end cannot be read: {backend.error}")
+    found += [f"Record {name} cannot be read." for name in backend.unreadable]
+    if not any(each["alive"] for each in schedulers):
+        found.append("No scheduler with the plugin runs.")
+    found += [problem for each in schedulers for problem in _of_scheduler(each)]
+    found += claims_that_differ(schedulers, reporters)
+    found += _claims_not_judged(schedulers, mirror, mirror_bound_seconds)
+    for each in reporters:
+        if not each["alive"]:
+            found.append(f"Reporter {each['id']} is silent for {each['age_seconds']:.0f} s.")
+    for each in cells:
+        for worker, reason in each["reasons"].items():
+            found.append(f"Cell {each['cell']} is not proved for {worker}: {reason}.")
+    return found
+
+
+def claims_that_differ(
+    schedulers: Collection[Mapping[str, Any]], reporters: Collection[Mapping[str, Any]]
+) -> list[str]:
+    """Say who claims hosts beside others that do not; empty where all agree.
+
+    Schedulers, and the conductors that move servers on by themselves.
+    """
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for each in (*schedulers, *reporters):
+        # Of a worker that answers and has sent no beat yet nothing is known.
+        if each["alive"] and each["claiming"] is not None:
+            names[bool(each["claiming"])].append(_name(each))
+    if not (names[True] and names[False]):
+        return []
+    claiming, others = (", ".join(names[kind]) for kind in (True, False))
+    return [
+        (
+            f"Of schedulers and conductors {claiming} claim hosts and {others} do not: together "
+            "they may over-commit hosts. Give all of them the same [nodb_scheduler] claims and "
+            "candidates, and restart those that differ."
+        )
+    ]
+
+
+def _claims_not_judged(
+    schedulers: Collection[Mapping[str, Any]], mirror: Mapping[str, Any], bound_seconds: float
+) -> list[str]:
+    """Say that schedulers would claim, and lack what a claim is judged by."""
+    if not any(each["alive"] and each["claiming"] for each in schedulers):
+        return []
+    if mirror and float(mirror["age_seconds"]) <= bound_seconds:
+        return []
+    when = f"for {mirror['age_seconds']:.0f} s" if mirror else "since the back end is in use"
+    return [
+        (
+            f"The mirror of Placement was not compared {when}: schedulers ask Placement itself, "
+            "and claim no hosts. If it lasts, see in their logs whether Placement answers."
+        )
+    ]
+
+
+def _name(each: Mapping[str, Any]) -> str:
+    return f"{each['host']} (process {each['pid']})"
+
+
+def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
+    """Say what is not as it should be with one scheduler."""
+    name = f"Scheduler {_name(each)}"
+    if not each["alive"]:
+        return [f"{name} is silent for {each['age_seconds']:.0f} s."]
+    found = []
+    if each["answered"] is False:
+        found.append(f"{name} does not answer: {each['error']}")
+    if str(each["state"]).startswith(STARTING):
+        found.append(f"{name} takes no request yet: {each['state']}{_waits_for(each)}.")
+    elif each["state"] != FOLLOWING:
+        found.append(f"{name}: its feed is {each['state']}.")
+    if each["quarantined"]:
+        found.append(f"{name} cannot read {each['quarantined']} records.")
+    if each["left_out"]:
+        found.append(
+            f"{name} leaves {each['left_out']} hosts out whose records it does not understand."
+        )
+    return found
+
+
+def _waits_for(each: Mapping[str, Any]) -> str:
+    """Say what is not proved yet, where the worker answers."""
+    detail = ((each.get("detail") or {}).get("feed") or {}).get("detail")
+    return f" (waits for {detail})" if detail else ""
+
+
+#: Key of the mirror of Placement in namespace ``mirrors``.
+PLACEMENT_MIRROR = "placement"
+
+
+@attrs.frozen
+class Deployment:
+    """The whole as it is shown. Mappings hold plain values, for tables and JSON alike."""
+
+    backend: process_reports.Backend
+    schedulers: tuple[Mapping[str, Any], ...]
+    reporters: tuple[Mapping[str, Any], ...]
+    cells: tuple[Mapping[str, Any], ...]
+    mirror: Mapping[str, Any]
+    claims: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "backend": self.backend.as_dict(),
+            "schedulers": list(self.schedulers),
+            "reporters": list(self.reporters),
+            "cells": list(self.cells),
+            "mirror": dict(self.mirror),
+            "claims": dict(self.claims),
+            "problems": list(self.problems),
+            "healthy": not self.problems,
+        }
+
+
+def gather(
+    backend: process_reports.Backend,
+    ask: process_reports.Ask | None,
+    expected: tuple[type[Exception], ...],
+    bound_seconds: float,
+    mirror_bound_seconds: float,
+) -> Deployment:
+    """Put together what the back end says and what schedulers answer.
+
+    :param ask: None where nobody is to be asked: what schedulers would answer is not known then
+    :param bound_seconds: silence after which a process is not taken to live
+    :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
+    """
+    alive: dict[str, set[int]] = {}
+    for beat in backend.schedulers.values():
+        if backend.age_seconds(beat) <= bound_seconds:
+            alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
+    answers = process_reports.Answers({}, {})
+    if ask is not None and backend.error is not None:
+        answers = process_reports.ask_anyone(ask, expected)
+    elif ask is not None:
+        answers = process_reports.ask_schedulers(alive, ask, expected)
+    schedulers = [
+        _scheduler(
+            worker,
+            beat,
+            backend.age_seconds(beat),
+            bound_seconds,
+            answers if ask is not None else None,
+        )
+        for worker, beat in sorted(backend.schedulers.items())
+        # A process whose host runs another one now has been replaced.
+        if backend.age_seconds(beat) <= bound_seconds or str(beat.get("host")) not in alive
+    ]
+    listed = {(each["host"], each["pid"]) for each in schedulers}
+    schedulers += [
+        _scheduler(status.worker, {"host": host, "pid": pid}, None, bound_seconds, answers)
+        for (host, pid), status in answers.by_worker.items()
+        if (host, pid) not in listed
+    ]
+    reporters = [
+        _reporter(name, beat, backend, bound_seconds)
+        for name, beat in sorted(backend.reporters.items())
+    ]
+    cells = _cells(backend, list(answers.by_worker.values()), reporters)
+    mirror = _mirror(backend)
+    found = find_problems(backend, schedulers, reporters, cells, mirror, mirror_bound_seconds)
+    return Deployment(
+        backend,
+        tuple(schedulers),
+        tuple(reporters),
+        tuple(cells),
+        mirror,
+        _claims(backend, bound_seconds),
+        tuple(found),
+    )
+
+
+def _scheduler(
+    worker: str,
+    beat: Mapping[str, Any],
+    age_seconds: float | None,
+    bound_seconds: float,
+    answers: process_reports.Answers | None,
+) -> dict[str, Any]:
+    """Merge a worker's beat with its answer, which is newer.
+
+    :param answers: None where nobody was asked
+    """
+    host, pid = str(beat.get("host")), int(beat.get("pid", 0))
+    entry: dict[str, Any] = {
+        "worker": worker,
+        "host": host,
+        "pid": pid,
+        "alive": age_seconds is None or age_seconds <= bound_seconds,
+        "age_seconds": age_seconds,
+        "plugin_version": beat.get("plugin"),
+        "nova_version": beat.get("nova"),
+        "state": beat.get("state"),
+        "epoch": beat.get("epoch"),
+        "hosts": beat.get("hosts"),
+        "fallbacks": beat.get("fallbacks"),
+        "outcomes": beat.get("outcomes"),
+        "candidates": beat.get("candidates"),
+        "claims": beat.get("claims"),
+        "claiming": beat.get("claiming"),
+        "left_out": beat.get("left_out"),
+        "schedule_seconds_p50": beat.get("schedule_seconds_p50"),
+        "schedule_seconds_p99": beat.get("schedule_seconds_p99"),
+        "feed_lag_seconds": beat.get("lag_seconds"),
+        "quarantined": beat.get("quarantined"),
+        "memory_bytes": beat.get("memory_bytes"),
+        "machine_bytes": beat.get("machine_bytes"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
+        "settling": beat.get("settling"),
+        "beat_at": beat.get("beat_at"),
+        "answered": None,
+        "error": None,
+        "detail": None,
+    }
+    if answers is None:
+        return entry
+    entry |= {"answered": False, "error": answers.silent.get(host)}
+    status = answers.by_worker.get((host, pid))
+    if status is not None:
+        entry |= {
+            "plugin_version": status.plugin_version,
+            "nova_version": status.nova_version,
+            "state": status.feed.state,
+            "epoch": status.feed.epoch,
+            "hosts": status.records.get(known_namespaces.COMPUTE_NODES.name, 0),
+            "fallbacks": status.fallbacks,
+            "outcomes": status.outcomes,
+            "schedule_seconds_p50": status.schedule_seconds_p50,
+            "schedule_seconds_p99": status.schedule_seconds_p99,
+            "feed_lag_seconds": status.feed.lag_seconds,
+            "quarantined": sum(status.quarantined.values()),
+            "answered": True,
+            "error": None,
+            "detail": objects.plain(status),
+        }
+    elif entry["error"] is None and entry["alive"]:
+        entry["error"] = "another worker of the host answered each time"
+    return entry
+
+
+def _reporter(
+    name: str, beat: Mapping[str, Any], backend: process_reports.Backend, bound_seconds: float
+) -> dict[str, Any]:
+    age_seconds = backend.age_seconds(beat)
+    since = beat.get("since")
+    return {
+        "id": name,
+        "role": beat.get("binary"),
+        "host": beat.get("host"),
+        "pid": beat.get("pid"),
+        "cell": beat.get("cell"),
+        "guards": list(beat.get("guards", ())),
+        "alive": age_seconds <= bound_seconds,
+        "age_seconds": age_seconds,
+        "queued": beat.get("queued"),
+        "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
+        "published": beat.get("published"),
+        "failed_flushes": beat.get("failed_flushes"),
+        # Of an older release nothing is known of it.
+        "refused": beat.get("refused"),
+        "clock_offset_seconds": beat.get("clock_offset_seconds"),
+        "since": since,
+        "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
+        "claiming": beat.get("claiming"),
+        "plugin_version": beat.get("plugin"),
+        "nova_version": beat.get("nova"),
+    }
+
+
+def _mirror(backend: process_reports.Backend) -> dict[str, Any]:
+    """Say how old the mirror of Placement is; empty where none was kept in this epoch."""
+    swept = backend.mirrors.get(PLACEMENT_MIRROR)
+    if swept is None or swept.get("epoch") != backend.epoch:
+        return {}
+    if not backend_time.is_believed(float(swept["swept_from"]), backend.now_seconds):
+        return {}
+    return {
+        "age_seconds": max(0.0, backend.now_seconds - float(swept["swept_from"])),
+        **{name: swept.get(name) for name in ("providers", "broken", "differing", "keeper")},
+        **{name: swept.get(name) for name in ("requests", "seconds")},
+    }
+
+
+def _claims(backend: process_reports.Backend, bound_seconds: float) -> dict[str, Any]:
+    """Say what is claimed and who settles; empty where no scheduler claims."""
+    found: dict[str, Any] = {}
+    for worker, beat in sorted(backend.schedulers.items()):
+        figures = beat.get("settling")
+        if not figures or backend.age_seconds(beat) > bound_seconds:
+            continue
+        if not found or figures.get("settles"):
+            found = {**figures, "settles": worker if figures.get("settles") else None}
+    return found
+
+
+def _cells(
+    backend: process_reports.Backend,
+    statuses: Collection[objects.SchedulerStatus],
+    reporters: Collection[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """List the cells that were swept or that a scheduler knows."""
+    seen: dict[str, list[tuple[str, Any]]] = {}
+    for status in statuses:
+        for scope in status.scopes:
+            seen.setdefault(scope.scope, []).append((status.worker, scope))
+    found = []
+    for name in sorted({*backend.cells, *seen}):
+        sweep = backend.cells.get(name, {})
+        views = seen.get(name, [])
+        fallbacks: dict[str, int] = {}
+        for _, scope in views:
+            for reason, count in scope.fallbacks.items():
+                fallbacks[reason] = fallbacks.get(reason, 0) + count
+        until = sweep.get("swept_until")
+        found.append(
+            {
+                "cell": name,
+                "hosts": max((scope.hosts for _, scope in views), default=None),
+                "imported": bool(sweep) and sweep.get("epoch") == backend.epoch,
+                "swept_age_seconds": None if until is None else backend.now_seconds - until,
+                "rows": sweep.get("rows"),
+                "reporters": sum(
+                    each["alive"] and each["cell"] in (name, "*") for each in reporters
+                ),
+                "proved": all(scope.proved for _, scope in views) if views else None,
+                "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
+                "fallbacks": fallbacks,
+            }
+        )
+    return found

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin's processes say of themselves: on the back end, and asked over RPC.
+
+What the back end holds of the plugin's own processes, read once.
+
+Asks schedulers over RPC how they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd.framework import bounded
+from nova_nodb_scheduler.model import backend_time, records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec, objects
+
+_READ = (
+    known_namespaces.SCHEDULERS.name,
+    known_namespaces.REPORTERS.name,
+    known_namespaces.CELLS.name,
+    known_namespaces.MIRRORS.name,
+)
+
+
+@attrs.frozen
+class Backend:
+    """The records of schedulers, reporters, cells and mirrors, by their keys.
+
+    :param error: why it could not be read; everything else is empty then
+    :param unreadable: records that this release cannot decode
+    """
+
+    driver: str
+    error: str | None = None
+    epoch: str = ""
+    now_seconds: float = 0.0
+    statistics: Mapping[str, int | float | str] = attrs.field(factory=dict)
+    schedulers: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    reporters: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    cells: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    mirrors: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    unreadable: tuple[str, ...] = ()
+
+    def age_seconds(self, beat: Mapping[str, Any]) -> float:
+        """Return how long ago a process said that it lives.
+
+        What it said in the future is as far away as what it said in the past: its
+        clock, or the back end's, was set.
+        """
+        age = self.now_seconds - float(beat.get("beat_at", 0.0))
+        return max(0.0, age) if age >= -backend_time.MARGIN_SECONDS else -age
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what concerns the back end itself, for JSON."""
+        return {
+            "driver": self.driver,
+            "reachable": self.error is None,
+            "error": self.error,
+            **self.statistics,
+            "unreadable": list(self.unreadable),
+        }
+
+
+def read_backend(synchronizer: contract.Synchronizer) -> Backend:
+    """Read the back end; that it is down, or not there yet, is a result."""
+    try:
+        synchronizer.open_existing()
+        found: dict[str, dict[str, Mapping[str, Any]]] = {name: {} for name in _READ}
+        unreadable = []
+        head = synchronizer.head()
+        for page in synchronizer.snapshot(_READ).pages:
+            for record in page:
+                try:
+                    found[record.key.namespace][record.key.key] = _state(record)
+                except errors.UndecodableRecord:
+                    unreadable.append(str(record.key))
+        return Backend(
+            synchronizer.name,
+            None,
+            head.epoch,
+            synchronizer.now_seconds(),
+            synchronizer.statistics(),
+            found[known_namespaces.SCHEDULERS.name],
+            found[known_namespaces.REPORTERS.name],
+            found[known_namespaces.CELLS.name],
+            found[known_namespaces.MIRRORS.name],
+            tuple(unreadable),
+        )
+    except (errors.NodbError, contract.SnapshotInterrupted) as error:
+        return Backend(synchronizer.name, str(error) or type(error).__name__)
+    finally:
+        synchronizer.close()
+
+
+def read_backend_within(
+    make: Callable[[], contract.Synchronizer], deadline: bounded.Deadline
+) -> Backend:
+    """Read the back end in bounded time; that it is silent is a result, too.
+
+    :param make: makes the driver
+    """
+    synchronizer = make()
+    bound_seconds = deadline.within(bounded.BACKEND_SECONDS)
+    try:
+        return bounded.ask(bound_seconds, lambda: read_backend(synchronizer))
+    except errors.NoAnswerInTime as error:
+        return Backend(synchronizer.name, str(error))
+
+
+def _state(record: records.Record) -> Mapping[str, Any]:
+    return codec.decode(record.payload).state
+
+
+#: Asks a worker of a host (None: of any host) for its status.
+Ask = Callable[[str | None], objects.SchedulerStatus]
+
+
+@attrs.frozen
+class Answers:
+    """What schedulers answered over RPC.
+
+    :param by_worker: by host and process id
+    :param silent: why a host did not answer
+    """
+
+    by_worker: Mapping[tuple[str, int], objects.SchedulerStatus]
+    silent: Mapping[str, str]
+
+
+def ask_schedulers(
+    workers: Mapping[str, Collection[int]], ask: Ask, expected: tuple[type[Exception], ...]
+) -> Answers:
+    """Ask the workers of some hosts at once.
+
+    The workers of a host share a queue: which of them answers is up to the
+    bus, so a host is asked up to twice for each of its workers.
+
+    :param workers: process ids by host
+    :param expected: what an unanswered call raises
+    """
+    found: dict[tuple[str, int], objects.SchedulerStatus] = {}
+    silent: dict[str, str] = {}
+    lock = threading.Lock()
+
+    def one_host(host: str, pids: Collection[int]) -> None:
+        missing = set(pids)
+        for _ in range(2 * len(missing)):
+            try:
+                status = ask(host)
+            except expected as error:
+                with lock:
+                    silent[host] = _said(error)
+                return
+            with lock:
+                found[host, status.pid] = status
+            missing.discard(status.pid)
+            if not missing:
+                return
+
+    asked = {
+        host: bounded.BoundedQuestion(functools.partial(one_host, host, pids))
+        for host, pids in workers.items()
+    }
+    deadline = bounded.Deadline()
+    for host, question in asked.items():
+        try:
+            question.answer(deadline.within(bounded.LOOK_SECONDS))
+        except errors.NoAnswerInTime as error:
+            with lock:
+                silent[host] = _said(error)
+    with lock:
+        # Who is late may still write.
+        return Answers(dict(found), dict(silent))
+
+
+def ask_anyone(ask: Ask, expected: tuple[type[Exception], ...]) -> Answers:
+    """Ask whoever takes the question, where nobody knows who runs; as :func:`ask_schedulers`."""
+    try:
+        status = ask(None)
+    except expected as error:
+        return Answers({}, {"any": _said(error)})
+    return Answers({(status.host, status.pid): status}, {})
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, errors.NodbError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The upgrade check: whether the whole deployment runs the plugin rightly."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from oslo_upgradecheck import upgradecheck
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration, guard
+from nova_nodb_scheduler.cmd.overview import deployment, process_reports
+from nova_nodb_scheduler.cmd.upgrade_check import judgements
+from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec
+
+Code = upgradecheck.Code
+
+#: How a result begins that could not be had.
+NOT_KNOWN = "Not known"
+
+#: Of a reading that was late, to say so by itself.
+_GRACE_SECONDS = 1.5
+_API_REMEDY = "See [api_database] connection"
+
+_Read = TypeVar("_Read")
+_Check = Callable[["Checks"], upgradecheck.Result]
+
+
+def _stopped_by_errors(check: _Check) -> _Check:
+    """Have what a check cannot do without be its result."""
+
+    @functools.wraps(check)
+    def checked(self: UpgradeChecks) -> upgradecheck.Result:
+        try:
+            return check(self)
+        except errors.NodbError as error:
+            return upgradecheck.Result(Code.FAILURE, _sentence(str(error)))
+        except Exception as error:  # noqa: BLE001 - one that fails must not hide the others
+            return upgradecheck.Result(Code.FAILURE, guard.describe(error))
+
+    return checked
+
+
+class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
+    """The checks, in the order in which an operator mends what they find.
+
+    What they read is asked all at once, each in bounded time: one after the
+    other would take the sum of what is dead.
+    """
+
+    def begin(self) -> None:
+        """Ask everything that the checks will want; without it each asks when it wants."""
+        if self.plugin.options.synchronizer == "sqlalchemy":
+            self._schema()
+        for ask in (self._found, self._services, self._nodes_by_cell):
+            ask()
+
+    @functools.cached_property
+    def plugin(self) -> Any:
+        """The plugin of this configuration, not activated.
+
+        :raises ConfigurationError: an option cannot work
+        """
+        from nova.conf import CONF
+
+        from nova_nodb_scheduler.nova_adapter import assembly
+
+        return assembly.Plugin(CONF)
+
+    @property
+    def found(self) -> deployment.Deployment:
+        """What back end and schedulers say.
+
+        :raises ConfigurationError: the synchronizer cannot be made
+        """
+        return self._answer(self._found())
+
+    @property
+    def services(self) -> tuple[list[judgements.NovaService], list[str]]:
+        """The services of all cells, and what cells could not be read.
+
+        :raises NotReached: nor could the list of cells
+        """
+        try:
+            return self._answer(self._services())
+        except errors.NoAnswerInTime as error:
+            raise errors.NotReached("Nova's API database", str(error), _API_REMEDY) from error
+
+    # -- what they read -----------------------------------------------------------
+
+    def _answer(self, question: bounded.BoundedQuestion[_Read]) -> _Read:
+        return question.answer(self._end.left_seconds())
+
+    @functools.cached_property
+    def _end(self) -> bounded.Deadline:
+        # What they read is bounded itself; this is for what is bounded by nothing.
+        return bounded.Deadline(bounded.LOOK_SECONDS + _GRACE_SECONDS)
+
+    @functools.cached_property
+    def _deadline(self) -> bounded.Deadline:
+        return bounded.Deadline()
+
+    @functools.cache  # noqa: B019 - one object, as long as the process
+    def _found(self) -> bounded.BoundedQuestion[deployment.Deployment]:
+        from nova import context
+
+        from nova_nodb_scheduler.nova_adapter import rpc_server
+
+        plugin, deadline = self.plugin, self._deadline
+        make = plugin.make_synchronizer
+
+        def read() -> deployment.Deployment:
+            line = bus_calls.BusCalls(rpc_server.bus_address(), bounded.CONNECT_SECONDS, deadline)
+            client = rpc_server.make_client(plugin, bounded.CONNECT_SECONDS, line.call)
+            return deployment.gather(
+                process_reports.read_backend_within(make, deadline),
+                lambda host: client.get_status(context.get_admin_context(), server=host),
+                rpc_server.CALL_ERRORS,
+                float(plugin.options.reporter_bound_seconds),
+                float(plugin.options.mirror_bound_seconds),
+            )
+
+        return bounded.BoundedQuestion(read)
+
+    @functools.cache  # noqa: B019
+    def _schema(self) -> bounded.BoundedQuestion[list[str]]:
+        conf = self.plugin.conf
+
+        def read() -> list[str]:
+            from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+                engines,
+                migration,
+                options,
+            )
+
+            settings = options.read(conf)
+            engines.require_store(settings)
+            # Not a migration's engine: that one is patient.
+            engine = engines.create(settings)
+            try:
+                found: list[str] = migration.check(engine)
+                return found
+            finally:
+                engine.dispose()
+
+        return bounded.BoundedQuestion(read)
+
+    @functools.cache  # noqa: B019
+    def _services(
+        self,
+    ) -> bounded.BoundedQuestion[tuple[list[judgements.NovaService], list[str]]]:
+        scopes = self.plugin.scopes
+
+        def read() -> tuple[list[judgements.NovaService], list[str]]:
+            from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+
+            bound = bounded.Deadline(bounded.BACKEND_SECONDS)
+            asked = {
+                cell: bounded.BoundedQuestion(
+                    functools.partial(nova_tables.services_of_cell, scopes, cell)
+                )
+                for cell in nova_tables.readable_cells(scopes)
+            }
+            found: list[judgements.NovaService] = []
+            unread = []
+            for cell, question in asked.items():
+                try:
+                    rows = question.answer(bound.within(bounded.BACKEND_SECONDS))
+                except Exception as error:  # noqa: BLE001 - whatever a database driver raises
+                    unread.append(f"cell {cell} ({guard.said(error)})")
+                else:
+                    found += [judgements.NovaService(*row) for row in rows]
+            return found, unread
+
+        return bounded.BoundedQuestion(read)
+
+    @functools.cache  # noqa: B019
+    def _nodes_by_cell(self) -> bounded.BoundedQuestion[dict[str, int]]:
+        make = self.plugin.make_synchronizer
+        return bounded.BoundedQuestion(lambda: _count_nodes(make()))
+
+    # -- the checks ---------------------------------------------------------------
+
+    @_stopped_by_errors
+    def check_release(self) -> upgradecheck.Result:
+        """Is this Nova one the plugin was tested with?"""
+        from nova_nodb_scheduler.nova_adapter import start_checks
+
+        start_checks.check_release()
+        return upgradecheck.Result(Code.SUCCESS, f"Nova {start_checks.nova_version()}.")
+
+    @_stopped_by_errors
+    def check_options(self) -> upgradecheck.Result:
+        """Do the options name what exists, and is the servicegroup driver 'db'?"""
+        self.plugin.check()
+        if not self.plugin.replaces_scheduler():
+            return upgradecheck.Result(
+                Code.WARNING,
+                "[DEFAULT] scheduler_driver is filter_scheduler: states are reported, and "
+                "Nova's own scheduler decides.",
+            )
+        return upgradecheck.Result(Code.SUCCESS, "They name what there is.")
+
+    @_stopped_by_errors
+    def check_activation(self) -> upgradecheck.Result:
+        """Does nova.conf make services load the plugin?"""
+        import oslo_messaging.opts
+
+        from nova_nodb_scheduler.nova_adapter import start_checks
+
+        conf = self.plugin.conf
+        # No notifier was made here, so nobody has registered them.
+        for group, options in oslo_messaging.opts.list_opts():
+            if str(group) == judgements.GROUP:
+                conf.register_opts(options, group=judgements.GROUP)
+        return judgements.result(
+            judgements.judge_activation_line(
+                conf[judgements.GROUP].driver, start_checks.written_lines(conf)
+            )
+        )
+
+    @_stopped_by_errors
+    def check_schema(self) -> upgradecheck.Result:
+        """Is the back end's schema this release's?"""
+        if self.plugin.options.synchronizer != "sqlalchemy":
+            return upgradecheck.Result(
+                Code.SUCCESS, f"{self.plugin.options.synchronizer} has no schema."
+            )
+        try:
+            findings = self._answer(self._schema())
+        except errors.NoAnswerInTime as error:
+            return upgradecheck.Result(Code.FAILURE, f"Not known: {error}.")
+        return upgradecheck.Result(
+            Code.FAILURE if findings else Code.SUCCESS,
+            " ".join(findings) or "It is this release's.",
+        )
+
+    @_stopped_by_errors
+    def check_backend(self) -> upgradecheck.Result:
+        """Can the back end be read?"""
+        backend = self.found.backend
+        if backend.error is not None:
+            return upgradecheck.Result(Code.FAILURE, backend.error)
+        if backend.unreadable:
+            return upgradecheck.Result(
+                Code.FAILURE, f"Records cannot be read: {', '.join(backend.unreadable)}."
+            )
+        return upgradecheck.Result(
+            Code.SUCCESS, f"{backend.driver}, {backend.statistics['records']} records."
+        )
+
+    @_stopped_by_errors
+    def check_services(self) -> upgradecheck.Result:
+        """Does every conductor, API and scheduler that is up run the plugin?"""
+        if self.found.backend.error is not None:
+            return self._unknown()
+        services, unread = self.services
+        findings = judgements.judge_services(
+            services, self.found, expects_schedulers=self.plugin.replaces_scheduler()
+        )
+        findings += [
+            judgements.Judgement(Code.WARNING, f"Services of {each} are not known.")
+            for each in unread
+        ]
+        return judgements.result([*findings, *judgements.judge_versions(self.found)])
+
+    @_stopped_by_errors
+    def check_feed(self) -> upgradecheck.Result:
+        """Do reporters and feeds live, and do all schedulers claim or none?"""
+        if self.found.backend.error is not None:
+            return self._unknown()
+        return judgements.result(
+            [
+                *judgements.judge_reporters(self.found),
+                *judgements.judge_feeds(
+                    self.found, expects_schedulers=self.plugin.replaces_scheduler()
+                ),
+                *judgements.judge_claims(self.found),
+            ]
+        )
+
+    @_stopped_by_errors
+    def check_cells(self) -> upgradecheck.Result:
+        """Do mappings, reporters and records name the same cells?"""
+        if self.found.backend.error is not None:
+            return self._unknown()
+        services, unread = self.services
+        if not self.plugin.scopes.has_api_database():
+            return upgradecheck.Result(
+                Code.WARNING, "Without [api_database] connection cells are not known."
+            )
+        nodes: dict[str, int] = self._answer(self._nodes_by_cell())
+        findings = judgements.judge_cells(
+            bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells),
+            services,
+            self.found,
+            nodes,
+        )
+        findings += [
+            judgements.Judgement(Code.WARNING, f"The database of {each} cannot be read.")
+            for each in unread
+        ]
+        return judgements.result(findings)
+
+    @_stopped_by_errors
+    def check_mirror(self) -> upgradecheck.Result:
+        """Is Placement mirrored?"""
+        if self.found.backend.error is not None:
+            return self._unknown()
+        options = self.plugin.options
+        return judgements.result(
+            judgements.judge_mirror(
+                self.found,
+                float(options.mirror_bound_seconds),
+                wanted=self.plugin.replaces_scheduler() and options.candidates == "memory",
+            )
+        )
+
+    def _unknown(self) -> upgradecheck.Result:
+        return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")
+
+    _upgrade_checks = (
+        ("Nova release", check_release),
+        ("Options", check_options),
+        ("Activation line", check_activation),
+        ("Schema of the synchronizer", check_schema),
+        ("Synchronizer back end", check_backend),
+        ("Services with the plugin", check_services),
+        ("Reporters and feeds", check_feed),
+        ("Cells", check_cells),
+        ("Mirror of Placement", check_mirror),
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _count_nodes(synchronizer: contract.Synchronizer) -> dict[str, int]:
+    """Count the compute nodes on the back end by the cell they name."""
+    synchronizer.open_existing()
+    counts: dict[str, int] = {}
+    try:
+        for page in synchronizer.snapshot([known_namespaces.COMPUTE_NODES.name]).pages:
+            for record in page:
+                cell = str(codec.decode(record.payload).state.get("cell"))
+                counts[cell] = counts.get(cell, 0) + 1
+    finally:
+        synchronizer.close()
+    return counts
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Run the check; returns 0 for success, 1 for warnings, 2 for failures.
+
+    :raises ConfigurationMissing: there is no nova.conf
+    """
+    from nova import config, objects
+    from oslo_log import log
+
+    conf = config.CONF
+    checks = UpgradeChecks()
+    upgradecheck.register_cli_options(conf, checks)
+    # What upgradecheck.main() would do, with Nova's own way to read its
+    # configuration; no notifiers are made, so nothing activates the plugin.
+    upgradecheck.CONF = conf
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    configuration.fail_soon(conf)
+    config.parse_args(["nova-nodb-status", *arguments], init_rpc=False)
+    configuration.require_found(conf.config_file or (), conf.config_dir or ())
+    nodb.register_opts(conf)
+    log.setup(conf, "nova")
+    configuration.quiet_standard_error(shown=conf.debug)
+    objects.register_all()
+    checks.begin()
+    # Not upgradecheck.run(): it prints a traceback, and on standard output.
+    return int(conf.command.action_fn())

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges whether services, cells and nova.conf agree with the plugin's records.
+
+Judges for the upgrade check whether services and cells agree with the plugin's records.
+
+What can be proved: a conductor or a scheduler says every few seconds on the
+back end that it lives, so one that Nova knows to be up and that says nothing
+runs without the plugin. An API process speaks from its first write on: until
+then nothing is known of it.
+
+Judges the line of nova.conf that makes Nova's services load the plugin.
+
+Nova tells of a notification driver that it cannot load by one line on standard
+error, and runs stock; of an option that nobody reads it tells nothing. So the
+spelling is looked at here, before any service is restarted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+from oslo_upgradecheck import upgradecheck
+
+from nova_nodb_scheduler.cmd.overview import deployment
+
+Code = upgradecheck.Code
+
+_APIS = ("nova-osapi_compute", "nova-metadata")
+_EVERY_CELL = "*"
+
+
+@attrs.frozen
+class NovaService:
+    """A service as Nova's ``services`` tables know it.
+
+    :param cell: uuid of the cell whose table holds it
+    """
+
+    binary: str
+    host: str
+    cell: str
+    up: bool
+
+
+@attrs.frozen
+class Judgement:
+    """A sentence, and how bad it is."""
+
+    code: upgradecheck.Code
+    text: str
+
+
+def result(findings: Sequence[Judgement]) -> upgradecheck.Result:
+    """Put findings together: the worst of them decides."""
+    worst = max((finding.code for finding in findings), default=Code.SUCCESS)
+    return upgradecheck.Result(worst, " ".join(finding.text for finding in findings) or None)
+
+
+def judge_services(
+    services: Collection[NovaService], found: deployment.Deployment, *, expects_schedulers: bool
+) -> list[Judgement]:
+    """Say which services run the plugin, and which run stock Nova.
+
+    :param expects_schedulers: whether the configuration names one of the
+        plugin's schedulers
+    """
+    reporting = {
+        (str(each["role"]), str(each["host"])) for each in found.reporters if each["alive"]
+    }
+    scheduling = {str(each["host"]) for each in found.schedulers if each["alive"]}
+    findings = []
+    proved = 0
+    unproved_apis = []
+    for service in sorted(services, key=lambda each: (each.binary, each.host)):
+        name = f"{service.binary} on {service.host}"
+        if service.binary in _APIS:
+            # An API sends no heartbeats: that its row is old says nothing.
+            if ("api", service.host) in reporting:
+                proved += 1
+            else:
+                unproved_apis.append(name)
+        elif not service.up:
+            continue
+        elif service.binary == "nova-conductor":
+            if ("conductor", service.host) in reporting:
+                proved += 1
+            else:
+                findings.append(
+                    Judgement(
+                        Code.FAILURE,
+                        f"{name} (cell {service.cell}) runs without the plugin: what it writes "
+                        "is found by sweeps only, and its cell is not served from memory. Give "
+                        "it the plugin's lines of nova.conf and restart it.",
+                    )
+                )
+        elif service.binary == "nova-scheduler":
+            if service.host in scheduling:
+                proved += 1
+            elif expects_schedulers:
+                findings.append(
+                    Judgement(
+                        Code.WARNING,
+                        f"{name} runs Nova's own scheduler: it reads the databases, and takes "
+                        "no claims. Restart it with the plugin's lines of nova.conf.",
+                    )
+                )
+    if not any(service.binary == "nova-conductor" and service.up for service in services):
+        findings.append(Judgement(Code.WARNING, "No nova-conductor is up in any cell."))
+    if unproved_apis:
+        findings.append(
+            Judgement(
+                Code.SUCCESS,
+                f"Nothing is known of {', '.join(unproved_apis)}: an API shows itself with its "
+                "first write.",
+            )
+        )
+    return [Judgement(Code.SUCCESS, f"{proved} services run the plugin."), *findings]
+
+
+def judge_reporters(found: deployment.Deployment) -> list[Judgement]:
+    """Say which reporters are silent or behind."""
+    findings = []
+    for each in found.reporters:
+        name = f"The reporter of the {each['role']} on {each['host']}"
+        if not each["alive"]:
+            findings.append(
+                Judgement(
+                    Code.WARNING,
+                    f"{name} (process {each['pid']}) is silent for {each['age_seconds']:.0f} s.",
+                )
+            )
+        elif each["behind_seconds"] > 0 and each["failed_flushes"]:
+            findings.append(
+                Judgement(
+                    Code.WARNING,
+                    f"{name} is {each['behind_seconds']:.1f} s behind; it failed to publish "
+                    f"{each['failed_flushes']} times.",
+                )
+            )
+    if not any(each["alive"] for each in found.reporters):
+        findings.append(Judgement(Code.FAILURE, "No reporter lives."))
+    return findings
+
+
+def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> list[Judgement]:
+    """Say which schedulers do not follow, do not answer, or cannot read records."""
+    findings = []
+    alive = [each for each in found.schedulers if each["alive"]]
+    if not alive and expects_schedulers:
+        findings.append(Judgement(Code.FAILURE, "No scheduler runs the plugin."))
+    for each in alive:
+        name = f"The scheduler on {each['host']} (process {each['pid']})"
+        if str(each["state"]).startswith(deployment.STARTING):
+            findings.append(
+                Judgement(Code.WARNING, f"{name} takes no request yet: {each['state']}.")
+            )
+        elif each["state"] != deployment.FOLLOWING:
+            findings.append(Judgement(Code.FAILURE, f"{name}: its feed is {each['state']}."))
+        if each["answered"] is False:
+            findings.append(
+                Judgement(Code.WARNING, f"{name} does not answer over RPC: {each['error']}.")
+            )
+        if each["quarantined"]:
+            findings.append(
+                Judgement(Code.FAILURE, f"{name} cannot read {each['quarantined']} records.")
+            )
+    return findings
+
+
+def judge_claims(found: deployment.Deployment) -> list[Judgement]:
+    """Say where some schedulers and conductors claim hosts and others do not."""
+    texts = deployment.claims_that_differ(found.schedulers, found.reporters)
+    return [Judgement(Code.WARNING, text) for text in texts]
+
+
+def judge_cells(
+    mapped: Collection[str],
+    services: Collection[NovaService],
+    found: deployment.Deployment,
+    nodes_by_cell: Mapping[str, int],
+) -> list[Judgement]:
+    """Say where cell mappings, reporters and records name different cells.
+
+    :param mapped: uuids of the cell mappings, cell0 included
+    :param nodes_by_cell: compute nodes on the back end by the cell they name
+    """
+    findings = []
+    alive = [each for each in found.reporters if each["alive"]]
+    for cell in sorted(mapped):
+        if not any(cell in each["guards"] for each in alive):
+            findings.append(
+                Judgement(
+                    Code.WARNING,
+                    f"No conductor reports for cell {cell}: schedulers read its database.",
+                )
+            )
+        known = found.backend.cells.get(cell, {})
+        if known.get("epoch") != found.backend.epoch:
+            findings.append(
+                Judgement(
+                    Code.WARNING,
+                    f"Cell {cell} was never imported: schedulers read its database until a "
+                    "conductor has swept it, or run 'nova-nodb-manage import'.",
+                )
+            )
+    known_scopes = {*mapped, "api", _EVERY_CELL}
+    for each in alive:
+        foreign = sorted({str(each["cell"]), *each["guards"]} - known_scopes)
+        if foreign:
+            findings.append(
+                Judgement(
+                    Code.FAILURE,
+                    f"The {each['role']} on {each['host']} reports for {', '.join(foreign)}, "
+                    "which no cell mapping names: correct [nodb_scheduler] cell_uuid there.",
+                )
+            )
+    findings += _disagreeing(services, alive)
+    for cell in sorted({*found.backend.cells, *nodes_by_cell} - known_scopes):
+        findings.append(
+            Judgement(
+                Code.WARNING,
+                f"The back end holds {nodes_by_cell.get(cell, 0)} compute nodes of cell {cell}, "
+                "which no cell mapping names.",
+            )
+        )
+    return findings
+
+
+def _disagreeing(
+    services: Collection[NovaService], reporters: Collection[Mapping[str, Any]]
+) -> list[Judgement]:
+    """Find conductors that report for another cell than the one they are registered in."""
+    registered: dict[str, set[str]] = {}
+    for service in services:
+        if service.binary == "nova-conductor":
+            registered.setdefault(service.host, set()).add(service.cell)
+    findings = []
+    for each in reporters:
+        cells = registered.get(str(each["host"]))
+        if each["role"] != "conductor" or not cells or each["cell"] in cells:
+            continue
+        findings.append(
+            Judgement(
+                Code.FAILURE,
+                f"The conductor on {each['host']} reports for cell {each['cell']}, and is "
+                f"registered in cell {', '.join(sorted(cells))}: correct [nodb_scheduler] "
+                "cell_uuid or [database] connection there.",
+            )
+        )
+    return findings
+
+
+def judge_mirror(
+    found: deployment.Deployment, bound_seconds: float, *, wanted: bool
+) -> list[Judgement]:
+    """Say whether candidates can come from memory, and what that does not cover.
+
+    :param bound_seconds: age beyond which the mirror is not used
+    :param wanted: whether the configuration takes candidates from memory
+    """
+    if not wanted:
+        return [
+            Judgement(
+                Code.SUCCESS,
+                "Candidates are asked of Placement, as [DEFAULT] scheduler_driver or "
+                "[nodb_scheduler] candidates says.",
+            )
+        ]
+    mirror = found.mirror
+    if not mirror or mirror["age_seconds"] > bound_seconds:
+        return [
+            Judgement(
+                Code.WARNING,
+                "No scheduler keeps a current mirror of Placement: candidates are asked of "
+                "Placement itself. Look at the log of nova-scheduler and at [placement] in its "
+                "nova.conf.",
+            )
+        ]
+    findings = [Judgement(Code.SUCCESS, f"{mirror['providers']} providers are mirrored.")]
+    if mirror["broken"]:
+        findings.append(
+            Judgement(
+                Code.WARNING,
+                f"{sum(mirror['broken'].values())} provider trees cannot be mirrored "
+                f"({', '.join(sorted(mirror['broken']))}): their hosts get servers only where "
+                "nobody else has room. 'nova-nodb-manage host list --namespace providers' shows "
+                "them.",
+            )
+        )
+    findings.append(
+        Judgement(
+            Code.SUCCESS,
+            "Placement's option [placement] allocation_conflict_retry_count cannot be seen from "
+            "here: unless it is 1, allocations of other services (neutron, cyborg, blazar, "
+            "operators) that race with Nova's may over-commit a provider, as in stock Nova.",
+        )
+    )
+    return findings
+
+
+def judge_versions(found: deployment.Deployment) -> list[Judgement]:
+    """Say whether all processes run the same release of the plugin."""
+    versions = sorted(
+        {
+            str(each["plugin_version"])
+            for each in (*found.reporters, *found.schedulers)
+            if each["alive"] and each["plugin_version"] is not None
+        }
+    )
+    if len(versions) > 1:
+        return [
+            Judgement(
+                Code.WARNING,
+                f"Several releases of the plugin run: {', '.join(versions)}. Restart the "
+                "services with the older one; 'db sync --contract' must wait for that.",
+            )
+        ]
+    return []
+
+
+GROUP = "oslo_messaging_notifications"
+OPTION = "driver"
+NAME = "nodb_scheduler"
+_RIGHT = f"[{GROUP}] {OPTION} = {NAME}"
+_REMEDY = (
+    f"Write '{OPTION} = {NAME}' in [{GROUP}] of nova.conf on every host of nova-scheduler, "
+    "nova-conductor and nova-api, on a line of its own beside other drivers, and restart them."
+)
+#: Where the name stands for something else.
+_OTHER_USES = {("DEFAULT", "scheduler_driver"), ("nodb_scheduler", "rpc_topic")}
+#: How like the right name another one is taken for a slip.
+_LIKE = 0.75
+
+#: What the configuration files say: values by group and option.
+Lines = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def judge_activation_line(drivers: Collection[str], written: Lines) -> list[Judgement]:
+    """Say whether services that read this configuration load the plugin.
+
+    :param drivers: values of the option, as oslo.config reads them
+    """
+    if NAME in drivers:
+        return [Judgement(Code.SUCCESS, f"{_RIGHT} is there.")]
+    slips = [f"[{GROUP}] {OPTION} = {each}" for each in drivers if _is_meant(each)]
+    slips += [
+        f"[{group}] {option} = {value}"
+        for group, options in sorted(written.items())
+        for option, values in sorted(options.items())
+        for value in values
+        if (group, option) != (GROUP, OPTION)
+        and (group, option) not in _OTHER_USES
+        and (NAME in value or (_is_like(group, GROUP) and _is_meant(value)))
+    ]
+    if slips:
+        return [
+            Judgement(
+                Code.FAILURE,
+                f"{'; '.join(slips)}: nobody reads that, and services run stock Nova. {_REMEDY}",
+            )
+        ]
+    return [
+        Judgement(
+            Code.WARNING,
+            f"{_RIGHT} is missing: only services that are started by nova-nodb-scheduler, "
+            f"nova-nodb-conductor or nova_nodb_scheduler.cmd.wsgi run the plugin. {_REMEDY}",
+        )
+    ]
+
+
+def _is_meant(value: str) -> bool:
+    """Tell whether a driver's name is ours, but for its spelling."""
+    parts = value.lower().replace("-", "_").replace(",", " ").split()
+    return any("nodb" in part or _is_like(part.strip("'\""), NAME) for part in parts)
+
+
+def _is_like(text: str, right: str) -> bool:
+    return difflib.SequenceMatcher(None, text, right).ratio() >= _LIKE

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands for a claim where none can be judged: a note for others, and a look afterwards.
+
+Before states and mirror are proved, or while they are not used, nobody here can
+say whether a claim fits. Nova's own code chooses and allocates then. Two things
+keep capacity all the same:
+
+* Where the back end answers, the server is *noted* in its host's claims, whatever
+  they say: whoever judges a claim there from now on counts it. A strict server
+  group's policy is judged all the same, by the members that its record names: those
+  that whoever sent the request cannot know of yet.
+* After the write, what Placement shows is verified (:mod:`.allocations.verification`),
+  together with the pending claims that were noted before the own one. Who noted
+  a claim later has judged it beside ours, so of two that do not fit together
+  exactly the second one gives way.
+
+Claims are read before Placement: one that is confirmed by then is written, and
+Placement shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from nova import exception as nova_exception
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
+from nova_nodb_scheduler.scheduling.reservations import claim_fit
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import (
+    claim_rules,
+    claim_views,
+    group_rules,
+    ledger_claimer,
+)
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+#: How long a back end that did not answer is not asked again: each question
+#: costs a request its client's timeout.
+_REST_SECONDS = 5.0
+
+#: Claims by consumer.
+_Held = Mapping[str, model.HeldClaim]
+
+
+class _Views:
+    """A view that refuses nothing, and remembers who was there before. One claim's."""
+
+    def __init__(self, synchronizer: contract.Synchronizer) -> None:
+        self._synchronizer = synchronizer
+        #: Claims of others in the record that the own one was added to; None where
+        #: the own one stood there already.
+        self.earlier: _Held | None = None
+
+    def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
+        """See :class:`ledger_claimer.Views`."""
+        try:
+            return ledger_claimer.ClaimView(self._synchronizer.head(), self._fits)
+        except errors.BackendUnavailable:
+            return None
+
+    def _fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
+        # Called with what each compare-and-set is made on: the last one won.
+        self.earlier = dict(record.claims)
+        return True
+
+    def members(self, group: requests.Group) -> group_rules.Known:
+        """See :class:`ledger_claimer.Views`: older members are the filters' to look at."""
+        return {}
+
+
+@attrs.frozen
+class NotedClaim:
+    """A claim that stands for others to see. One thread's."""
+
+    _notes: ClaimNotes
+    _own: ledger_claimer.LedgerClaimer
+    _taken: chosen_hosts.TakenClaim
+    _earlier: _Held | None
+
+    def promised(self) -> verification.Promised:
+        """Return what others may be about to write on the host, noted before the own claim.
+
+        Without an answer of the back end all that was noted then counts.
+        """
+        wanted = self._taken.wanted
+        host, earlier = wanted.chosen.uuid, self._earlier
+        try:
+            standing = self._notes.read(host)
+        except (errors.BackendUnavailable, errors.UndecodableRecord):
+            standing = earlier or {}
+        pending = {
+            consumer: dict(held.resources)
+            for consumer, held in standing.items()
+            if consumer != wanted.consumer
+            and held.state is model.ClaimState.PENDING
+            and (earlier is None or _is_of(earlier.get(consumer), held))
+        }
+        return {host: pending}
+
+    def confirm(self) -> bool:
+        """Say that the allocation stands; False where the note's lease ended before."""
+        return self._own.confirm([self._taken])[0]
+
+    def release(self) -> None:
+        """Take the note back."""
+        self._own.release([self._taken])
+
+
+@attrs.frozen
+class AgainstPolicy:
+    """The host would break a strict group's policy: nothing is noted there.
+
+    :param why: for a log line
+    """
+
+    why: str
+
+
+def _is_of(before: model.HeldClaim | None, held: model.HeldClaim) -> bool:
+    return before is not None and before.claim_id == held.claim_id
+
+
+class ClaimNotes:
+    """Notes claims without judging them; any thread. Blocks for the back end.
+
+    :param batches: of this process, for hosts that it need not know
+    :param deadline_seconds: how long a claim is tried
+    :param strict: group policies that are judged; of others members are only noted
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        batches: ledger_claimer.ClaimBatches,
+        deadline_seconds: float,
+        strict: frozenset[ledger_claimer.Policy] = frozenset(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._batches = batches
+        self._deadline_seconds = deadline_seconds
+        self._strict = strict
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rests_until = float("-inf")
+
+    def note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
+        """Note a server on its host; None where that is not possible now. Raises nothing."""
+        with self._lock:
+            if self._clock() < self._rests_until:
+                return None
+        try:
+            return self._note(move)
+        except errors.NOT_USABLE as error:
+            self._rest(str(error))
+        except Exception:
+            # Without it the allocation is still looked at.
+            LOG.exception("Server %(server)s cannot be noted.", {"server": move.consumer})
+        return None
+
+    def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
+        self._synchronizer.open()
+        views = _Views(self._synchronizer)
+        place = self._place(move)
+        # A group's record has hosts by their names: without it nothing can be compared.
+        strict = self._strict if place else frozenset()
+        own = ledger_claimer.LedgerClaimer(self._batches, views, strict=strict, clock=self._clock)
+        chosen = chosen_hosts.Choice(-1, move.host, "", place, "", 0.0, ())
+        share = claim_facts.share_of(move.request)
+        wanted = chosen_hosts.WantedClaim(move.consumer, chosen, move.resources, share, moves=True)
+        [answer] = own.take(move.request, [wanted], self._clock() + self._deadline_seconds)
+        if isinstance(answer, chosen_hosts.TakenClaim):
+            return NotedClaim(self, own, answer, views.earlier)
+        if answer.failure is chosen_hosts.ClaimRefusal.GROUP:
+            return AgainstPolicy(answer.detail)
+        if answer.failure is chosen_hosts.ClaimRefusal.UNAVAILABLE:
+            self._rest(answer.detail)
+        else:
+            LOG.info(
+                "Server %(server)s is not noted on node %(node)s: %(why)s",
+                {"server": move.consumer, "node": move.host, "why": answer.detail},
+            )
+        return None
+
+    def _place(self, move: outside_claims.OutsideMove) -> str:
+        """Return the host's name for a server of a group; empty where it is not known."""
+        group = move.request.group
+        if group is None or not group.uuid:
+            return ""
+        views = claim_views.DirectViews(
+            self._synchronizer, move.host, lambda snapshot: claim_fit.fits_anything
+        )
+        try:
+            return views.place() or ""
+        except errors.UndecodableRecord:
+            return ""
+
+    def read(self, host: str) -> _Held:
+        """Return what is claimed on a host now.
+
+        :raises BackendUnavailable: nobody can tell
+        :raises UndecodableRecord: a newer release wrote it
+        """
+        key = claim_rules.host_key(host)
+        record = self._synchronizer.read([key]).get(key)
+        if record is None or record.deleted:
+            return {}
+        state: Any = codec.decode(record.payload).state
+        return model.ClaimRecord.from_state(host, state, record.version).claims
+
+    def _rest(self, why: str) -> None:
+        with self._lock:
+            self._rests_until = self._clock() + _REST_SECONDS
+        LOG.warning(
+            "Allocations by Nova's own path are verified without claims: %(why)s", {"why": why}
+        )
+
+
+@attrs.frozen
+class UnjudgedClaimsMaker:
+    """What one scheduler worker makes :class:`UnjudgedClaims` of.
+
+    :param are_counted: says whether anybody who claims would count a note, and
+        end it later
+    """
+
+    verifier: verification.AllocationVerifier
+    notes: ClaimNotes
+    are_counted: Callable[[], bool]
+
+    def claims(self, summaries: Mapping[str, Any] | None) -> UnjudgedClaims:
+        """Return what allocates for one request.
+
+        :param summaries: ``provider_summaries`` of Placement's offer
+        """
+        capacities = {
+            provider: {name: each["capacity"] for name, each in summary["resources"].items()}
+            for provider, summary in (summaries or {}).items()
+        }
+        notes = self.notes if self.are_counted() else None
+        return UnjudgedClaims(self.verifier, notes, capacities)
+
+
+class UnjudgedClaims:
+    """Allocates as Nova does, and verifies it: :class:`outside_claims.OutsideClaimer`. Any thread.
+
+    :param notes: None where nobody claims, so nobody would count the note
+    :param capacities: by provider and class, as Placement just offered them
+    """
+
+    def __init__(
+        self,
+        verifier: verification.AllocationVerifier,
+        notes: ClaimNotes | None = None,
+        capacities: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        self._verifier = verifier
+        self._notes = notes
+        self._capacities = capacities or {}
+
+    def stop(self) -> None:
+        """Nothing is kept."""
+
+    def claimed(
+        self,
+        move: outside_claims.OutsideMove,
+        allocate: Callable[[], bool],
+        take_back: Callable[[], None],
+    ) -> bool:
+        """Note it, have it allocated, verify; False if the next host is to be tried."""
+        noted = self._notes.note(move) if self._notes is not None else None
+        if isinstance(noted, AgainstPolicy):
+            LOG.info(
+                "Server %(server)s cannot go to node %(node)s: %(why)s",
+                {"server": move.consumer, "node": move.host, "why": noted.why},
+            )
+            return False
+        wanted = verification.VerifiedAllocation(
+            move.consumer,
+            move.amounts or {move.host: move.resources},
+            capacities=self._capacities,
+            repeats=move.repeats,
+            is_alone=noted is None,
+        )
+        if noted is None:
+            wanted = self._verifier.without_former(wanted)
+            return self._verifier.allocated(wanted, allocate)
+        try:
+            wanted = self._verifier.without_former(wanted)
+            stands = self._verifier.allocated(wanted, allocate, noted.promised)
+        except nova_exception.NovaException:
+            noted.release()
+            raise
+        # Of any other error nobody knows what was written, or is written yet: the
+        # note stands until its lease ends, and tells whose allocation that is.
+        if not stands:
+            noted.release()
+            return False
+        try:
+            if noted.confirm():
+                return True
+        except BaseException:
+            # Nobody answers with it, so it is to be nobody's.
+            self._verifier.withdraw(wanted)
+            noted.release()
+            raise
+        LOG.warning(
+            "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
+            "its allocation there is taken back.",
+            {"server": move.consumer, "node": move.host},
+        )
+        self._verifier.take_back(wanted)
+        return False
+
+    def others_verified(
+        self, move: outside_claims.OutsideMove, allocate: Callable[[], bool]
+    ) -> Callable[[], bool]:
+        """Return what allocates, and verifies what a claim on the node does not cover.
+
+        Devices, bandwidth and shared storage are other providers'. No request that is
+        decided from memory takes of these: all who write there look afterwards.
+        """
+        wanted = verification.VerifiedAllocation(
+            move.consumer,
+            move.amounts or {move.host: move.resources},
+            frozenset({move.host}),
+            self._capacities,
+            repeats=move.repeats,
+        )
+        if not move.amounts.keys() - {move.host}:
+            return lambda: self._verifier.granted(wanted, allocate)
+        return lambda: self._verifier.allocated(self._verifier.without_former(wanted), allocate)

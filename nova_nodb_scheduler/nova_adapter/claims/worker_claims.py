@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler worker claims and settles with: its claimer, and its duty of settling.
+
+What claims in one scheduler worker: made together, over what the worker runs.
+
+The duty of settling claims in a scheduler worker, and its questions to Placement.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection
+
+from nova import context as nova_context
+
+from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
+from nova_nodb_scheduler.observe import claim_metrics
+from nova_nodb_scheduler.scheduling.frame import host_facts
+from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
+from nova_nodb_scheduler.scheduling.reservations import claim_fit
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.settlement import (
+    claim_proof,
+    claim_reaper,
+    settlement_rules,
+    settlement_worker,
+)
+
+#: The filter that keeps each policy.
+_KEEPERS = {
+    "ServerGroupAffinityFilter": ledger_claimer.STRICT[0],
+    "ServerGroupAntiAffinityFilter": ledger_claimer.STRICT[1],
+}
+
+
+def make_claimer(
+    synchronizer: contract.Synchronizer,
+    store: host_state_store.HostStateStore,
+    follower: replicator.Replicator,
+    engine: engine_module.Engine,
+    now_seconds: Callable[[], float],
+    lease_seconds: float,
+    meter: claim_metrics.ClaimMetrics,
+    latest: record_editor.RecordCache,
+) -> ledger_claimer.LedgerClaimer:
+    """Return a worker's claimer.
+
+    :param now_seconds: the back end's clock, without I/O
+    :param latest: shared with who settles in this worker
+    """
+    views = claim_views.StoreViews(store, follower, _Fits(engine).make)
+    batches = ledger_claimer.ClaimBatches(
+        synchronizer,
+        follower.status().identity,
+        lambda: str(uuid.uuid4()),
+        lease_seconds,
+        views.claimable,
+        now_seconds=now_seconds,
+        count_lost=meter.lost,
+        count_absorbed=meter.absorbed,
+        latest=latest,
+        shown=views.shown,
+    )
+    return ledger_claimer.LedgerClaimer(
+        batches, views, strict=strict_policies(engine.settings.enabled_filters), meter=meter
+    )
+
+
+def strict_policies(filters: Collection[str]) -> frozenset[ledger_claimer.Policy]:
+    """Return the group policies that some enabled filters enforce, by the filters' names."""
+    return frozenset(policy for name, policy in _KEEPERS.items() if name in filters)
+
+
+class _Fits:
+    """Makes what tells whether a request's claims fit, from the worker's own view."""
+
+    def __init__(self, engine: engine_module.Engine) -> None:
+        self._engine = engine
+        self._bounds = claim_fit.InstanceLimits.of(engine.settings)
+
+    def make(self, snapshot: store_snapshot.Snapshot, request: requests.Request) -> claim_fit.Fits:
+        forced = (request.force_hosts or request.force_nodes) and not request.check_type
+        # As in Nova no filter looks at a forced host: Placement's capacity alone holds.
+        bounds = claim_fit.InstanceLimits() if forced else self._bounds
+        filters = () if forced else self._engine.settings.enabled_filters
+        fitting = numa_pci_claims.NumaPciFitting(
+            snapshot, filters, nova_context.get_admin_context()
+        )
+        return claim_fit.make_fits(snapshot, bounds, self._aggregates_of, fitting.fits)
+
+    def _aggregates_of(self, node: str) -> tuple[host_facts.HostAggregate, ...]:
+        frame = self._engine.frame
+        with self._engine.lock:
+            row = frame.row_of(node)
+            if row is None:
+                return ()
+            known = frame.aggregates
+            return tuple(known[each] for each in frame.facts(row).aggregates if each in known)
+
+
+LOG = logging.getLogger(__name__)
+
+
+class ClaimDuty:
+    """Started and stopped with its worker, which settles its own; one of all settles the rest.
+
+    :param now_seconds: the back end's clock, without I/O
+    :param lease_seconds: how long a pending claim is held
+    :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
+    :param latest: shared with who claims in this worker
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        follower: replicator.Replicator,
+        now_seconds: Callable[[], float],
+        lease_seconds: float,
+        host: str,
+        get: placement_reader.Get = placement_reader.get_from_placement,
+        *,
+        is_own: Callable[[str], bool] | None = None,
+        latest: record_editor.RecordCache | None = None,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._now_seconds = now_seconds
+        self._lease_seconds = lease_seconds
+        self._reader = placement_reader.PlacementReader(get)
+        latest = latest or record_editor.RecordCache()
+        self.settler = settlement_worker.Settler(
+            synchronizer,
+            store,
+            self._cursor,
+            self._allocations,
+            now_seconds,
+            is_own=is_own,
+            latest=latest,
+        )
+        self._proof = claim_proof.ClaimProof(
+            synchronizer,
+            store,
+            self._cursor,
+            self._allocations,
+            now_seconds,
+            latest,
+            time.monotonic,
+        )
+        self._duty = settlement_worker.SettlementWorker(
+            synchronizer, self.settler, f"{host}:{os.getpid()}:{uuid.uuid4()}"
+        )
+
+    def start(self) -> None:
+        """Start the thread; in the worker, after the feed was started."""
+        self._duty.start()
+
+    def stop(self) -> None:
+        """End the thread; before the synchronizer is closed. Idempotent."""
+        self._duty.stop()
+
+    def prove(self, before: store_snapshot.NamespaceView | None, own: Collection[str] = ()) -> int:
+        """End claims that nothing stands behind, before a request is refused for them.
+
+        :param before: claim records before it was decided
+        :param own: the request's servers
+        :returns: the version to wait for; 0 if nothing ended
+        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove`
+        """
+        return self._proof.prove(before, own)
+
+    def prove_of(self, servers: Collection[str]) -> int:
+        """End claims of some servers that nothing stands behind; as :meth:`prove`.
+
+        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove_of`
+        """
+        return self._proof.prove_of(servers)
+
+    @property
+    def settles(self) -> bool:
+        """Whether this process settles for all; any thread."""
+        return self._duty.settles
+
+    def figures(self) -> dict[str, float]:
+        """Return what is claimed now and what was ended here, by what is counted."""
+        status, proof = self._duty.status, self._proof.status
+        return {
+            "settles": float(self._duty.settles),
+            **claim_reaper.claim_counts(
+                self._store.snapshot(), self._now_seconds(), self._lease_seconds
+            ),
+            "settled": float(status.settled + proof.settled),
+            "expired": float(status.expired + proof.expired),
+            "reconciled": float(status.reconciled + proof.reconciled),
+            "asked": float(status.asked + proof.asked),
+            "unanswered": float(status.unanswered + proof.unanswered),
+            "removed": float(status.removed),
+            "failures": float(self._duty.failures),
+        }
+
+    def _cursor(self) -> records.Cursor | None:
+        generation = self._follower.generation
+        status = self._follower.status()
+        if (
+            status.state is not replicator_contract.State.FOLLOWING
+            or status.cursor_version is None
+            or generation != self._follower.generation
+        ):
+            return None
+        return records.Cursor(status.epoch, status.cursor_version)
+
+    def _allocations(self, consumer: str) -> settlement_rules.Allocations | None:
+        try:
+            return self._reader.consumer(consumer)
+        except placement_reader.PlacementUnanswered as error:
+            LOG.debug("Whether claims have allocations is not known: %(error)s", {"error": error})
+            return None

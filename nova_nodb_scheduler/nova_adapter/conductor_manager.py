@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's ConductorManager with the duties of a cell's reporter.
+
+The reporter must say from the start that it lives, not from its first write:
+schedulers trust a cell only while one of its conductors says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import nova.conductor.manager
+
+from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
+from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
+from nova_nodb_scheduler.nova_adapter.service import process_hooks
+
+LOG = logging.getLogger(__name__)
+
+
+class ConductorManager(
+    process_hooks.EndsWithService,
+    nova.conductor.manager.ConductorManager,  # type: ignore[misc]
+):
+    """Conducts as Nova's does, and reports. Constructor as Nova's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._nodb_reporter: change_reporter.ChangeReporter | None = None
+        self._nodb_duty: sweep_duty_module.SweepDuty | None = None
+        self._nodb_claims: outside_claims.StoppableClaimer | None = None
+
+    def init_host(self, service_ref: Any) -> None:
+        """Start to report; called in each worker.
+
+        :raises ConfigurationError: this conductor cannot tell which cell it serves
+        """
+        super().init_host(service_ref)
+        plugin = assembly.get()
+        plugin.scopes.own_cell()
+        reporter = plugin.reporter(
+            "conductor", plugin.scopes.own_cell, lambda: (plugin.scopes.own_cell(),)
+        )
+        duty = plugin.sweep_duty()
+        reporter.on_lost = duty.ask
+        self._nodb_reporter, self._nodb_duty = reporter, duty
+        change_reporter.install(reporter, plugin.scopes)
+        reporter.ensure_started()
+        duty.start()
+        self._nodb_claims = plugin.outside_claims()
+        if self._nodb_claims is not None:
+            outside_claims.install(self._nodb_claims)
+        process_hooks.tell_of_reporter(reporter)
+
+    def nodb_stop(self) -> None:
+        """Publish what is left and stop; idempotent."""
+        claims, self._nodb_claims = self._nodb_claims, None
+        duty, self._nodb_duty = self._nodb_duty, None
+        reporter, self._nodb_reporter = self._nodb_reporter, None
+        if claims is not None:
+            outside_claims.uninstall(claims)
+            claims.stop()
+        if duty is not None:
+            duty.stop()
+        if reporter is not None:
+            reporter.stop()

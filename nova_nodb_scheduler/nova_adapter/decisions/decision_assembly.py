@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides from memory in one scheduler worker: made, started and stopped together."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims, worker_claims
+from nova_nodb_scheduler.nova_adapter.conversion import request_conversion, scheduling_options
+from nova_nodb_scheduler.nova_adapter.decisions import (
+    fallback_claims,
+    request_allocations,
+    request_decider,
+    request_planner,
+)
+from nova_nodb_scheduler.nova_adapter.orphans import orphan_finder, orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    allocation_writer,
+    placement_calls,
+    verification,
+)
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper as mirror_keeper_module
+from nova_nodb_scheduler.observe import claim_metrics
+from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, placing
+from nova_nodb_scheduler.scheduling.reservations import host_reservations
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
+
+LOG = logging.getLogger(__name__)
+
+#: How often the columns are brought to the present without a request.
+_FOLLOW_SECONDS = 1.0
+#: The same before they were made for the first time, which a start waits for.
+_FIRST_SECONDS = 0.1
+
+
+@attrs.frozen
+class DecisionOptions:
+    """Bounds of deciding from memory; see the options of the same names."""
+
+    mirror: mirror_assembly.MirrorOptions
+    deadline_seconds: float
+    batch_window_seconds: float
+    max_batch_servers: int
+    max_allocation_calls: int
+    cache_bytes: int
+    claims: bool
+    claim_lease_seconds: float
+    claim_spread: str
+    silent_scheduler_seconds: float
+    verify_allocations: str
+    delete_orphan_allocations: bool
+
+
+@attrs.frozen
+class WorkerSurroundings:
+    """What of the worker the parts stand on.
+
+    :param now_seconds: the back end's clock, without I/O
+    """
+
+    plugin: mirror_assembly.MirrorPlugin
+    host_manager: Any
+    store: host_state_store.HostStateStore
+    synchronizer: contract.Synchronizer
+    replicator: replicator.Replicator
+    now_seconds: Callable[[], float]
+    placement_client: Callable[[], Any]
+    claim_meter: claim_metrics.ClaimMetrics
+
+
+class DecisionAssembly:
+    """The engine with its hosts, Placement's mirror, and the decider over both."""
+
+    def __init__(self, around: WorkerSurroundings, options: DecisionOptions) -> None:
+        self._around = around
+        self.host_manager = around.host_manager
+        self.placement_client = around.placement_client
+        self._options = options
+        self._stop = threading.Event()
+        #: True once the hosts' columns were made of a whole store.
+        self.columns_made = False
+        self._follower: threading.Thread | None = None
+        self.reservations = host_reservations.Reservations(
+            time.monotonic,
+            pending_seconds=10 * options.deadline_seconds,
+            # A record that is used at all is no older than the bound.
+            confirmed_seconds=2 * options.mirror.bound_seconds,
+        )
+        self.engine, self.frame_keeper = self._make_engine()
+        self._mirror = mirror_assembly.SchedulerMirror(
+            around.plugin,
+            around.synchronizer,
+            around.store.snapshot,
+            self._epoch,
+            around.now_seconds,
+            options.mirror,
+            wait_for=self._wait_for,
+        )
+        self._writer = allocation_writer.AllocationWriter(
+            _Late(around.placement_client),
+            batch_window_seconds=options.batch_window_seconds,
+            max_batch_consumers=options.max_batch_servers,
+            max_calls=options.max_allocation_calls,
+        )
+        self._spread = self._make_spread()
+        self._latest_claims = record_editor.RecordCache()
+        #: Ends claims that have served: of others, and of before, where none are made.
+        self.claim_duty = self._make_claim_duty()
+        #: Looks for allocations that somebody left behind as he died.
+        self.orphan_duty = self._make_orphan_duty()
+        self._room = placing.HostReservations(self.engine, self.reservations)
+        self.decider = request_decider.RequestDecider(
+            request_planner.DecisionEngine(
+                host_manager=around.host_manager,
+                engine=self.engine,
+                keeper=self.frame_keeper,
+                ways=placing.PlacingParts(
+                    self._room,
+                    self._make_claimer(),
+                    self._spread,
+                ),
+                placement=request_allocations.AllocationAccess(
+                    around.placement_client,
+                    self._writer,
+                    self._mirror.hints.hint,
+                    verification.AllocationVerifier(
+                        around.placement_client, meter=around.claim_meter
+                    ),
+                    self._is_verified,
+                    self._mirror.chosen,
+                ),
+                places=self._present.locate,
+                generation=lambda: around.replicator.generation,
+                claims=lambda: around.store.snapshot().namespace(
+                    known_namespaces.CLAIM_RECORDS.name
+                ),
+            ),
+            self._proved_full,
+            deadline_seconds=options.deadline_seconds,
+        )
+
+    def _make_engine(self) -> tuple[engine.Engine, frame_keeper.FrameKeeper]:
+        around = self._around
+        settings = scheduling_options.settings(around.plugin.conf, around.host_manager)
+        present = self._present = fact_source.Present()
+        made = engine.Engine(
+            settings,
+            scheduling_options.enabled_filters(settings, around.host_manager),
+            scheduling_options.enabled_weighers(settings, around.host_manager),
+            frame=host_frame.HostFrame(locate=present.locate, attribute=present.attribute),
+            rng=random.Random(),
+            cache_bytes=self._options.cache_bytes,
+        )
+        if "ImagePropertiesFilter" in settings.enabled_filters:
+            # Nearly every request reads it: the first one shall not pay for all hosts.
+            made.frame.attribute("supported_instances")
+        ratios = node_facts.DefaultRatios(
+            **{
+                name: getattr(around.plugin.conf, f"{name}_allocation_ratio")
+                or getattr(around.plugin.conf, f"initial_{name}_allocation_ratio")
+                for name in ("cpu", "ram", "disk")
+            }
+        )
+        return made, frame_keeper.FrameKeeper(
+            around.store, made, present, ratios=ratios, reservations=self.reservations
+        )
+
+    def _make_claim_duty(self) -> worker_claims.ClaimDuty:
+        around = self._around
+        return worker_claims.ClaimDuty(
+            around.synchronizer,
+            around.store,
+            around.replicator,
+            around.now_seconds,
+            self._options.claim_lease_seconds,
+            around.plugin.conf.host,
+            is_own=None if self._spread is None else self._spread.is_own,
+            latest=self._latest_claims,
+        )
+
+    def _make_orphan_duty(self) -> orphan_finder.OrphanDuty:
+        around = self._around
+        alive = lapsed_claims.ClaimWriters(
+            around.store,
+            around.replicator.status().identity,
+            # Nobody hurries: one whose beats are late is not dead.
+            max(30.0, 3 * self._options.silent_scheduler_seconds),
+        )
+        made = orphan_finder.OrphanFinder(
+            around.synchronizer,
+            lambda: around.store.snapshot() if self.claim_duty.settler.ready else None,
+            orphan_verdicts.OrphanJudge(
+                placement_calls.AllocationCalls(_Late(around.placement_client))
+            ),
+            alive,
+            around.now_seconds,
+            self._latest_claims,
+            self._mirror.hints.hint,
+            orphan_finder.OrphanFinderOptions(deletes=self._options.delete_orphan_allocations),
+        )
+        return orphan_finder.OrphanDuty(made, lambda: self.claim_duty.settles)
+
+    def claim_figures(self) -> dict[str, float]:
+        """Return what is claimed, how claims ended here, and what they left behind."""
+        return {**self.claim_duty.figures(), **self.orphan_duty.figures()}
+
+    def _make_claimer(self) -> chosen_hosts.Claimer:
+        if not self._options.claims:
+            return chosen_hosts.NoClaims()
+        around = self._around
+        return worker_claims.make_claimer(
+            around.synchronizer,
+            around.store,
+            around.replicator,
+            self.engine,
+            around.now_seconds,
+            self._options.claim_lease_seconds,
+            around.claim_meter,
+            self._latest_claims,
+        )
+
+    def _make_spread(self) -> placing.Spreading | None:
+        if not self._options.claims or self._options.claim_spread == "off":
+            return None
+        own = self._around.replicator.status().identity
+        return placing.Spreading(
+            own,
+            heartbeats.SchedulerLiveness(
+                self._around.store, own, self._options.silent_scheduler_seconds
+            ),
+            tolerant=self._options.claim_spread == "tolerant",
+        )
+
+    def _is_verified(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """See :class:`request_allocations.AllocationAccess`."""
+        if self._options.verify_allocations != "tight":
+            return self._options.verify_allocations == "always"
+        return verification.is_tight(wanted.resources, self._room.left(wanted.chosen))
+
+    def fallback_claims(
+        self, unjudged: outside_claims.UnjudgedClaimer | None
+    ) -> fallback_claims.FallbackClaims | None:
+        """Return what claims for one request that Nova's own code decides; None for nothing."""
+        if not self._options.claims:
+            return None
+        return fallback_claims.FallbackClaims(
+            self.decider.parts, self._proves, self._options.deadline_seconds, unjudged
+        )
+
+    # -- life -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; in the worker, after the feed was started."""
+        self._mirror.start()
+        self.claim_duty.start()
+        self.orphan_duty.start()
+        self._stop.clear()
+        self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
+        self._follower.start()
+
+    def stop(self) -> None:
+        """Stop the threads; before the synchronizer is closed."""
+        self._stop.set()
+        if self._follower is not None:
+            self._follower.join(10.0)
+            self._follower = None
+        self.orphan_duty.stop()
+        self.claim_duty.stop()
+        self._mirror.stop()
+
+    def _follow(self) -> None:
+        """Keep the hosts' columns near the present between requests.
+
+        Without it the first request after a start, or after a quiet hour, would
+        pay for all that came meanwhile, and others would wait behind it.
+        """
+        complained = False
+        while not self._stop.wait(_FOLLOW_SECONDS if self.columns_made else _FIRST_SECONDS):
+            if self._epoch() is None:
+                continue
+            try:
+                self.frame_keeper.catch_up(time.time())
+                self.columns_made = True
+                complained = False
+            except Exception:
+                # A request that meets the same goes to Placement and is counted.
+                if not complained:
+                    LOG.exception("The hosts' columns could not be brought to the present.")
+                complained = True
+
+    @property
+    def claiming(self) -> bool:
+        """Whether hosts are claimed among schedulers before they are allocated."""
+        return self._options.claims
+
+    @property
+    def mirror_keeper(self) -> mirror_keeper_module.MirrorKeeper:
+        """What keeps the mirror, should this worker be the one."""
+        return self._mirror.keeper
+
+    # -- Placement's mirror -------------------------------------------------------
+
+    def mirror_figures(self) -> dict[str, float]:
+        """Return how the mirror is kept, for the metrics; any thread."""
+        return self._mirror.figures()
+
+    def refusal(self) -> str | None:
+        """Say why the mirror may not be used now; None if it may."""
+        return self._mirror.mirror.usable(self._around.store.snapshot())
+
+    def _epoch(self) -> str | None:
+        status = self._around.replicator.status()
+        return status.epoch if status.state is replicator_contract.State.FOLLOWING else None
+
+    def _proved_full(
+        self,
+        asked: request_planner.ScheduleCall,
+        decided_at: float,
+        claims: store_snapshot.NamespaceView | None,
+        planned_on: store_snapshot.Snapshot,
+    ) -> bool:
+        """See :class:`request_decider.RequestDecider`."""
+        enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
+        cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
+        with self.engine.lock:
+            if candidates.any_broken(self.engine.frame, cells):
+                raise request_planner.MemoryCannotDecide("broken provider")
+        return all(
+            self._proves(query.resources, decided_at, claims, asked.instance_uuids, planned_on)
+            for query in asked.queries or ()
+        )
+
+    def _proves(
+        self,
+        resources: Mapping[str, int],
+        decided_at: float,
+        claims: store_snapshot.NamespaceView | None,
+        servers: Collection[str],
+        planned_on: store_snapshot.Snapshot | None = None,
+    ) -> bool:
+        """Say whether no host's record was behind Placement; then the others are read again.
+
+        Nor a claim left that nothing stands behind, those of the request's servers first.
+
+        :raises MemoryCannotDecide: nobody can tell
+        """
+        try:
+            proof = self._mirror.mirror.prove_current(decided_at, resources, seen=planned_on)
+            ended = 0 if proof.changed else self.claim_duty.prove(claims, servers)
+        except errors.NodbError as error:
+            LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
+            raise request_planner.MemoryCannotDecide("mirror not proved") from error
+        if not proof.complete:
+            raise request_planner.MemoryCannotDecide("mirror behind")
+        if proof.changed or ended:
+            self._wait_for(max(proof.version, ended))
+        return not (proof.changed or ended)
+
+    def begin(self, servers: Collection[str]) -> None:
+        """End what servers claimed before that a request comes for, where nothing stands behind.
+
+        One that moves again within seconds would be refused room that it holds itself, or
+        be sent elsewhere. Whatever fails here, the request is decided all the same.
+        """
+        try:
+            ended = self.claim_duty.prove_of(servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.info("Former claims of servers stay: %(error)s", {"error": error})
+        except Exception:
+            LOG.exception("Former claims of servers cannot be looked at.")
+
+    def claims_ended(self, before: store_snapshot.NamespaceView, servers: Collection[str]) -> bool:
+        """Say whether claims kept hosts full for nothing, where Nova's own code found none.
+
+        As far as the mirror shows; those of the request's servers are asked for anyway.
+        Where nobody can tell they stand.
+
+        :param before: claim records as the request saw them
+        """
+        try:
+            ended = self.claim_duty.prove(before, servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.warning(
+                "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
+            )
+            return False
+        return bool(ended)
+
+    def _wait_for(self, version: int) -> None:
+        """Wait until what was just published came back with the feed."""
+        if not version:
+            # Another published it: to ask again at once would meet the same snapshot.
+            time.sleep(0.05)
+        deadline = time.monotonic() + 5.0
+        while (self._around.replicator.status().cursor_version or 0) < version:
+            if time.monotonic() > deadline:
+                raise request_planner.MemoryCannotDecide("feed behind")
+            time.sleep(0.01)
+
+
+class _Late:
+    """Nova's report client, found when it is first used: making it may ask keystone."""
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client(), name)

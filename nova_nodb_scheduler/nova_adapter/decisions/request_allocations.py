@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has the resources of chosen hosts allocated in Placement, and says what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+from keystoneauth1 import exceptions as keystone
+from nova import exception as nova_exception
+
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    allocation_writer,
+    placement_replies,
+    verification,
+)
+from nova_nodb_scheduler.nova_adapter.placement.mirror import chosen_trees
+from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, placing
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class AllocationAccess:
+    """What writes allocations in one worker.
+
+    :param client: names Nova's SchedulerReportClient
+    :param look_at: told of hosts whose record turned out to be behind
+    :param verifier: looks at what was written
+    :param is_verified: says of which allocations, for it costs a request each
+    :param chosen: compares hosts' records with Placement before they are written to
+    """
+
+    client: Callable[[], Any]
+    writer: allocation_writer.AllocationWriter
+    look_at: Callable[[Sequence[str]], None]
+    verifier: verification.AllocationVerifier
+    is_verified: Callable[[chosen_hosts.WantedClaim], bool]
+    chosen: chosen_trees.ChosenTrees
+
+
+class RequestAllocations:
+    """The allocations of one request's servers: its :class:`placing.AllocationAuthority`.
+
+    A server that moves is claimed as Nova claims, which doubles up. One thread;
+    blocks for HTTP.
+
+    :param context: of the request, as it came
+    :param planned_on: names the snapshot that the latest plan is no older than
+    """
+
+    def __init__(
+        self,
+        placement: AllocationAccess,
+        context: Any,
+        spec: Any,
+        planned_on: Callable[[], snapshot_module.Snapshot],
+    ) -> None:
+        self._placement = placement
+        self._planned_on = planned_on
+        self._context = context
+        self._elevated = context.elevated()
+        self._spec = spec
+        #: Servers whose allocations stand beside others of theirs.
+        self._joined: set[str] = set()
+        #: Of which it is not known that nothing is left of them.
+        self._left: dict[str, chosen_hosts.WantedClaim] = {}
+        #: Hosts of which Placement said that they are not what the plan took them for.
+        self._misjudged: set[str] = set()
+
+    def write(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> dict[str, placing.AllocationOutcome]:
+        """See :class:`placing.AllocationAuthority`.
+
+        :param deadline: on the writer's clock
+        :raises AllocationUpdateFailed: Nova's own, of a server that moves; what was
+            written for the others is removed again
+        :raises PlacementUnanswered: a host could not be compared; nothing is written
+        :raises BackendUnavailable: the same
+        :raises KeptChanging: the same
+        """
+        # Another host's would be added to it.
+        self.end_left(deadline)
+        roots = {each.chosen.uuid for each in wanted}
+        behind = self._placement.chosen.behind(roots, self._planned_on())
+        found = {
+            each.consumer: placing.AllocationOutcome(
+                placing.AllocationResult.PLAN_AGAIN, "changed in Placement"
+            )
+            for each in wanted
+            if each.chosen.uuid in behind
+        }
+        wanted = [each for each in wanted if each.consumer not in found]
+        try:
+            self._misjudged.clear()
+            self._write(wanted, deadline, found)
+            self._look_at_misjudged(wanted, found)
+            for each in wanted:
+                if _stands(found[each.consumer]) and self._placement.is_verified(each):
+                    found[each.consumer] = self._verified(each, found[each.consumer])
+        except BaseException:
+            # A green thread that is killed, too. Of what has no outcome nobody knows.
+            standing = [each for each in wanted if _stands(found.get(each.consumer))]
+            try:
+                self.remove(standing, deadline)
+            finally:
+                unknown = [e for e in wanted if e.consumer not in found and not e.moves]
+                if unknown:
+                    servers = [self._server(each) for each in unknown]
+                    self._placement.writer.undo(servers, deadline, unsure=True)
+            raise
+        refused = [
+            each.chosen.uuid
+            for each in wanted
+            if found[each.consumer].result is placing.AllocationResult.NEXT_HOST
+        ]
+        if refused:
+            self._hint(refused)
+        return found
+
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+        """Take back what was written, and nothing else; see :class:`placing.AllocationAuthority`.
+
+        Of a server that moves, what it has elsewhere is where it runs: only what
+        it was to get on the chosen host goes.
+        """
+        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
+        left = list(self._placement.writer.undo(new, deadline)) if new else []
+        left += [
+            each.consumer
+            for each in wanted
+            if each.consumer in self._joined and not self._removed(each)
+        ]
+        for consumer in left:
+            LOG.error(
+                "The allocation of server %(server)s could not be removed; "
+                "'nova-manage placement audit' finds it.",
+                {"server": consumer},
+            )
+        self._left.update((each.consumer, each) for each in wanted if each.consumer in left)
+
+    def end_left(self, deadline: float) -> None:
+        """Remove what could not be removed before; without I/O where there is nothing.
+
+        :raises AllocationUpdateFailed: Nova's own: something may be left, and what is
+            written on another host would be added to it, with nobody to end the first
+        """
+        if not self._left:
+            return
+        wanted = list(self._left.values())
+        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
+        left = {*self._placement.writer.undo(new, deadline, unsure=True)}
+        for each in wanted:
+            if each.consumer in self._joined and not self._removed(each):
+                left.add(each.consumer)
+        self._left = {name: each for name, each in self._left.items() if name in left}
+        for consumer in sorted(left):
+            raise nova_exception.AllocationUpdateFailed(
+                consumer_uuid=consumer, error="an allocation may be left"
+            )
+
+    def _write(
+        self,
+        wanted: Sequence[chosen_hosts.WantedClaim],
+        deadline: float,
+        found: dict[str, placing.AllocationOutcome],
+    ) -> None:
+        new = [each for each in wanted if not each.moves]
+        if new:
+            written = self._placement.writer.write(
+                [self._server(each) for each in new],
+                deadline,
+                divisible=True,
+                request_id=getattr(self._elevated, "global_id", None),
+            )
+            # First all that is certain, for what follows may raise.
+            for each in sorted(new, key=lambda one: not _is_written(written[one.consumer])):
+                outcome = written[each.consumer]
+                result = self._judge(each, outcome, deadline)
+                found[each.consumer] = placing.AllocationOutcome(result, _reason(outcome))
+        else:
+            self._placement.writer.not_coming()
+        for each in wanted:
+            if each.moves:
+                result = self._as_nova_does(each)
+                found[each.consumer] = placing.AllocationOutcome(result, "refused by Placement")
+
+    def _look_at_misjudged(
+        self,
+        wanted: Sequence[chosen_hosts.WantedClaim],
+        found: dict[str, placing.AllocationOutcome],
+    ) -> None:
+        """Have hosts planned anew that refused what they do not have any more.
+
+        A nova-compute that moves a resource to a child provider does that between the
+        comparison and the write; no listing of who has room would show it afterwards.
+        """
+        refused = {
+            each.consumer: each.chosen.uuid
+            for each in wanted
+            if each.chosen.uuid in self._misjudged
+            and found[each.consumer].result is placing.AllocationResult.NEXT_HOST
+        }
+        if not refused:
+            return
+        roots = {*refused.values()}
+        behind = self._placement.chosen.behind(roots, self._planned_on(), anew=True)
+        for consumer, root in refused.items():
+            if root in behind:
+                found[consumer] = attrs.evolve(
+                    found[consumer], result=placing.AllocationResult.PLAN_AGAIN
+                )
+
+    def _verified(
+        self, wanted: chosen_hosts.WantedClaim, outcome: placing.AllocationOutcome
+    ) -> placing.AllocationOutcome:
+        """Look whether others, who know of no claims, raced for the room; then it goes back."""
+        verifier = self._placement.verifier
+        written = verification.VerifiedAllocation(
+            wanted.consumer,
+            self._server(wanted).amounts,
+            request_id=getattr(self._elevated, "global_id", None),
+        )
+        if verifier.stands(written):
+            return outcome
+        withdrawn = verifier.withdraw(written)
+        if withdrawn is verification.Withdrawal.NOT_OURS:
+            return outcome
+        if withdrawn is verification.Withdrawal.UNKNOWN:
+            self._left[wanted.consumer] = wanted
+            return placing.AllocationOutcome(
+                placing.AllocationResult.GIVEN_UP, "not known whether it fits"
+            )
+        self._joined.discard(wanted.consumer)
+        return placing.AllocationOutcome(
+            placing.AllocationResult.NEXT_HOST, "full: others allocated beside a claim"
+        )
+
+    def _removed(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """Take a server's allocations on the chosen host away; False if that failed."""
+        try:
+            return bool(
+                self._placement.client().remove_provider_tree_from_instance_allocation(
+                    self._context, wanted.consumer, wanted.chosen.uuid
+                )
+            )
+        except (nova_exception.NovaException, keystone.ClientException) as error:
+            LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
+            return False
+
+    def _judge(
+        self,
+        wanted: chosen_hosts.WantedClaim,
+        outcome: placement_replies.WriteOutcome,
+        deadline: float,
+    ) -> placing.AllocationResult:
+        if isinstance(outcome, placement_replies.AllocationWritten):
+            self._joined.discard(wanted.consumer)
+            return placing.AllocationResult.WRITTEN
+        if isinstance(outcome, placement_replies.ConsumerExists):
+            # It was thought to be new; it is not.
+            return self._as_nova_does(wanted)
+        if isinstance(outcome, placement_replies.ProviderFull) and not outcome.by_capacity:
+            self._misjudged.add(wanted.chosen.uuid)
+        if isinstance(
+            outcome,
+            (
+                placement_replies.ProviderFull,
+                placement_replies.GenerationConflict,
+                placement_replies.WithdrawnWithOthers,
+            ),
+        ):
+            return placing.AllocationResult.NEXT_HOST
+        LOG.warning(
+            "The allocation of server %(server)s on host %(host)s was not made: %(why)s",
+            {"server": wanted.consumer, "host": wanted.chosen.uuid, "why": outcome.text},
+        )
+        if isinstance(outcome, placement_replies.UnknownOutcome):
+            if self._placement.writer.undo([self._server(wanted)], deadline, unsure=True):
+                self._left[wanted.consumer] = wanted
+            return placing.AllocationResult.GIVEN_UP
+        return (
+            placing.AllocationResult.GIVEN_UP
+            if outcome.status is None
+            else placing.AllocationResult.NEXT_HOST
+        )
+
+    def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
+        claimed = outside_claims.stock_claim_resources(
+            self._elevated,
+            self._placement.client(),
+            self._spec,
+            wanted.consumer,
+            dict(wanted.chosen.allocation_requests[0]),
+            allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
+        )
+        if claimed:
+            self._joined.add(wanted.consumer)
+        else:
+            # Nova does not say why it was refused.
+            self._misjudged.add(wanted.chosen.uuid)
+        self._hint([wanted.chosen.uuid])
+        return placing.AllocationResult.JOINED if claimed else placing.AllocationResult.NEXT_HOST
+
+    def _hint(self, hosts: Sequence[str]) -> None:
+        """Have hosts read again; what was written stands whatever happens here."""
+        try:
+            self._placement.look_at(hosts)
+        except Exception:
+            LOG.exception("Hosts whose record is behind could not be told of.")
+
+    def _server(self, wanted: chosen_hosts.WantedClaim) -> placement_replies.NewServer:
+        return placement_replies.NewServer(
+            wanted.consumer,
+            wanted.chosen.allocation_requests[0],
+            self._spec.project_id,
+            _user_id(self._elevated, self._spec),
+        )
+
+
+def _stands(outcome: placing.AllocationOutcome | None) -> bool:
+    return outcome is not None and outcome.result.stands
+
+
+def _is_written(outcome: placement_replies.WriteOutcome) -> bool:
+    return isinstance(outcome, placement_replies.AllocationWritten)
+
+
+def _reason(outcome: placement_replies.WriteOutcome) -> str:
+    """Say in a few words why a host was not claimed."""
+    if isinstance(outcome, placement_replies.ProviderFull):
+        what = f" of {outcome.resource_class}" if outcome.resource_class else ""
+        return f"full{what}" if outcome.by_capacity else f"{outcome.text[:200]}{what}"
+    if isinstance(outcome, placement_replies.GenerationConflict):
+        return "conflict: others kept writing to it"
+    if isinstance(outcome, placement_replies.WithdrawnWithOthers):
+        return "withdrawn with another server of the request"
+    if isinstance(outcome, placement_replies.UnknownOutcome):
+        return "no answer from Placement"
+    if isinstance(outcome, placement_replies.AllocationRejected):
+        return f"rejected by Placement: {outcome.text[:200]}"
+    return "refused by Placement"
+
+
+def _user_id(context: Any, spec: Any) -> str:
+    """Return whose server it is, as Nova's claim_resources finds it."""
+    if "user_id" in spec and spec.user_id:
+        return str(spec.user_id)
+    return str(context.user_id)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All allocations without their server, for an operator: read once, proved as the finder does.
+
+The finder looks at what claims suspect. Here every consumer counts that Placement's
+mirror shows on a host and that states in memory do not know; each is then asked of
+Placement and of Nova's databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
+from nova_nodb_scheduler.wire import codec, payload_packing
+
+_READ = (
+    known_namespaces.COMPUTE_NODES,
+    known_namespaces.INSTANCES,
+    known_namespaces.MIGRATIONS,
+    known_namespaces.PROVIDERS,
+    known_namespaces.CLAIM_RECORDS,
+    known_namespaces.SCHEDULERS,
+    known_namespaces.REPORTERS,
+)
+
+_BATCH = 100
+
+#: What is shown: orphans, and those of which it cannot be told.
+SHOWN = (*orphan_verdicts.ORPHANS, orphan_verdicts.AllocationKind.UNPROVED)
+
+
+@attrs.frozen
+class AuditRow:
+    """One allocation without its server.
+
+    :param hosts: names of its providers' hosts; a provider's uuid where it is no host's
+    :param writer: who had claimed just that; empty where no claim tells
+    :param age_seconds: since that claim's lease ended; None where it has none
+    :param deletable: see :func:`.orphan_verdicts.is_for_nobody`
+    :param outcome: of the deletion: ``deleted``, or why not; empty where none was tried
+    """
+
+    judged: orphan_verdicts.JudgedAllocation
+    hosts: Sequence[str]
+    writer: str
+    age_seconds: float | None
+    deletable: bool
+    outcome: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        found = self.judged.found
+        return {
+            "consumer": self.judged.consumer,
+            "hosts": list(self.hosts),
+            "resources": {name: dict(each) for name, each in self.judged.amounts.items()},
+            "kind": self.judged.kind.value,
+            "detail": found.detail if found is not None else "",
+            "server_cell": found.cell if found is not None else "",
+            "server_host": found.host if found is not None else "",
+            "writer": self.writer,
+            "age_seconds": self.age_seconds,
+            "deletable": self.deletable,
+            "outcome": self.outcome,
+        }
+
+
+class OrphanAudit:
+    """One audit over one reading of the back end.
+
+    :param synchronizer: opened
+    :param silent_seconds: a beat that is older is a dead process's
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        judge: orphan_verdicts.OrphanJudge,
+        silent_seconds: float,
+    ) -> None:
+        self._judge = judge
+        self._snapshot = _read(synchronizer)
+        self._now_seconds = synchronizer.now_seconds()
+        self._least_beat = self._now_seconds - silent_seconds
+        self._schedulers = frozenset(
+            name for name, _ in self._living(known_namespaces.SCHEDULERS.name)
+        )
+        self._conductors_since: dict[str, list[float]] = {}
+        for _, beat in self._living(known_namespaces.REPORTERS.name):
+            if beat.get("binary") == lapsed_claims.CONDUCTOR:
+                since = self._conductors_since.setdefault(str(beat.get("host")), [])
+                since.append(float(beat.get("since", 0.0)))
+        self._suspects = orphan_verdicts.find_suspects(self._snapshot)
+        #: Hosts on which a consumer stands that no state in memory explains.
+        self._on = _strays(self._snapshot)
+
+    @property
+    def count(self) -> int:
+        """How many consumers are to be looked at."""
+        return len(self._consumers())
+
+    def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
+        """Return what is shown; blocks for a request each.
+
+        :param progress: told how many consumers were looked at
+        """
+        found: list[AuditRow] = []
+        for batch in _batches(self._consumers()):
+            judged = self._judged(batch)
+            found += [self._row(each) for each in judged.values() if each.kind in SHOWN]
+            progress(len(batch))
+        return found
+
+    def delete(self, rows: Iterable[AuditRow]) -> list[AuditRow]:
+        """Prove the deletable ones once more, and delete them; return all with outcomes."""
+        done = []
+        for row in rows:
+            if not row.deletable:
+                done.append(row)
+                continue
+            again = self._judged([row.judged.consumer])[row.judged.consumer]
+            if again.kind is not row.judged.kind or again.generation != row.judged.generation:
+                outcome = f"left: changed meanwhile, {again.kind.value}"
+            elif self._judge.delete(again):
+                outcome = "deleted"
+            else:
+                outcome = "left: changed by another, or no answer of Placement"
+            done.append(attrs.evolve(row, outcome=outcome))
+        return done
+
+    def _consumers(self) -> list[str]:
+        return sorted(self._suspects.keys() | self._on.keys())
+
+    def _judged(self, consumers: Sequence[str]) -> dict[str, orphan_verdicts.JudgedAllocation]:
+        suspected = {name: self._suspects.get(name, ()) for name in consumers}
+        return self._judge.judge(suspected, self._snapshot, self._on)
+
+    def _row(self, judged: orphan_verdicts.JudgedAllocation) -> AuditRow:
+        claims = [each.held for each in judged.wrote]
+        held = claims[0] if claims else None
+        ended = held.deadline_seconds if held is not None else None
+        return AuditRow(
+            judged,
+            [_name(self._snapshot, each) for each in sorted(judged.amounts)],
+            held.writer if held is not None else "",
+            None if ended is None else max(0.0, self._now_seconds - ended),
+            orphan_verdicts.is_for_nobody(judged, self._gone),
+        )
+
+    def _gone(self, held: model.HeldClaim) -> bool:
+        return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
+
+    def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
+        view = self._snapshot.namespace(namespace)
+        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+        return [
+            (each.key, each.state)
+            for each in found
+            if each is not None and float(each.state.get("beat_at", 0.0)) >= self._least_beat
+        ]
+
+
+def _batches(names: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (names[at : at + _BATCH] for at in range(0, len(names), _BATCH))
+
+
+def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
+    """Return what the back end holds; records that cannot be read are left out.
+
+    :raises BackendUnavailable: it cannot be read
+    """
+    store = host_state_store.HostStateStore(
+        _READ, codec.decode_state, packing=payload_packing.DictionaryPacking
+    )
+    for page in synchronizer.snapshot([each.name for each in _READ]).pages:
+        for record in page:
+            store.apply(records.Change(record, codec.decode_state(record.payload)))
+    return store.snapshot()
+
+
+def _strays(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
+    """Return hosts by consumers that stand there and are nowhere in memory."""
+    found: dict[str, set[str]] = {}
+    view = snapshot.namespace(known_namespaces.PROVIDERS.name)
+    for root in view.keys():  # noqa: SIM118 - a view is no mapping
+        record = view.get(root)
+        for consumer in (record.state.get("allocations") or {}) if record is not None else ():
+            if not orphan_verdicts.is_known(snapshot, consumer):
+                found.setdefault(consumer, set()).add(root)
+    return found
+
+
+def _name(snapshot: snapshot_module.Snapshot, provider: str) -> str:
+    found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).get(provider)
+    return provider if found is None else str(found.state["row"]["hypervisor_hostname"])

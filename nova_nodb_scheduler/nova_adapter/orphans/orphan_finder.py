@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds allocations that processes left behind as they died, and deletes the provably dead.
+
+Finds allocations that processes left behind as they died, and deletes the provably dead.
+
+A suspect (see :mod:`.orphan_verdicts`) is looked at in Placement and in Nova's databases.
+Its allocation is deleted where all of this holds:
+
+* its claim says who wrote it, and it is just what was claimed;
+* that process is gone, and its server or migration is absent everywhere (see
+  :mod:`.consumer_presence`); or its server is buried in cell0, from where no server ever gets
+  to a host: then whoever wrote it wrote it for nobody, who had given up waiting;
+* that was so some time before already, at the same generation of the consumer: a
+  database may be behind.
+
+It is deleted with that generation. Of everything else nothing is touched: it is looked
+at again, at growing distances, and told by status, metrics and the audit.
+
+The duty of looking for orphans in a scheduler worker: of the one that settles for all.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class OrphanFinderOptions:
+    """Paces and bounds.
+
+    :param deletes: whether anything is deleted
+    :param prove_seconds: between two proofs of absence; longer than a database of
+        Nova's, or a reader of it, is ever behind
+    :param again_seconds: until a suspect is looked at again; doubled up to the next
+    :param forget_seconds: how long after the end of its lease a claim is remembered of
+        which nothing is found: its write may be on its way to Placement
+    :param turn_suspects: looked at in one turn
+    """
+
+    deletes: bool = True
+    prove_seconds: float = 30.0
+    again_seconds: float = 30.0
+    again_most_seconds: float = 600.0
+    forget_seconds: float = 300.0
+    turn_suspects: int = 50
+
+
+@attrs.define
+class OrphanFinderStatus:
+    """What is known of orphans now, and what was done since the start.
+
+    :param by_kind: suspects that an operator is to know of, by what they are
+    :param lost: deletions that another write, or no answer, stood in the way of
+    """
+
+    by_kind: Mapping[orphan_verdicts.AllocationKind, int] = attrs.field(factory=dict)
+    deleted: int = 0
+    lost: int = 0
+    looked: int = 0
+
+
+@attrs.define
+class _Look:
+    """What one suspected consumer was found to be."""
+
+    kind: orphan_verdicts.AllocationKind
+    due_at: float
+    pause_seconds: float
+    proved_at: float | None = None
+    generation: int | None = None
+
+
+class OrphanFinder:
+    """Looks at suspects; one thread, of the worker that settles for all.
+
+    :param snapshot: of the worker's store; None while that is not proved
+    :param now_seconds: the back end's clock, without I/O
+    :param latest: where who claims here finds what was written
+    :param hint: has the mirror read providers and consumers again
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        snapshot: Callable[[], snapshot_module.Snapshot | None],
+        judge: orphan_verdicts.OrphanJudge,
+        alive: lapsed_claims.ClaimWriters,
+        now_seconds: Callable[[], float],
+        latest: record_editor.RecordCache,
+        hint: Callable[[Sequence[str], Sequence[str]], None],
+        options: OrphanFinderOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._snapshot = snapshot
+        self._judge = judge
+        self._writers = alive
+        self._now_seconds = now_seconds
+        self._latest = latest
+        self._hint = hint
+        self._options = options or OrphanFinderOptions()
+        self._clock = clock
+        self._looks: dict[str, _Look] = {}
+        self.status = OrphanFinderStatus()
+
+    def pace(self, options: OrphanFinderOptions) -> None:
+        """Work by these paces and bounds from the next turn on."""
+        self._options = options
+        self._looks.clear()
+
+    def leave(self) -> None:
+        """Forget all: another process does this now."""
+        self._looks.clear()
+        self._writers.forget()
+        self.status.by_kind = {}
+
+    def turn(self) -> None:
+        """Look at the suspects that are due; blocks for Placement, databases and a write.
+
+        :raises BackendUnavailable: what is no suspect any more is forgotten later
+        """
+        snapshot = self._snapshot()
+        if snapshot is None:
+            self._writers.forget()
+            return
+        self._writers.look()
+        found = orphan_verdicts.find_suspects(snapshot)
+        for gone in self._looks.keys() - found.keys():
+            del self._looks[gone]
+        now = self._clock()
+        due = [name for name in found if name not in self._looks or self._looks[name].due_at <= now]
+        # Who waited longest comes first: a crowd keeps nobody out.
+        due.sort(key=lambda name: self._looks[name].due_at if name in self._looks else now)
+        due = due[: self._options.turn_suspects]
+        judged = self._judge.judge({name: found[name] for name in due}, snapshot)
+        self.status.looked += len(due)
+        forget: dict[str, dict[str, str]] = {}
+        for name in due:
+            self._looked(judged[name])
+            for each in self._ended(found[name], judged[name]):
+                forget.setdefault(each.host, {})[name] = each.held.claim_id
+        kinds = collections.Counter(look.kind for look in self._looks.values())
+        self.status.by_kind = {kind: kinds[kind] for kind in orphan_verdicts.ORPHANS}
+        lapsed_claims.forget_lapsed(self._synchronizer, self._latest, forget)
+
+    def _looked(self, judged: orphan_verdicts.JudgedAllocation) -> None:
+        """Note what was found, and delete it where that is proved the second time."""
+        now, options = self._clock(), self._options
+        look = self._looks.get(judged.consumer)
+        if look is None or look.kind is not judged.kind:
+            pause = min(options.again_seconds, options.again_most_seconds)
+            look = self._looks[judged.consumer] = _Look(judged.kind, now + pause, pause)
+            self._tell(judged)
+        else:
+            look.pause_seconds = min(2 * look.pause_seconds, options.again_most_seconds)
+            look.due_at = now + look.pause_seconds
+        if not self._may_delete(judged):
+            look.proved_at = None
+            return
+        if look.proved_at is None or look.generation != judged.generation:
+            look.proved_at, look.generation = now, judged.generation
+            look.due_at = now + options.prove_seconds
+        elif now - look.proved_at >= options.prove_seconds:
+            self._delete(judged)
+            # If it was lost, it is proved anew; else nothing will be there.
+            look.proved_at, look.due_at = None, now + options.again_seconds
+            look.pause_seconds = options.again_seconds
+        else:
+            look.due_at = look.proved_at + options.prove_seconds
+
+    def _may_delete(self, judged: orphan_verdicts.JudgedAllocation) -> bool:
+        return self._options.deletes and orphan_verdicts.is_for_nobody(judged, self._writers.gone)
+
+    def _delete(self, judged: orphan_verdicts.JudgedAllocation) -> None:
+        held = judged.wrote[0].held
+        about = {
+            "consumer": judged.consumer,
+            "what": dict(judged.amounts),
+            "writer": held.writer,
+            "kind": judged.kind.value,
+        }
+        if self._judge.delete(judged):
+            self.status.deleted += 1
+            self._hint(sorted(judged.amounts), [judged.consumer])
+            LOG.warning(
+                "The allocation of %(consumer)s is deleted, %(what)s: %(writer)s had written it, "
+                "and its server is %(kind)s.",
+                about,
+            )
+        else:
+            self.status.lost += 1
+            LOG.info(
+                "The allocation of %(consumer)s could not be deleted, or was changed by another "
+                "meanwhile; it is looked at again.",
+                about,
+            )
+
+    def _tell(self, judged: orphan_verdicts.JudgedAllocation) -> None:
+        if judged.kind in orphan_verdicts.ORPHANS:
+            LOG.info(
+                "The allocation of %(consumer)s, %(what)s, may be an orphan: %(kind)s.",
+                {
+                    "consumer": judged.consumer,
+                    "what": dict(judged.amounts),
+                    "kind": judged.kind.value,
+                },
+            )
+
+    def _ended(
+        self,
+        found: Sequence[orphan_verdicts.SuspectedClaim],
+        judged: orphan_verdicts.JudgedAllocation,
+    ) -> list[orphan_verdicts.SuspectedClaim]:
+        """Return the lapsed claims of which nothing can come any more."""
+        if judged.kind not in (
+            orphan_verdicts.AllocationKind.NOTHING,
+            orphan_verdicts.AllocationKind.SERVED,
+        ):
+            return []
+        before = self._now_seconds() - self._options.forget_seconds
+        return [
+            each for each in found if each.lapsed and (each.held.deadline_seconds or 0) < before
+        ]
+
+
+_TURN_SECONDS = 10.0
+
+
+class OrphanDuty:
+    """Owner of the thread.
+
+    :param settles: whether this worker settles claims for all
+    """
+
+    def __init__(
+        self,
+        finder: OrphanFinder,
+        settles: Callable[[], bool],
+        *,
+        turn_seconds: float = _TURN_SECONDS,
+    ) -> None:
+        self.finder = finder
+        self._settles = settles
+        self._turn_seconds = turn_seconds
+        self._backoff = backoff.Backoff(turn_seconds, 300.0, time.monotonic)
+        self._thread = step_thread.StepThread(
+            "nodb-orphans", self._step, self._failed, lambda running: None
+        )
+        #: Turns that failed.
+        self.failures = 0
+
+    def start(self) -> None:
+        """Start the thread; once, in the worker process."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """End the thread; idempotent. What it deletes just now is deleted, or is not."""
+        self._thread.stop(timeout_seconds)
+
+    def figures(self) -> dict[str, float]:
+        """Return what is counted, for status and metrics; any thread."""
+        status = self.finder.status
+        return {
+            **{f"orphans_{kind.name.lower()}": float(n) for kind, n in status.by_kind.items()},
+            "orphans": float(sum(status.by_kind.values())),
+            "orphans_deleted": float(status.deleted),
+            "orphans_lost": float(status.lost),
+            "orphan_failures": float(self.failures),
+        }
+
+    def _step(self, stop: Event) -> None:
+        if stop.wait(self._turn_seconds) or self._backoff.remaining_seconds():
+            return
+        if not self._settles():
+            self.finder.leave()
+            return
+        try:
+            self.finder.turn()
+            self._backoff.succeeded()
+        except errors.NodbError as error:
+            LOG.info("Orphans are not looked for now: %(error)s", {"error": error})
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._backoff.failed()
+        self.failures += 1

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims that may have left an allocation behind, and what such an allocation is.
+
+Claims that may have left an allocation behind, as one snapshot shows them; no I/O.
+
+Who dies between the write of an allocation and its answer leaves one of two:
+
+* a pending claim, whose lease ends: its host's record remembers it as *lapsed*;
+* a confirmed claim, which nothing ends while its allocation stands.
+
+What a suspected allocation is: by Placement first, then by Nova's databases.
+
+Placement first, because its answer holds the consumer's generation: what somebody
+writes for that consumer after that makes the deletion lose.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    placement_calls,
+    placement_replies,
+)
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+
+
+@attrs.frozen
+class SuspectedClaim:
+    """A claim that tells who wrote a consumer's allocation on a host.
+
+    :param host: uuid of the node
+    :param lapsed: its lease ended; else it is confirmed
+    """
+
+    consumer: str
+    host: str
+    held: model.HeldClaim
+    lapsed: bool
+
+
+def find_suspects(snapshot: snapshot_module.Snapshot) -> dict[str, list[SuspectedClaim]]:
+    """Return the suspects by consumer; none of those who are at work still.
+
+    Of a confirmed claim whose server or migration is known none is suspected.
+    """
+    found: dict[str, list[SuspectedClaim]] = {}
+    at_work: set[str] = set()
+    for record in _records(snapshot):
+        for consumer, held in record.claims.items():
+            if held.state is model.ClaimState.PENDING:
+                # Its lease runs, or its end is to be noted still.
+                at_work.add(consumer)
+            elif not is_known(snapshot, consumer):
+                found.setdefault(consumer, []).append(
+                    SuspectedClaim(consumer, record.host, held, False)
+                )
+        for consumer, held in record.lapsed.items():
+            found.setdefault(consumer, []).append(SuspectedClaim(consumer, record.host, held, True))
+    return {name: suspects for name, suspects in found.items() if name not in at_work}
+
+
+def _records(snapshot: snapshot_module.Snapshot) -> Iterator[model.ClaimRecord]:
+    view = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
+    for host in view.keys():  # noqa: SIM118 - a view is no mapping
+        record = view.digest(host)
+        if record is not None and not isinstance(record, errors.InvalidRecord):
+            yield record
+
+
+def is_known(snapshot: snapshot_module.Snapshot, consumer: str) -> bool:
+    """Say whether states in memory have a server of that uuid, or a migration.
+
+    One in cell0 is no server of any host.
+    """
+    migrations = snapshot.namespace(known_namespaces.MIGRATIONS.name)
+    return bool(migrations.lookup("instance", consumer)) or any(
+        nova_tables.cell_key(consumer, cell) in view
+        for view in (snapshot.namespace(known_namespaces.INSTANCES.name), migrations)
+        for cell in view.vocabulary("cell").texts()
+        if cell != consumer_presence.CELL0
+    )
+
+
+def cells_of_hosts(snapshot: snapshot_module.Snapshot) -> frozenset[str]:
+    """Return the cells that hosts in memory belong to."""
+    view = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
+    if not len(view):
+        return frozenset()
+    vocabulary = view.vocabulary("cell")
+    return frozenset(vocabulary.text(code) for code in np.unique(view.column("cell")).tolist())
+
+
+class AllocationKind(enum.Enum):
+    """What stands behind an allocation."""
+
+    #: Nothing is allocated, or by others than the suspects.
+    NOTHING = "nothing"
+    #: A server on that host.
+    SERVED = "served"
+    #: A server or a migration that is under way.
+    UNDER_WAY = "under way"
+    ABSENT = "absent"
+    BURIED = "buried in cell0"
+    ELSEWHERE = "elsewhere"
+    ENDED_MIGRATION = "ended migration"
+    UNPROVED = "not proved"
+
+
+#: What an operator is to know of.
+ORPHANS = (
+    AllocationKind.ABSENT,
+    AllocationKind.BURIED,
+    AllocationKind.ELSEWHERE,
+    AllocationKind.ENDED_MIGRATION,
+)
+
+
+@attrs.frozen
+class JudgedAllocation:
+    """One consumer's allocation, and what stands behind it.
+
+    :param amounts: by provider and resource class
+    :param generation: of the consumer; None where nothing is allocated
+    :param project_id: of the consumer, like ``user_id``
+    :param found: where its server or migration is; None where nobody looked
+    :param wrote: the suspects whose claim is what is allocated
+    """
+
+    consumer: str
+    kind: AllocationKind
+    amounts: placement_replies.Amounts = attrs.field(factory=dict)
+    generation: int | None = None
+    project_id: str = ""
+    user_id: str = ""
+    found: consumer_presence.ConsumerPresence | None = None
+    wrote: Sequence[SuspectedClaim] = ()
+
+
+def is_for_nobody(judged: JudgedAllocation, gone: Callable[[model.HeldClaim], bool]) -> bool:
+    """Say whether an allocation was made for a server that nobody will ever start.
+
+    Its claim must have written it. An absent server may be about to come as long as
+    that claim's writer lives; one in cell0 never gets to a host.
+    """
+    if not judged.wrote:
+        return False
+    return judged.kind is AllocationKind.BURIED or (
+        judged.kind is AllocationKind.ABSENT and all(gone(each.held) for each in judged.wrote)
+    )
+
+
+class OrphanJudge:
+    """Judges consumers; any thread. Blocks for a request each, and some statements a cell.
+
+    :param posts: speaks to Placement
+    """
+
+    def __init__(self, posts: placement_calls.AllocationCalls) -> None:
+        self._posts = posts
+
+    def judge(
+        self,
+        suspected: Mapping[str, Sequence[SuspectedClaim]],
+        snapshot: snapshot_module.Snapshot,
+        on: Mapping[str, Collection[str]] | None = None,
+    ) -> dict[str, JudgedAllocation]:
+        """Say of each consumer what stands behind its allocation.
+
+        :param suspected: claims by consumer
+        :param on: by consumer the hosts on which an allocation counts that no claim
+            explains; none where none is given
+        """
+        judged: dict[str, JudgedAllocation] = {}
+        for consumer, claims in suspected.items():
+            judged[consumer] = self._read(consumer, claims, (on or {}).get(consumer, ()))
+        looked = [name for name, each in judged.items() if each.generation is not None]
+        if looked:
+            places = consumer_presence.find(looked, cells_of_hosts(snapshot))
+            for name in looked:
+                found = places[name]
+                kind = _kind(found, judged[name].amounts, snapshot)
+                judged[name] = attrs.evolve(judged[name], kind=kind, found=found)
+        return judged
+
+    def _read(
+        self, consumer: str, claims: Sequence[SuspectedClaim], on: Collection[str]
+    ) -> JudgedAllocation:
+        held = self._posts.held(consumer)
+        if not isinstance(held, placement_calls.HeldAllocation):
+            found = consumer_presence.ConsumerPresence(
+                consumer_presence.ConsumerPlace.UNPROVED, detail=f"Placement: {_text(held)}"
+            )
+            return JudgedAllocation(consumer, AllocationKind.UNPROVED, found=found)
+        # Another amount, or another host, is another's write.
+        wrote = [
+            each
+            for each in claims
+            if dict(held.amounts.get(each.host, {})) == dict(each.held.resources)
+        ]
+        if not wrote and not held.amounts.keys() & set(on):
+            return JudgedAllocation(consumer, AllocationKind.NOTHING)
+        body: Mapping[str, Any] = held.body
+        return JudgedAllocation(
+            consumer,
+            AllocationKind.UNPROVED,
+            held.amounts,
+            body["consumer_generation"],
+            str(body["project_id"]),
+            str(body["user_id"]),
+            wrote=wrote,
+        )
+
+    def delete(self, judged: JudgedAllocation) -> bool:
+        """Remove an allocation as it was judged; False where that is not known to be done.
+
+        Whatever was written for the consumer since stays.
+        """
+        assert judged.generation is not None  # nothing else is to be deleted
+        server = placement_replies.NewServer(
+            judged.consumer, {"allocations": {}}, judged.project_id, judged.user_id
+        )
+        return isinstance(
+            self._posts.empty([(server, judged.generation)]), placement_replies.DoneReply
+        )
+
+
+def _text(reply: Any) -> str:
+    return str(getattr(reply, "text", "") or reply)
+
+
+def _kind(
+    found: consumer_presence.ConsumerPresence,
+    amounts: placement_replies.Amounts,
+    snapshot: snapshot_module.Snapshot,
+) -> AllocationKind:
+    where = found.where
+    if (
+        where
+        in (
+            consumer_presence.ConsumerPlace.BUILD_REQUEST,
+            consumer_presence.ConsumerPlace.MIGRATION,
+        )
+        or found.builds
+    ):
+        return AllocationKind.UNDER_WAY
+    if where is consumer_presence.ConsumerPlace.INSTANCE:
+        if found.host and any(
+            _place(snapshot, each) == (found.cell, found.host) for each in amounts
+        ):
+            return AllocationKind.SERVED
+        return (
+            AllocationKind.BURIED
+            if found.cell == consumer_presence.CELL0
+            else AllocationKind.ELSEWHERE
+        )
+    return {
+        consumer_presence.ConsumerPlace.ABSENT: AllocationKind.ABSENT,
+        consumer_presence.ConsumerPlace.ENDED_MIGRATION: AllocationKind.ENDED_MIGRATION,
+    }.get(where, AllocationKind.UNPROVED)
+
+
+def _place(snapshot: snapshot_module.Snapshot, node: str) -> tuple[str, str] | None:
+    found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).get(node)
+    return None if found is None else (str(found.state["cell"]), str(found.state["row"]["host"]))

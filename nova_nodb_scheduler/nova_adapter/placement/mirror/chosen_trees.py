@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the provider trees of chosen hosts with Placement before servers are put there.
+
+A sweep compares all trees, but seldom. POST /allocations judges capacity alone:
+a trait that an operator set since the last comparison (a host in maintenance),
+or an aggregate, would be passed over. So a decision is carried out only on a
+tree that was compared within a bound; one that was not is asked for, one small
+request, where its generations tell whether anything changed.
+
+    plan over snapshot P  ->  claims  ->  compared within the bound?  yes: write
+        no: GET in_tree  ->  generations are the record's: note it, write
+        else: read the tree, publish it, wait for the feed, and
+            only who stands there changed: write; else: plan again
+
+A record that changed between P and now is a reason to plan again, too: that it
+is current does not help a plan that was made over the one before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import backend_time
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep as sweep_module
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
+from nova_nodb_scheduler.nova_adapter.placement.mirror import (
+    tree_publisher as tree_publisher_module,
+)
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+
+#: What of a record says where servers may go, beside who stands there.
+_PARTS = ("inventories", "traits", "aggregates", "broken")
+
+#: Times that a tree is read while schedulers write to it, before that is given up.
+_TRIES = 4
+
+#: Providers that Placement lists in the time of one request about one tree, about.
+_LISTED_AT_ONCE = 50
+
+#: Most trees of which a worker remembers when it compared them.
+_MOST_NOTED = 10_000
+
+
+class KeptChanging(errors.NodbError):
+    """A tree could not be compared, for schedulers wrote to it whenever it was read.
+
+    :param root: of the tree
+    """
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.root = root
+
+    def __str__(self) -> str:
+        return (
+            f"Provider tree {self.root} changed whenever it was compared with Placement; "
+            "candidates are asked of Placement"
+        )
+
+
+class ChosenTrees:
+    """Says of chosen hosts whether they are still what the plan took them for. Any thread.
+
+    :param snapshot: of this worker's store
+    :param now_seconds: the back end's time, without I/O
+    :param wait_for: blocks until a version is in the store
+    :param bound_seconds: age of a comparison beyond which a tree is asked for
+    :param own_seconds: how recently before a listing a scheduler's own write
+        leaves open what the listing said of a tree
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], snapshot_module.Snapshot],
+        now_seconds: Callable[[], float],
+        reader: placement_reader.PlacementReader,
+        tree_publisher: tree_publisher_module.TreePublisher,
+        wait_for: Callable[[int], None],
+        bound_seconds: float,
+        own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._snapshot = snapshot
+        self._now_seconds = now_seconds
+        self._reader = reader
+        self._trees = tree_publisher
+        self._wait_for = wait_for
+        self._bound_seconds = bound_seconds
+        self._own_seconds = own_seconds
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        #: Back-end seconds at which this worker compared a tree itself.
+        self._noted: dict[str, float] = {}
+        #: Trees that were asked for, and those of them that had changed.
+        self.asked = self.changed = 0
+
+    def snapshot(self) -> snapshot_module.Snapshot:
+        """Return the store's present, to be taken before a plan is made."""
+        return self._snapshot()
+
+    def behind(
+        self,
+        roots: Collection[str],
+        planned_on: snapshot_module.Snapshot,
+        *,
+        anew: bool = False,
+    ) -> frozenset[str]:
+        """Return the trees that are not what a plan took them for; the store has them now.
+
+        No I/O where all were compared within the bound. Else one request for
+        each that was not, or one for all where that is cheaper, and about five
+        more for each that changed, and the feed's delay.
+
+        :param planned_on: taken before the plan was made
+        :param anew: ask, however short ago they were compared
+        :raises PlacementUnanswered: nothing is known
+        :raises BackendUnavailable: the same
+        :raises KeptChanging: the same
+        """
+        wanted = set(roots)
+        asked_at = self._now_seconds()
+        for attempt in range(_TRIES):
+            snapshot = self._snapshot()
+            due = [
+                root
+                for root in sorted(wanted)
+                if not self._is_compared(root, snapshot, asked_at, anew)
+            ]
+            if not due:
+                return frozenset(r for r in wanted if _differs(r, planned_on, snapshot))
+            if attempt:
+                self._sleep(0.05 * attempt)
+            self._compare(due, snapshot)
+        raise KeptChanging(due[0])
+
+    def _is_compared(
+        self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float, anew: bool
+    ) -> bool:
+        state = _state(snapshot, root)
+        now = self._now_seconds()
+        at = _compared_at(state, snapshot, self._own_seconds, now)
+        at = max(at, self._noted.get(root, 0.0))
+        return at >= asked_at or (not anew and now - at <= self._bound_seconds)
+
+    def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
+        """Ask for trees; note those that did not change, publish the others."""
+        self.asked += len(roots)
+        began_at = self._now_seconds()
+        changed: list[tree_publisher_module.TreeRecords] = []
+        for root, members in self._listed(roots, snapshot):
+            state = _state(snapshot, root)
+            if (
+                state is not None
+                and "broken" not in state
+                and provider_trees.matches(state, root, members)
+            ):
+                self._note(root, began_at)
+            elif state is not None or members:
+                changed.append((root, members))
+            else:
+                # Neither here nor there.
+                self._note(root, began_at)
+        if not changed:
+            return
+        self.changed += len(changed)
+        with self._lock:
+            written = self._trees.whole(changed)
+        # Not noted: another may have published what is newer, and its record be
+        # on its way. What is in the store then tells, or is asked once more.
+        self._wait_for(written.version)
+
+    def _listed(
+        self, roots: Collection[str], snapshot: snapshot_module.Snapshot
+    ) -> Iterable[tree_publisher_module.TreeRecords]:
+        view = snapshot.namespace(known_namespaces.PROVIDERS.name)
+        if len(roots) > 1 and len(roots) * _LISTED_AT_ONCE >= len(view):
+            listing = self._reader.listing()
+            return [(root, listing.in_tree(root)) for root in roots]
+        return [(root, self._reader.tree(root)) for root in roots]
+
+    def _note(self, root: str, at: float) -> None:
+        with self._lock:
+            if len(self._noted) >= _MOST_NOTED:
+                oldest = at - self._bound_seconds
+                self._noted = {r: when for r, when in self._noted.items() if when > oldest}
+                if len(self._noted) >= _MOST_NOTED:
+                    self._noted.clear()
+            self._noted[root] = max(at, self._noted.get(root, 0.0))
+
+
+def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] | None:
+    record = snapshot.namespace(known_namespaces.PROVIDERS.name).get(root)
+    return None if record is None else record.state
+
+
+def _compared_at(
+    state: Mapping[str, Any] | None,
+    snapshot: snapshot_module.Snapshot,
+    own_seconds: float,
+    now_seconds: float,
+) -> float:
+    """Return when a record was compared at the latest, for all that records tell.
+
+    A sweep compared all trees, but those that schedulers wrote to about then
+    or since: of these, it may have left the difference to be looked at later.
+    """
+    if state is None:
+        return 0.0
+    at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
+    record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
+    if record is not None:
+        swept_from = backend_time.believed(float(record.state["swept_from"]), now_seconds)
+        if float(state.get("written_at", 0.0)) < swept_from - own_seconds:
+            at = max(at, swept_from)
+    return at
+
+
+def _differs(
+    root: str, planned_on: snapshot_module.Snapshot, present: snapshot_module.Snapshot
+) -> bool:
+    """Tell whether more than allocations changed between two snapshots."""
+    if planned_on is present:
+        return False
+    before, now = _state(planned_on, root), _state(present, root)
+    if before is None or now is None:
+        return before is not now
+    return _fixed(before) != _fixed(now)
+
+
+def _fixed(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    children = {
+        uuid: {name: value for name, value in child.items() if name != "generation"}
+        for uuid, child in state.get("children", {}).items()
+    }
+    return (*(state.get(part) for part in _PARTS), children)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler asks about the mirror: may it be used, and was it current just now."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import backend_time
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep as sweep_module
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
+from nova_nodb_scheduler.nova_adapter.placement.mirror import (
+    tree_publisher as tree_publisher_module,
+)
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+
+#: Reasons for which the mirror is not used.
+NEVER_SWEPT = "mirror never swept in this epoch"
+TOO_OLD = "mirror too old"
+
+#: Of a provider's record: what hosts are judged by besides what stands on them.
+_JUDGED = ("broken", "inventories", "traits", "aggregates", "children")
+
+
+@attrs.frozen
+class MirrorProof:
+    """What a comparison with Placement said of the mirror.
+
+    :param changed: roots that differed; their records are published anew, or somebody
+        else wrote them meanwhile
+    :param version: highest version written for them: wait for it in the store
+        before deciding again. 0 where nothing was written
+    :param complete: False if more differed than may be read at once: then the
+        request is Placement's to decide
+    """
+
+    changed: frozenset[str]
+    version: int = 0
+    complete: bool = True
+
+
+class PlacementMirror:
+    """The mirror, for the threads of a scheduler; any of them may call.
+
+    :param snapshot: of this worker's store
+    :param epoch: of that store; None while it is not proved complete
+    :param now_seconds: the back end's time, without I/O
+    :param bound_seconds: age beyond which the mirror is not used
+    :param read_limit: most trees that a proof reads again
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], snapshot_module.Snapshot],
+        epoch: Callable[[], str | None],
+        now_seconds: Callable[[], float],
+        reader: placement_reader.PlacementReader,
+        tree_publisher: tree_publisher_module.TreePublisher,
+        bound_seconds: float,
+        read_limit: int = 200,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._snapshot = snapshot
+        self._epoch = epoch
+        self._now_seconds = now_seconds
+        self._reader = reader
+        self._trees = tree_publisher
+        self._bound_seconds = bound_seconds
+        self._read_limit = read_limit
+        self._clock = clock
+        # Held while a comparison runs: one at a time, and who waits shares it.
+        self._lock = threading.Lock()
+        self._last: _Proved | None = None
+
+    def age_seconds(self, snapshot: snapshot_module.Snapshot) -> float | None:
+        """Return how long ago the last complete sweep began; None if none is known."""
+        swept, now = self._swept(snapshot), self._now_seconds()
+        if swept is None or not backend_time.is_believed(float(swept["swept_from"]), now):
+            return None
+        return float(max(0.0, now - swept["swept_from"]))
+
+    def usable(self, snapshot: snapshot_module.Snapshot) -> str | None:
+        """Return why the mirror may not be used, None if it may. No I/O."""
+        swept = self._swept(snapshot)
+        if swept is None or swept["epoch"] != self._epoch():
+            return NEVER_SWEPT
+        now = self._now_seconds()
+        if now - backend_time.believed(float(swept["swept_from"]), now) > self._bound_seconds:
+            return TOO_OLD
+        return None
+
+    def prove_current(
+        self,
+        started_at: float,
+        resources: Mapping[str, int],
+        refused: Container[str] | None = None,
+        seen: snapshot_module.Snapshot | None = None,
+    ) -> MirrorProof:
+        """Compare the mirror with Placement before "no valid host" is said.
+
+        Placement lists the providers that have room for these resources now,
+        with their generations: one request, which sees freed room that no
+        generation shows, too. Those of which the mirror says otherwise are
+        read and published. Threads that ask for the same share a listing that
+        began after they took their snapshots.
+
+        Blocks for one request to Placement, and some for each that differs,
+        behind a comparison that is under way.
+
+        :param started_at: when the decision's snapshot was taken, by this
+            object's clock
+        :param resources: of the request, by class
+        :param refused: hosts that the decision left out for want of room; None
+            for not known, which costs a look at every record listed
+        :param seen: a snapshot that the decision is no older than. A record that
+            came since agrees with Placement, but nobody was judged by it
+        :raises PlacementUnanswered: nothing is proved
+        :raises BackendUnavailable: nothing is proved
+        """
+        amounts = ",".join(f"{name}:{resources[name]}" for name in sorted(resources))
+        with self._lock:
+            last = self._last
+            if last is not None and last.query == amounts and last.began_at > started_at:
+                proof, listed = last.proof, last.listed
+            else:
+                began_at = self._clock()
+                listing = self._reader.listing(
+                    f"resources={urllib.parse.quote(amounts, safe=':,')}"
+                )
+                listed = tuple(listing.trees)
+                proof = self._prove(listing, resources, refused)
+                self._last = _Proved(amounts, began_at, proof, listed)
+        if proof.changed or seen is None:
+            return proof
+        return MirrorProof(self._came_since(seen, listed, resources))
+
+    def _came_since(
+        self, seen: snapshot_module.Snapshot, listed: Sequence[str], resources: Mapping[str, int]
+    ) -> frozenset[str]:
+        """Return which of the roots that have room were not judged by what is known now.
+
+        What others took or gave back meanwhile, and leaves room before and after, does not
+        count: under load a request would never end.
+        """
+        before = seen.namespace(known_namespaces.PROVIDERS.name)
+        after = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
+        return frozenset(
+            root
+            for root in listed
+            if (now := after.get(root)) is not None
+            and ((was := before.get(root)) is None or was.revision != now.revision)
+            and (was is None or _judged_otherwise(was.state, now.state, resources))
+        )
+
+    def _prove(
+        self,
+        listing: provider_trees.ProviderListing,
+        resources: Mapping[str, int],
+        refused: Container[str] | None,
+    ) -> MirrorProof:
+        view = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
+        moved, freed = [], []
+        for root, members in listing.trees.items():
+            own = next((member for member in members if member.uuid == root), None)
+            if own is None:
+                # Only a child has room: no candidate of the mirror's kind.
+                continue
+            record = view.get(root)
+            state = None if record is None else record.state
+            if state is None or state["generation"] != own.generation:
+                moved.append(root)
+            elif refused is not None and root not in refused:
+                continue
+            elif not provider_trees.has_room(state, resources):
+                freed.append(root)
+        return self._read_again(moved, freed)
+
+    def _read_again(self, moved: Sequence[str], freed: Sequence[str]) -> MirrorProof:
+        changed = frozenset((*moved, *freed))
+        if not changed or len(changed) > self._read_limit:
+            return MirrorProof(changed, complete=not changed)
+        looked = self._trees.allocations(freed)
+        whole = [(root, self._reader.tree(root)) for root in sorted({*moved, *looked.whole})]
+        read = self._trees.whole(whole)
+        # What a scheduler wrote beside this reading is in the record already: whoever
+        # decides again sees it, or is told again that the host differs.
+        return MirrorProof(changed, max(looked.version, read.version))
+
+    def _swept(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
+        record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
+        return None if record is None else record.state
+
+
+def _judged_otherwise(
+    was: Mapping[str, Any], now: Mapping[str, Any], resources: Mapping[str, int]
+) -> bool:
+    return any(was.get(part) != now.get(part) for part in _JUDGED) or not provider_trees.has_room(
+        was, resources
+    )
+
+
+@attrs.frozen
+class _Proved:
+    """:param listed: roots that have room, by Placement."""
+
+    query: str
+    began_at: float
+    proof: MirrorProof
+    listed: tuple[str, ...]

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts what was read of Placement into the records, beside schedulers that write, too.
+
+Puts what was read of Placement into the records, beside schedulers that write, too.
+
+A scheduler adds what it allocated to a record at once. What the keeper reads
+may be older than that, or newer, and generations alone do not tell: those of a
+provider that was deleted and made again begin anew. So every reading carries
+the back end's time of its begin, and a record that a scheduler wrote since
+then, with consumers that the reading lacks, stays as it is and is read again.
+
+One provider read again and published, before somebody is refused by its record.
+
+For processes that follow no feed and keep no mirror: a conductor that claims.
+What nova-compute changed a moment ago (its inventories, what it let go) no
+record shows until the mirror's keeper has looked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import backend_time, records
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+
+TreeRecords = tuple[str, Sequence[provider_trees.ListedProvider]]
+#: Asks the back end for its time.
+NowSeconds = Callable[[], float]
+
+
+@attrs.define
+class PublishedTrees:
+    """What became of trees that were read.
+
+    :param changed: records written or deleted
+    :param version: highest version written, 0 if nothing was
+    :param again: roots to be read again: a scheduler wrote meanwhile
+    :param whole: roots of which more than the allocations must be read
+    :param seen: what stands on each root that was read, by consumer
+    """
+
+    read: int = 0
+    changed: int = 0
+    version: int = 0
+    broken: int = 0
+    again: set[str] = attrs.field(factory=set)
+    whole: set[str] = attrs.field(factory=set)
+    seen: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+
+class TreePublisher:
+    """Reads trees and publishes them; one thread calls it, several may read for it.
+
+    :param publisher: of owner ``placement``
+    :param readers: threads that ask Placement at once; None: the caller's own
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        publisher: publisher_module.Publisher,
+        reader: placement_reader.PlacementReader,
+        readers: futures.Executor | None = None,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._publisher = publisher
+        self._reader = reader
+        self._readers = readers
+
+    def whole(self, wanted: Sequence[TreeRecords]) -> PublishedTrees:
+        """Read trees entirely and publish them; a tree without its root is dropped.
+
+        :raises PlacementUnanswered: nothing of this call was published
+        :raises BackendUnavailable: some may have been published
+        """
+        began_at = self._synchronizer.now_seconds()
+        found = self._each(lambda tree: self._reader.record(*tree), wanted)
+        written = PublishedTrees(read=len(wanted))
+        updates: dict[str, publisher_module.Compute] = {}
+        for (root, _members), state in zip(wanted, found, strict=True):
+            if state is None:
+                updates[root] = _dropped(began_at, self._synchronizer.now_seconds)
+                continue
+            written.broken += "broken" in state
+            written.seen[root] = state["allocations"]
+            updates[root] = replaced(state, began_at, root, written, self._synchronizer.now_seconds)
+        return self._publish(updates, written)
+
+    def allocations(self, roots: Sequence[str]) -> PublishedTrees:
+        """Read what stands on the roots; their records must exist for it to matter.
+
+        One request each, where the generation is the record's.
+
+        :raises PlacementUnanswered: nothing of this call was published
+        :raises BackendUnavailable: some may have been published
+        """
+        began_at = self._synchronizer.now_seconds()
+        found = self._each(self._reader.allocations, roots)
+        written = PublishedTrees(read=len(roots))
+        updates: dict[str, publisher_module.Compute] = {}
+        for root, answer in zip(roots, found, strict=True):
+            if answer is None:
+                written.whole.add(root)
+            else:
+                written.seen[root] = answer.by_consumer
+                updates[root] = _allocated(
+                    answer, began_at, root, written, self._synchronizer.now_seconds
+                )
+        return self._publish(updates, written)
+
+    def drop(self, roots: Sequence[str], listed_from: float) -> PublishedTrees:
+        """Delete the records of trees that a listing begun at that time did not hold."""
+        written = PublishedTrees()
+        now_seconds = self._synchronizer.now_seconds
+        return self._publish({root: _dropped(listed_from, now_seconds) for root in roots}, written)
+
+    def _each(self, read: Callable[[Any], Any], wanted: Sequence[Any]) -> list[Any]:
+        if self._readers is None or len(wanted) < 2:
+            return [read(each) for each in wanted]
+        return list(self._readers.map(read, wanted))
+
+    def _publish(
+        self, updates: Mapping[str, publisher_module.Compute], written: PublishedTrees
+    ) -> PublishedTrees:
+        if updates:
+            report = self._publisher.publish(
+                {
+                    records.RecordKey(known_namespaces.PROVIDERS.name, root): compute
+                    for root, compute in updates.items()
+                }
+            )
+            written.changed += report.published + report.deleted
+            written.version = max(written.version, report.version)
+            written.again |= {key.key for key in report.failed}
+        return written
+
+
+def _time(current: Mapping[str, Any], name: str, began_at: float, now_seconds: NowSeconds) -> float:
+    """Return a time of a record; one in the future is not believed, or it would stay for ever.
+
+    The back end is asked for its time only where a record looks like that: against
+    the begin of a reading that was paused, a newer one would look so, too.
+    """
+    at = float(current.get(name, 0.0))
+    if backend_time.is_believed(at, began_at):
+        return at
+    return backend_time.believed(at, now_seconds())
+
+
+def _written_since(current: Mapping[str, Any], began_at: float, now_seconds: NowSeconds) -> bool:
+    return _time(current, "written_at", began_at, now_seconds) >= began_at
+
+
+def _undoes(
+    stands: Mapping[str, Any],
+    current: Mapping[str, Any],
+    began_at: float,
+    now_seconds: NowSeconds,
+) -> bool:
+    """Tell whether a reading lacks what a scheduler may have written since it began.
+
+    Generations would not tell: the own write may have been added to a record
+    that was behind by a foreign one, and then has the reading's generation.
+    """
+    if stands.keys() >= current["allocations"].keys():
+        return False
+    return _written_since(current, began_at, now_seconds)
+
+
+def replaced(
+    state: Mapping[str, Any],
+    began_at: float,
+    root: str,
+    written: PublishedTrees,
+    now_seconds: NowSeconds,
+) -> publisher_module.Compute:
+    """Return what puts a whole tree in its record's place, unless that is newer.
+
+    :param state: of the record, without its times
+    :param began_at: back-end seconds before the tree was read
+    :param written: told of a scheduler's write since then, in ``again``
+    :param now_seconds: asks the back end for its time
+    """
+
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.PublishOutcome:
+        if current is not None:
+            if _undoes(state["allocations"], current, began_at, now_seconds):
+                written.again.add(root)
+                return publisher_module.UNCHANGED
+            if _time(current, "read_at", began_at, now_seconds) > began_at:
+                # Another keeper, who came after us, has read it since.
+                return publisher_module.UNCHANGED
+        return {**state, "read_at": began_at, "whole_at": began_at}
+
+    return compute
+
+
+def _allocated(
+    answer: placement_reader.ProviderAllocations,
+    began_at: float,
+    root: str,
+    written: PublishedTrees,
+    now_seconds: NowSeconds,
+) -> publisher_module.Compute:
+    stands = {consumer: answer.by_consumer[consumer] for consumer in sorted(answer.by_consumer)}
+
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.PublishOutcome:
+        if current is None or "broken" in current:
+            written.whole.add(root)
+            return publisher_module.UNCHANGED
+        if _undoes(stands, current, began_at, now_seconds):
+            written.again.add(root)
+            return publisher_module.UNCHANGED
+        if current["generation"] != answer.generation:
+            written.whole.add(root)
+            return publisher_module.UNCHANGED
+        read_at = _time(current, "read_at", began_at, now_seconds)
+        if current["allocations"] == stands or read_at > began_at:
+            return publisher_module.UNCHANGED
+        return {**current, "allocations": stands, "read_at": began_at}
+
+    return compute
+
+
+def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compute:
+    def compute(
+        current: publisher_module.State | None,
+    ) -> publisher_module.State | publisher_module.PublishOutcome:
+        if current is not None and (
+            _written_since(current, asked_at, now_seconds)
+            or _time(current, "read_at", asked_at, now_seconds) > asked_at
+        ):
+            return publisher_module.UNCHANGED
+        return publisher_module.DELETE
+
+    return compute
+
+
+LOG = logging.getLogger(__name__)
+
+
+class ProviderReread:
+    """Any thread; blocks for some requests to Placement, and for the back end.
+
+    :param publisher: of owner ``placement``
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        publisher: publisher_module.Publisher,
+        get: placement_reader.Get = placement_reader.get_from_placement,
+    ) -> None:
+        self._reader = placement_reader.PlacementReader(get)
+        self._trees = TreePublisher(synchronizer, publisher, self._reader)
+
+    def read(self, root: str) -> bool:
+        """Read a provider's tree; True if its record was not what Placement has."""
+        try:
+            return self._trees.whole([(root, self._reader.tree(root))]).changed > 0
+        except errors.NodbError as error:
+            # It is refused by what is known, as if nobody had looked.
+            LOG.warning(
+                "Provider %(root)s is not read again: %(error)s", {"root": root, "error": error}
+            )
+            return False

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one request sees of the cloud: one snapshot, one proof, from its beginning to its end.
+
+What a scheduler asks Nova's databases per request, answered from a snapshot.
+
+What one request sees: one snapshot, one proof, from its beginning to its end.
+
+Where it would be refused, and something of what it saw was over, it begins again: with
+a view of the present.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from nova import context as nova_context
+from nova import objects
+
+from nova_nodb_scheduler.nova_adapter import decision_log
+from nova_nodb_scheduler.nova_adapter.conversion import nova_rows
+from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
+from nova_nodb_scheduler.scheduling.reservations import claim_fit
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
+
+COMPUTE_BINARY = "nova-compute"
+
+
+class BuiltObjects:
+    """Objects kept between requests, for one store.
+
+    :param hosts: how many hosts to keep them for
+    """
+
+    def __init__(self, hosts: int = 20_000) -> None:
+        self.nodes = nova_rows.Built(hosts)
+        self.services = nova_rows.Built(hosts)
+        self.aggregates = nova_rows.Built(10_000)
+        self.all_aggregates = nova_rows.Built(1)
+        self.host_aggregates = nova_rows.Built(1)
+        self.service_versions = nova_rows.Built(1)
+
+    def clear(self) -> None:
+        """Forget everything: a new epoch began."""
+        for built in (
+            self.nodes,
+            self.services,
+            self.aggregates,
+            self.all_aggregates,
+            self.host_aggregates,
+            self.service_versions,
+        ):
+            built.clear()
+
+
+class MemoryReads:
+    """Nova's reads over one snapshot. Cheap to make: one per request.
+
+    :param generation: of the store: revisions of two generations do not compare
+    :param context: an admin context, untargeted; goes into the objects
+    """
+
+    def __init__(
+        self,
+        snapshot: store_snapshot.Snapshot,
+        generation: int,
+        built: BuiltObjects,
+        context: Any,
+    ) -> None:
+        self._snapshot = snapshot
+        self._generation = generation
+        self._built = built
+        self._context = context
+        self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
+        self._services = snapshot.namespace(known_namespaces.SERVICES.name)
+        self._liveness = snapshot.namespace(known_namespaces.SERVICE_LIVENESS.name)
+        self._instances = snapshot.namespace(known_namespaces.INSTANCES.name)
+        self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
+        self._host_mappings = snapshot.namespace(known_namespaces.HOST_MAPPINGS.name)
+
+    @property
+    def claims(self) -> store_snapshot.NamespaceView:
+        """The claim records of the snapshot."""
+        return self._snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
+
+    @property
+    def generation(self) -> int:
+        """Of the store, when the snapshot was taken."""
+        return self._generation
+
+    # -- compute nodes ------------------------------------------------------
+
+    def compute_nodes(self, cell: str, uuids: Collection[str] | None) -> list[Any]:
+        """Return a cell's compute nodes, all or those of some uuids.
+
+        Each has its NUMA topology's JSON in ``nodb_numa_topology`` instead of
+        ``numa_topology``.
+
+        :raises UnknownObjectVersion: a record is of another major version
+        """
+        keys = self._nodes.lookup("cell", cell) if uuids is None else uuids
+        found = (self._nodes.get(key) for key in keys)
+        return [
+            self._node(record)
+            for record in found
+            if record is not None and record.state["cell"] == cell
+        ]
+
+    def knows_node(self, uuid: str) -> bool:
+        """Tell whether a compute node of that uuid is in the store, in any cell."""
+        return uuid in self._nodes
+
+    def nodes_by_host_or_node(self, cell: str, host: str | None, node: str | None) -> list[Any]:
+        """Return a cell's compute nodes by host, by node name, or by both."""
+        if host:
+            keys = self._nodes.lookup("cell_host", cell, host)
+        else:
+            keys = self._nodes.lookup("node", node or "")
+        found = (self._nodes.get(key) for key in keys)
+        return [
+            self._node(record)
+            for record in found
+            if record is not None
+            and record.state["cell"] == cell
+            and (not node or record.state["row"]["hypervisor_hostname"] == node)
+        ]
+
+    def _node(self, record: store_snapshot.StoredRecord) -> Any:
+        def build() -> Any:
+            node, numa_topology = nova_rows.compute_node(self._context, record)
+            node.nodb_numa_topology = numa_topology
+            return node
+
+        return self._built.nodes.get(record.key, (self._generation, record.revision), build)
+
+    def claimed(self, uuid: str) -> claim_facts.UnreportedUsage:
+        """Return what claims take of a compute node beside what it reports."""
+        return claim_fit.unreported_usage_of(self._snapshot, uuid)
+
+    # -- services -----------------------------------------------------------
+
+    def services(self, cell: str, hosts: Collection[str]) -> dict[str, Any]:
+        """Return the nova-compute services of some hosts of a cell, by host."""
+        found = {}
+        for host in hosts:
+            for key in self._services.lookup("cell_host", cell, host):
+                record = self._services.get(key)
+                if record is not None and record.state["row"]["binary"] == COMPUTE_BINARY:
+                    found[host] = self._service(record)
+        return found
+
+    def _service(self, record: store_snapshot.StoredRecord) -> Any:
+        liveness = self._liveness.get(record.key)
+        liveness_revision = liveness.revision if liveness is not None else 0
+        revisions = (self._generation, record.revision, liveness_revision)
+        return self._built.services.get(
+            record.key, revisions, lambda: nova_rows.service(self._context, record, liveness)
+        )
+
+    def minimum_service_versions(self, cell: str, binaries: Collection[str]) -> dict[str, int]:
+        """Return the lowest version of a cell's services by binary, disabled ones too.
+
+        As the database does it, services that are forced down do not count,
+        and a binary without services is left out.
+        """
+        # Nova asks this with every request, and a big cloud has a service for each host.
+        known: Mapping[str, Mapping[str, int]] = self._built.service_versions.get(
+            "", (self._generation, self._services.steady_mark), self._least_versions
+        )
+        of_cell = known.get(cell, {})
+        return {name: of_cell[name] for name in binaries if name in of_cell}
+
+    def _least_versions(self) -> dict[str, dict[str, int]]:
+        """Return the least version by cell and binary, in one pass over the services."""
+        view = self._services
+        counted = ~view.column("forced_down")
+        cells, binaries = view.column("cell")[counted], view.column("binary")[counted]
+        kinds, places = np.unique(np.stack([cells, binaries]), axis=1, return_inverse=True)
+        least = np.full(kinds.shape[1], np.iinfo(np.int64).max)
+        np.minimum.at(least, places.reshape(-1), view.column("version")[counted])
+        found: dict[str, dict[str, int]] = {}
+        for cell, binary, version in zip(*kinds.tolist(), least.tolist(), strict=True):
+            of_cell = found.setdefault(view.vocabulary("cell").text(cell), {})
+            of_cell[view.vocabulary("binary").text(binary)] = version
+        return found
+
+    # -- instances ------------------------------------------------------------
+
+    def instances(
+        self, cell: str, host: str, context: Callable[[], Any]
+    ) -> nova_rows.InstancesByUuid:
+        """Return the instances on a host of a cell, by uuid.
+
+        :param context: names a context targeted to the cell
+        """
+        records = {}
+        for key in self._instances.lookup("cell_host", cell, host):
+            record = self._instances.get(key)
+            if record is not None:
+                records[nova_tables.uuid_of(key)] = record
+        return nova_rows.InstancesByUuid(records, context)
+
+    # -- the API database -----------------------------------------------------
+
+    def cell_of_host(self, host: str) -> str | None:
+        """Return the cell a host is mapped to, None where it is not mapped."""
+        record = self._host_mappings.get(host)
+        return None if record is None else str(record.state["cell"])
+
+    def aggregates_of_host(self, host: str) -> list[Any]:
+        """Return the aggregates that hold a host; shared objects, not to be changed."""
+        by_host = self._built.host_aggregates.get(
+            "", (self._generation, self._aggregates.version), self._group_aggregates
+        )
+        return list(by_host.get(host, ()))
+
+    def aggregates(self) -> list[Any]:
+        """Return all aggregates in the order of their ids, as the database gives them.
+
+        Shared objects, not to be changed.
+        """
+        revision = (self._generation, self._aggregates.version)
+        return list(self._built.all_aggregates.get("", revision, self._make_aggregates))
+
+    def _make_aggregates(self) -> list[Any]:
+        found = [self._aggregates.get(key) for key in self._aggregates.keys()]  # noqa: SIM118
+        made = [self._aggregate(record) for record in found if record is not None]
+        return sorted(made, key=lambda aggregate: int(aggregate.id))
+
+    def _aggregate(self, record: store_snapshot.StoredRecord) -> Any:
+        return self._built.aggregates.get(
+            record.key,
+            (self._generation, record.revision),
+            lambda: nova_rows.aggregate(self._context, record),
+        )
+
+    def _group_aggregates(self) -> dict[str, list[Any]]:
+        by_host: dict[str, list[Any]] = {}
+        for aggregate in self.aggregates():
+            for host in aggregate.hosts:
+                by_host.setdefault(host, []).append(aggregate)
+        return by_host
+
+
+LOG = logging.getLogger(__name__)
+
+FellBack = Callable[[str, proof_module.UnprovedReason], None]
+
+#: Takes a snapshot and judges it.
+Look = Callable[[], tuple[MemoryReads, proof_module.StateProof]]
+
+
+class RequestView:
+    """A request's view of the cloud, and where it had to leave memory.
+
+    :param reads: None only with ``stock``
+    :param cells: uuids of all cells but cell0, enabled or not
+    :param stock: True to take Nova's own path for every cell
+    :param look: see :meth:`renew`; None where it is what it was made with for good
+    """
+
+    def __init__(
+        self,
+        reads: MemoryReads | None,
+        proof: proof_module.StateProof,
+        cells: tuple[str, ...],
+        fell_back: FellBack,
+        *,
+        stock: bool = False,
+        look: Look | None = None,
+    ) -> None:
+        self._reads = reads
+        self._look = look
+        self.proof = proof
+        self.cells = cells
+        self._judged = frozenset(_judged(cells))
+        self._fell_back = fell_back
+        self._stock = stock
+        #: Cell of each host among the candidates, once they are known.
+        self.cell_of_host: Mapping[str, str] = {}
+        #: The host manager's CellMappings by uuid, once hosts are made states of.
+        self.cell_mappings: Mapping[str, Any] = {}
+        #: Of cells that are not served: instance uuids by host, once read.
+        self.instances_read: dict[str, Mapping[str, Any]] = {}
+        #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,
+        #: so that a server placed on one is seen on the others.
+        self.instances_of: dict[tuple[str, str], Any] = {}
+        #: The providers of Placement's answer, where Nova's own code chooses among them.
+        self.offered: tuple[str, ...] = ()
+        #: True once Placement offered a host that the store does not know.
+        self.unknown_candidates = False
+        #: The questions to Placement, kept back; None where Placement is asked.
+        self.deferred: deferred_candidates.DeferredCandidates | None = None
+        #: True where the choice itself is made over columns.
+        self.decides = False
+        #: Why it was not, in the end; None if it was.
+        self.asked_placement: str | None = None
+        #: What the decision came to, for those who ask later.
+        self.trace = decision_log.DecisionTrace()
+        #: Scopes that were answered from memory.
+        self.served: set[str] = set()
+        #: Scopes that were not, and why.
+        self.missed: dict[str, proof_module.UnprovedReason] = {}
+
+    def renew(self) -> bool:
+        """See the present from here on; False if what was served is not proved now.
+
+        Host states made before are of the former view: who decides again makes others.
+        """
+        if self._look is None:
+            return True
+        reads, proof = self._look()
+        if reads.generation != self.reads.generation or self.served & proof.missing.keys():
+            return False
+        self._reads, self.proof = reads, proof
+        self.instances_of.clear()
+        self.instances_read.clear()
+        return True
+
+    @property
+    def reads(self) -> MemoryReads:
+        """The reads; for scopes that are served."""
+        assert self._reads is not None  # a stock view serves nothing
+        return self._reads
+
+    @property
+    def stock(self) -> bool:
+        """True where every scope takes Nova's own path."""
+        return self._stock
+
+    def serves(self, scope: str) -> bool:
+        """Tell whether a scope is answered from memory; note it either way."""
+        if self._stock or scope in self.missed:
+            return False
+        lacking = self.lacks(scope)
+        if lacking is not None:
+            self.miss(scope, lacking)
+            return False
+        self.served.add(scope)
+        return True
+
+    def lacks(self, scope: str) -> proof_module.UnprovedReason | None:
+        """Return why a scope is not proved; None if it is."""
+        if scope not in self._judged:
+            # A cell that was made after this scheduler last read the cells.
+            return proof_module.UnprovedReason.COLD
+        return self.proof.missing.get(scope)
+
+    def serves_all(self, scopes: Collection[str]) -> bool:
+        """Tell whether all of some scopes are answered from memory; note it for each."""
+        served = [self.serves(scope) for scope in scopes]
+        return all(served)
+
+    def miss(self, scope: str, reason: proof_module.UnprovedReason) -> None:
+        """Send a scope to Nova's own path for the rest of this request."""
+        self.served.discard(scope)
+        if scope not in self.missed:
+            self.missed[scope] = reason
+            self._fell_back(scope, reason)
+
+
+class RequestViews:
+    """Opens views over a store; keeps the current request's per thread.
+
+    :param cells: uuids of the cells the scheduler knows
+    :param generation: grows when the store begins to be built anew
+    :param fell_back: told of each scope and request that left memory
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        judge: proof_module.StateJudge,
+        built: BuiltObjects,
+        cells: Callable[[], list[str]],
+        generation: Callable[[], int],
+        fell_back: FellBack,
+    ) -> None:
+        self._store = store
+        self._judge = judge
+        self._built = built
+        self._cells = cells
+        self._generation = generation
+        self._fell_back = fell_back
+
+    def open(self) -> RequestView:
+        """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""
+        try:
+            return self._open()
+        except Exception:
+            LOG.exception("The states in memory cannot be used for this request.")
+            view = self.stock()
+            for scope in self._cells():
+                view.miss(scope, proof_module.UnprovedReason.FAULT)
+            return view
+
+    def stock(self) -> RequestView:
+        """Return a view that takes Nova's own path for everything."""
+        proof = proof_module.StateProof({})
+        return RequestView(None, proof, tuple(self._cells()), self._fell_back, stock=True)
+
+    def _open(self) -> RequestView:
+        cells = tuple(self._cells())
+        look = functools.partial(self._looked, cells)
+        return RequestView(*look(), cells, self._fell_back, look=look)
+
+    def _looked(self, cells: tuple[str, ...]) -> tuple[MemoryReads, proof_module.StateProof]:
+        generation = self._generation()
+        snapshot = self._store.snapshot()
+        scopes = _judged(cells)
+        context: Any = nova_context.get_admin_context()
+        proof = self._judge.judge(snapshot, scopes)
+        if generation != self._generation():
+            # The snapshot may have been taken from a store half built, and
+            # the feed proved only after it was whole again.
+            proof = proof_module.StateProof(dict.fromkeys(scopes, proof_module.UnprovedReason.FEED))
+        return MemoryReads(snapshot, generation, self._built, context), proof
+
+    def proof(self) -> proof_module.StateProof:
+        """Judge the store of now, for nobody's request: nothing is counted."""
+        return self._open().proof
+
+    def still_proved(self, view: RequestView) -> bool:
+        """Tell whether what a view answered from memory would be proved now, too."""
+        if not view.served:
+            return True
+        now = self._judge.judge(self._store.snapshot(), sorted(view.served))
+        return not now.missing
+
+
+def _judged(cells: Collection[str]) -> list[str]:
+    """Return the scopes that every view is judged by."""
+    return [*cells, objects.CellMapping.CELL0_UUID, scopes_module.API]
+
+
+_current = threading.local()
+
+
+def current() -> RequestView | None:
+    """Return the view of the request this thread works on, if any."""
+    return getattr(_current, "view", None)
+
+
+@contextlib.contextmanager
+def working_on(view: RequestView) -> Iterator[RequestView]:
+    """Make a view the current one of this thread."""
+    before = current()
+    _current.view = view
+    try:
+        yield view
+    finally:
+        _current.view = before

@@ -1,0 +1,610 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports what a process writes into Nova's databases to the synchronizer.
+
+Reports what a process writes into Nova's database to the synchronizer.
+
+One per process, with one thread that starts with the first mark in the
+process that made it (a WSGI server may load the application before it forks).
+Nova's threads only add names to a set under a lock that is never held during
+I/O: they never wait for the back end, and an error here never reaches them.
+
+Where Nova's objects hand over their changes: the process's reporter, if any.
+
+Objects are classes of a registry and cannot be handed a reporter; this module
+holds the one of this process. It is installed once by the assembly.
+
+The metrics of a reporter's process, served as long as the reporter runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+import attrs
+import prometheus_client
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
+from nova_nodb_scheduler.nova_adapter.reporting import row_publisher
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.observe import exporter, metric_labels, reporter_metrics
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+#: Scope of a reporter that writes into every cell: nova-api, nova-manage.
+EVERY_CELL = "*"
+
+#: Age of changes whose names were forgotten: of a scope that must be swept.
+LOST_SECONDS = 1e9
+
+
+@attrs.frozen
+class ReporterOptions:
+    """Timing and bounds; the meaning is that of the options of the same names."""
+
+    flush_interval_seconds: float
+    heartbeat_flush_interval_seconds: float
+    beat_interval_seconds: float
+    exit_flush_seconds: float
+    max_dirty_records: int
+    service_down_time_seconds: float
+    batch_records: int = 500
+
+
+@attrs.frozen
+class ReporterIdentity:
+    """Who a reporter is, for operators and for the schedulers' proofs.
+
+    :param cell: uuid of the one cell it writes, or ``*``
+    :param guards: cells whose compute services write through it: conductors
+        have their own cell here, the others nothing
+    :param role: ``conductor``, ``api``, ``manage`` or ``scheduler``
+    :param claiming: whether it claims the hosts that it chooses; None where it
+        chooses none
+    """
+
+    reporter_id: str
+    role: str
+    host: str
+    pid: int
+    cell: str
+    guards: tuple[str, ...]
+    plugin_version: str
+    nova_version: str
+    claiming: bool | None = None
+
+
+@attrs.frozen
+class ChangeReporterStatus:
+    """A reporter at a moment, for status and metrics."""
+
+    queued: int
+    oldest_seconds: float
+    published: int
+    failed_flushes: int
+    version: int
+    last_error: str | None
+    running: bool
+
+
+class ReporterCompanion(Protocol):
+    """What is started and stopped with a reporter's thread, in its process."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ChangeReporter:
+    """Gathers dirty names and publishes them in batches.
+
+    :param synchronizer: opened by the flushing thread, in the process that flushes
+    :param identify: builds the identity, once, in the flushing thread
+    :param beats: False for short-lived processes, which only flush at exit
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        rows: row_publisher.RowPublisher,
+        beat_publisher: publisher_module.Publisher,
+        identify: Callable[[], ReporterIdentity],
+        options: ReporterOptions,
+        *,
+        beats: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._rows = rows
+        self._beat_publisher = beat_publisher
+        self._identify = identify
+        self._options = options
+        self._beats = beats
+        self._clock = clock
+        self._dirty = dirty_module.DirtyRecords(options.max_dirty_records, clock)
+        self._start_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid: int | None = None
+        self._identity: ReporterIdentity | None = None
+        self._since: float | None = None
+        self._opened = False
+        self._last_beat = self._last_heartbeats = float("-inf")
+        self._published = self._refused = self._failed_flushes = 0
+        self._version = self._beat_number = 0
+        self._last_error: str | None = None
+        #: Scopes of which names were forgotten, and the back end's time of it.
+        self._lost: dict[str, float] = {}
+        #: Scopes with rows whose names no record may have, and the back end's time at
+        #: which that was said first; those that are yet to be said.
+        self._unnamed: dict[str, float] = {}
+        self._unnamed_unsaid: set[str] = set()
+        #: Called with scopes whose tables must be compared with the store.
+        self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
+        #: Makes what runs in the process as long as the flushing thread; None for nothing.
+        self.make_company: Callable[[], ReporterCompanion] | None = None
+        self._company: ReporterCompanion | None = None
+
+    # -- Nova's threads ---------------------------------------------------
+
+    def mark(self, scope: str, namespace: str, keys: Collection[str]) -> None:
+        """Note that rows were written. Never blocks, never raises."""
+        self._dirty.mark(scope, [records.RecordKey(namespace, key) for key in keys])
+        self.ensure_started()
+
+    def heartbeat(
+        self,
+        scope: str,
+        service: str,
+        report_count: int,
+        last_seen_up: str | None,
+        *,
+        silent_seconds: float = 0.0,
+    ) -> None:
+        """Note a heartbeat of a compute service. Never blocks, never raises.
+
+        :param silent_seconds: since the one before; of a service that was down
+            it does not wait for others
+        """
+        self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
+        if silent_seconds > self._options.service_down_time_seconds:
+            self._last_heartbeats = float("-inf")
+            self._dirty.wake.set()
+        self.ensure_started()
+
+    def ensure_started(self) -> None:
+        """Start the flushing thread if this process has none yet; cheap otherwise."""
+        if self._pid == os.getpid():
+            return
+        with self._start_lock:
+            if self._pid == os.getpid():
+                return
+            self._stop = threading.Event()
+            self._opened = False
+            thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
+            thread.start()
+            # Only now: a thread that could not start is tried again by the next mark.
+            self._thread, self._pid = thread, os.getpid()
+            atexit.register(self.stop)
+
+    # -- life -------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Flush what can be flushed within the bound and leave; idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._pid != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        deadline = self._clock() + self._options.exit_flush_seconds
+        self._stop.set()
+        self._dirty.wake.set()
+        thread.join(self._options.exit_flush_seconds)
+        company, self._company = self._company, None
+        if company is not None:
+            company.stop()
+        self._pid = None
+        left = len(self._dirty)
+        if thread.is_alive() or left:
+            LOG.warning(
+                "%(left)d changed records could not be published within %(seconds).1f s; "
+                "the next sweep of their cells will find them, or run 'nova-nodb-manage import'.",
+                {"left": left, "seconds": self._options.exit_flush_seconds},
+            )
+        elif self._clock() < deadline:
+            LOG.debug("The reporter published everything and left.")
+
+    def flush(self) -> int:
+        """Publish all that is dirty now; returns the highest version written so far.
+
+        :raises BackendUnavailable: what was not published stays dirty
+        """
+        with self._flush_lock:
+            self._open()
+            self._flush_records(all_of_them=True)
+            self._flush_heartbeats(force=True)
+        return self._version
+
+    def status(self) -> ChangeReporterStatus:
+        """Return what operators see of this reporter."""
+        thread = self._thread
+        return ChangeReporterStatus(
+            queued=len(self._dirty),
+            oldest_seconds=max(self._dirty.ages_seconds().values(), default=0.0),
+            published=self._published,
+            failed_flushes=self._failed_flushes,
+            version=self._version,
+            last_error=self._last_error,
+            running=thread is not None and thread.is_alive(),
+        )
+
+    @property
+    def identity(self) -> ReporterIdentity | None:
+        """Who this reporter is; None before its thread ran."""
+        return self._identity
+
+    # -- the flushing thread ----------------------------------------------
+
+    def _run(self) -> None:
+        self._keep_company()
+        pause = self._options.flush_interval_seconds
+        while not self._stop.is_set():
+            self._dirty.wake.wait(self._until_next_duty())
+            if self._stop.wait(self._options.flush_interval_seconds):
+                break
+            try:
+                self._turn()
+                pause = self._options.flush_interval_seconds
+            except errors.NodbError as error:
+                pause = self._trouble(error, pause)
+            except Exception as error:
+                LOG.exception("The reporter failed; it keeps its records and tries again.")
+                pause = self._trouble(error, pause, logged=True)
+        self._leave()
+
+    def _keep_company(self) -> None:
+        """Start what comes with the thread; its faults are not the reporter's."""
+        try:
+            self._company = None if self.make_company is None else self.make_company()
+            if self._company is not None:
+                self._company.start()
+        except Exception:
+            LOG.exception("The metrics of this process cannot be served.")
+
+    def _until_next_duty(self) -> float:
+        next_beat = self._last_beat + self._options.beat_interval_seconds
+        if not self._beats:
+            next_beat = float("inf")
+        next_heartbeats = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
+        due = min(next_beat, next_heartbeats)
+        return max(0.0, min(due - self._clock(), self._options.beat_interval_seconds))
+
+    def _turn(self) -> None:
+        with self._flush_lock:
+            self._open()
+            self._note_lost()
+            self._flush_records()
+            self._flush_heartbeats(force=False)
+            self._send_beat()
+        if self._last_error is not None:
+            LOG.info("The synchronizer back end is back; nothing was lost.")
+            self._last_error = None
+
+    def _trouble(self, error: Exception, pause: float, *, logged: bool = False) -> float:
+        self._failed_flushes += 1
+        if self._last_error is None and not logged:
+            LOG.warning(
+                "Cannot publish host states, schedulers will read the databases themselves "
+                "until it works again: %(error)s",
+                {"error": error},
+            )
+        self._last_error = str(error)
+        self._stop.wait(pause)
+        return min(pause * 2 + 0.05, 2.0)
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._synchronizer.open()
+            self._identity = self._identify()
+            if self._since is None:
+                # Marks are taken since an earlier moment: all that is written
+                # from now on is reported here.
+                self._since = self._synchronizer.now_seconds()
+            self._opened = True
+
+    def _note_lost(self) -> None:
+        """Have scopes swept whose names were forgotten, and say so in each beat until then."""
+        lost = self._dirty.take_lost()
+        if not lost:
+            return
+        try:
+            now = self._synchronizer.now_seconds()
+        except BaseException:
+            self._dirty.lose(lost)
+            raise
+        self._lost.update(dict.fromkeys(lost, now))
+        self._last_beat = float("-inf")
+        LOG.warning(
+            "More than %(limit)d changed records waited for the back end and were "
+            "forgotten; %(scopes)s will be swept.",
+            {"limit": self._options.max_dirty_records, "scopes": ", ".join(sorted(lost))},
+        )
+        self.on_lost(lost)
+
+    def _note_unnamed(
+        self, batch: Collection[dirty_module.DirtyRecord], unnamed: Collection[records.RecordKey]
+    ) -> None:
+        """Remember scopes for whose hosts memory cannot speak, until a sweep says so itself.
+
+        Without I/O: the names are out of the queue, and must not be forgotten.
+        """
+        scopes = {dirty.scope for dirty in batch if dirty.key in unnamed}
+        if scopes - self._unnamed.keys():
+            self._last_beat = float("-inf")
+        self._unnamed_unsaid |= scopes
+
+    def _forget_swept(self) -> None:
+        """Forget what a sweep, begun after it, has made good, or says itself."""
+        scopes = self._lost.keys() | self._unnamed.keys()
+        if not scopes:
+            return
+        epoch = self._synchronizer.head().epoch
+        keys = [records.RecordKey(known_namespaces.CELLS.name, scope) for scope in sorted(scopes)]
+        for key, record in self._synchronizer.read(keys).items():
+            if record.deleted:
+                continue
+            try:
+                state = codec.decode(record.payload).state
+            except errors.UndecodableRecord:
+                continue
+            for noted in (self._lost, self._unnamed):
+                noted_at = noted.get(key.key, float("inf"))
+                if state["epoch"] == epoch and float(state["swept_from"]) > noted_at:
+                    del noted[key.key]
+
+    def _flush_records(self, *, all_of_them: bool = False) -> None:
+        for _ in range(1 + len(self._dirty) // self._options.batch_records):
+            batch = self._dirty.take(self._options.batch_records, rested=all_of_them)
+            all_of_them = False
+            if not batch:
+                break
+            stays = frozenset(dirty.key for dirty in batch)
+            try:
+                published = self._rows.publish(batch)
+                stays = published.failed
+            finally:
+                self._dirty.done(batch, stays)
+            self._published += published.written
+            self._refused += len(published.rejected) + len(published.unnamed)
+            self._note_unnamed(batch, published.unnamed)
+            self._version = max(self._version, published.version)
+
+    def _flush_heartbeats(self, *, force: bool) -> None:
+        now = self._clock()
+        due = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
+        if not force and now < due:
+            return
+        self._last_heartbeats = now
+        beats = self._dirty.take_beats()
+        if not beats:
+            return
+        try:
+            version, lost = self._rows.publish_heartbeats(beats)
+        except BaseException:
+            self._dirty.return_beats(beats)
+            raise
+        self._dirty.return_beats(lost)
+        self._version = max(self._version, version)
+
+    def _send_beat(self) -> None:
+        now = self._clock()
+        if not self._beats or now < self._last_beat + self._options.beat_interval_seconds:
+            return
+        identity = self._identity
+        assert identity is not None  # set by _open
+        self._beat_number += 1
+        if self._unnamed_unsaid:
+            # Later than the rows were met: a sweep that began behind it met them, too.
+            now_seconds = self._synchronizer.now_seconds()
+            self._unnamed.update(dict.fromkeys(self._unnamed_unsaid, now_seconds))
+            self._unnamed_unsaid.clear()
+        self._forget_swept()
+        # JSON has no infinity: a scope that lost names is as old as can be.
+        ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
+        now_there = self._synchronizer.now_seconds()
+        state: Mapping[str, Any] = {
+            "cell": identity.cell,
+            "guards": list(identity.guards),
+            "binary": identity.role,
+            "host": identity.host,
+            "pid": identity.pid,
+            "plugin": identity.plugin_version,
+            "nova": identity.nova_version,
+            "claiming": identity.claiming,
+            "since": self._since,
+            "beat": self._beat_number,
+            "beat_at": now_there,
+            "clock_offset_seconds": time.time() - now_there,
+            "queued": len(self._dirty),
+            "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
+            "published": self._published,
+            "failed_flushes": self._failed_flushes,
+            "refused": self._refused,
+            "unnamed": sorted(self._unnamed),
+            "implausible": self._rows.implausible.count,
+        }
+        key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
+        self._beat_publisher.publish({key: lambda current: state})
+        self._last_beat = now
+
+    def _leave(self) -> None:
+        try:
+            with self._flush_lock:
+                if len(self._dirty) or self._dirty.beats_waiting() or self._opened:
+                    self._open()
+                    self._note_lost()
+                    self._flush_records(all_of_them=True)
+                    self._flush_heartbeats(force=True)
+                complete = not len(self._dirty) and not self._lost
+                # Left behind, a beat falls silent, and its cells are swept.
+                if self._beats and self._identity is not None and complete:
+                    key = records.RecordKey(
+                        known_namespaces.REPORTERS.name, self._identity.reporter_id
+                    )
+                    self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
+        except errors.NodbError as error:
+            LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})
+        except Exception:
+            LOG.exception("The reporter could not leave in order.")
+
+
+_reporter: ChangeReporter | None = None
+_make: Callable[[], ChangeReporter] | None = None
+_scopes: scopes_module.Scopes | None = None
+_complained = False
+_pid = os.getpid()
+
+
+def install(
+    reporter: ChangeReporter | None,
+    scopes: scopes_module.Scopes | None,
+    make: Callable[[], ChangeReporter] | None = None,
+) -> None:
+    """Make a reporter the process's own; None takes it away.
+
+    :param make: makes the reporter of a child, should this process fork
+    """
+    global _reporter, _scopes, _make, _complained, _pid
+    _reporter, _scopes, _make, _complained = reporter, scopes, make, False
+    _pid = os.getpid()
+
+
+def _after_fork() -> None:
+    """Give a child a reporter of its own; no I/O.
+
+    The parent's may have been copied with a lock held, which nobody in the
+    child would release; its connections and its name are the parent's.
+    """
+    global _reporter, _pid
+    _pid = os.getpid()
+    if _reporter is not None:
+        _reporter = _make() if _make is not None else None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _own() -> ChangeReporter | None:
+    """Return this process's reporter; servers that fork in C run no hooks of Python."""
+    if _pid != os.getpid():
+        _after_fork()
+    return _reporter
+
+
+def cell_of(context: Any) -> str | None:
+    """Return the cell a context's rows belong to; None where nothing is reported."""
+    global _complained
+    if _scopes is None:
+        return None
+    try:
+        return _scopes.of_context(context)
+    except errors.ConfigurationError as error:
+        if not _complained:
+            _complained = True
+            LOG.error("Changes of this process are not reported: %(error)s", {"error": error})
+        return None
+
+
+def mark(context: Any, namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of a cell's database were written."""
+    cell = cell_of(context)
+    if cell is not None:
+        mark_in(cell, namespace, keys)
+
+
+def mark_in(cell: str, namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of a known cell's database were written."""
+    reporter = _own()
+    if reporter is not None:
+        reporter.mark(cell, namespace, keys)
+
+
+def mark_api(namespace: str, keys: Collection[str]) -> None:
+    """Note that rows of the API database were written."""
+    reporter = _own()
+    if reporter is not None:
+        reporter.mark(scopes_module.API, namespace, keys)
+
+
+def heartbeat(
+    context: Any,
+    service: str,
+    report_count: int,
+    last_seen_up: str | None,
+    *,
+    silent_seconds: float = 0.0,
+) -> None:
+    """Note a heartbeat of a compute service.
+
+    :param silent_seconds: since the one before
+    """
+    cell = cell_of(context)
+    reporter = _own()
+    if cell is not None and reporter is not None:
+        reporter.heartbeat(cell, service, report_count, last_seen_up, silent_seconds=silent_seconds)
+
+
+def identity_of(role: str, host: str, cell: Callable[[], str]) -> metric_labels.MetricIdentity:
+    """Return who a reporter is among those that are scraped."""
+    served = cell()
+    return metric_labels.MetricIdentity(role, host, None if served == EVERY_CELL else served)
+
+
+class ReporterExport:
+    """Fulfils :class:`ReporterCompanion`.
+
+    :param register: registers what every process exports
+    """
+
+    def __init__(
+        self,
+        reporter: ChangeReporter,
+        who: metric_labels.MetricIdentity,
+        place: exporter.ScrapeAddress,
+        register: Callable[[prometheus_client.CollectorRegistry], None],
+    ) -> None:
+        registry = prometheus_client.CollectorRegistry()
+        self._reporter = reporter
+        self.metrics = reporter_metrics.ReporterMetrics(registry, self._figures)
+        register(registry)
+        self.exporter = exporter.Exporter(registry, who, place)
+
+    def start(self) -> None:
+        """Serve; see :class:`.exporter.Exporter`."""
+        self.exporter.start()
+
+    def stop(self) -> None:
+        """Stop serving; idempotent."""
+        self.exporter.stop()
+
+    def _figures(self) -> Mapping[str, float]:
+        status = self._reporter.status()
+        return reporter_metrics.figures_of(
+            running=status.running,
+            publishing=status.last_error is None,
+            dirty=status.queued,
+            oldest_seconds=status.oldest_seconds,
+            published=status.published,
+            failed_flushes=status.failed_flushes,
+        )

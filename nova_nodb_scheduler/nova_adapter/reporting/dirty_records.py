@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was changed in Nova's database and not yet published: names of records, heartbeats.
+
+Which counts a compute service can have come to, by the time since its last one.
+
+A nova-compute counts its own heartbeats and says the count to a conductor:
+whoever speaks for it can say any. Taken at its word, a count of 2**31 - 1
+means two milliards of heartbeats that nobody reported, and the whole cell is
+doubted for one host. So a step is held against the time that it had:
+
+* No service beats more than once a second (``report_interval`` is in whole
+  seconds, ten by default). What is beyond that is *ignored*: neither the count
+  nor the number of heartbeats seen goes up, so that the service's next true
+  heartbeat is a step of one, as ever.
+* A true count may look forged: a row was edited, a service was restored, a
+  nova-compute began again from a row that somebody forged. So when for a while
+  nothing came that follows on the known count, the new one is *taken for the
+  beginning of another numbering*: what was unreported stays so, and no more
+  comes to it. The same goes for counts that are lower by more than what one that
+  waited in a queue can be.
+
+What remains: who speaks for a host may hide that host's own unreported
+heartbeats, or may claim some that a true one might have missed.
+
+Names of records that were changed in Nova's database and not yet published.
+
+Values are not queued: two conductors may handle one host's saves, and a queued
+value could overwrite a newer one. What is kept is the record's name; its row
+is read when it is published. Names that are marked again while they wait
+stand once.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler.model import records
+
+#: No service beats more often.
+LEAST_INTERVAL_SECONDS = 1.0
+#: What clocks of conductors may differ by, in heartbeats and seconds alike.
+MARGIN_SECONDS = 60.0
+#: A numbering of which nothing was heard for so long may be replaced.
+SILENT_SECONDS = 300.0
+#: A count that is lower by no more is an older one: what a service comes to in the
+#: margin. What counts anew from so near has caught up within minutes.
+_MOST_LATE = MARGIN_SECONDS / LEAST_INTERVAL_SECONDS
+#: For records of a release that did not note when they were counted.
+_UNKNOWN_SECONDS = 86_400.0
+
+
+class CountStep(enum.Enum):
+    """What a count is to the one that is known."""
+
+    #: It follows on it, or is older.
+    TAKEN = "taken"
+    #: No service beats so often.
+    IGNORED = "ignored"
+    #: The service counts anew from here.
+    RENUMBERED = "renumbered"
+
+
+def follows(known: int, count: int, seen: int, seconds: float) -> bool:
+    """Tell whether a count is no more than a service can have come to.
+
+    :param seen: how many of the heartbeats since were seen one by one
+    :param seconds: since the known count was heard
+    """
+    possible = (max(seconds, 0.0) + MARGIN_SECONDS) / LEAST_INTERVAL_SECONDS
+    return count - known - seen <= possible
+
+
+def judge_count(current: Mapping[str, Any], count: int, seen: int, heard_at: float) -> CountStep:
+    """Hold a count against a record of namespace ``service_liveness``.
+
+    :param seen: heartbeats that a reporter saw on the way to it
+    :param heard_at: seconds since the epoch, by the clock of who heard it
+    """
+    known = int(current["report_count"])
+    counted_at = current.get("counted_at")
+    seconds = _UNKNOWN_SECONDS if counted_at is None else heard_at - float(counted_at)
+    is_silent = seconds > SILENT_SECONDS
+    if not follows(known, count, seen, seconds):
+        return CountStep.RENUMBERED if is_silent else CountStep.IGNORED
+    if known - count > _MOST_LATE and is_silent and counted_at is not None:
+        # One that was heard earlier, and waited in a queue, says so itself. One
+        # that is lower by little is late, too: a conductor of a release that notes
+        # no time may have brought the known one a moment ago.
+        return CountStep.RENUMBERED
+    return CountStep.TAKEN
+
+
+@attrs.frozen
+class DirtyRecord:
+    """A record that waits to be published.
+
+    :param scope: uuid of the cell whose database holds the row, or ``api``
+    :param since_seconds: when it was first marked, by a monotonic clock
+    """
+
+    key: records.RecordKey
+    scope: str
+    since_seconds: float
+
+
+@attrs.define
+class PendingHeartbeats:
+    """Heartbeats of one service that wait to be published together.
+
+    Their counts follow on one another; what does not is another's
+    (:mod:`.dirty_records`), so that a forged count takes no true one along.
+
+    :param seen: how many a reporter saw
+    :param report_count: highest count among them
+    :param last_seen_up: ISO 8601 text in UTC, of the latest of them
+    :param heard_at: when the latest was heard, seconds since the epoch
+    """
+
+    service: str
+    scope: str
+    seen: int
+    report_count: int
+    last_seen_up: str | None
+    heard_at: float
+
+    def merge(self, other: PendingHeartbeats) -> bool:
+        """Take others of the service in, in any order; False where they do not follow."""
+        seconds = abs(other.heard_at - self.heard_at)
+        low, high = sorted((self, other), key=lambda each: each.report_count)
+        if not follows(low.report_count, high.report_count, high.seen, seconds):
+            return False
+        self.seen += other.seen
+        self.last_seen_up = high.last_seen_up or low.last_seen_up
+        self.report_count = high.report_count
+        self.heard_at = max(self.heard_at, other.heard_at)
+        return True
+
+
+#: Of one service, by counts that do not follow on one another.
+_MOST_HEARTBEATS = 4
+
+
+class DirtyRecords:
+    """A bounded set of dirty names and heartbeats; every call returns at once.
+
+    :param limit: most names that are kept; beyond it all are forgotten and
+        their scopes are remembered as lost, to be swept
+    :param rest_seconds: how long names rest that could not be published, so
+        that a database that is down does not hold up the others' rows
+    """
+
+    def __init__(self, limit: int, clock: Callable[[], float], rest_seconds: float = 1.0) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._rest_seconds = rest_seconds
+        self._rested_at = float("inf")
+        self._resting: dict[records.RecordKey, DirtyRecord] = {}
+        self._lock = threading.Lock()
+        self._names: dict[records.RecordKey, DirtyRecord] = {}
+        self._in_flight: dict[records.RecordKey, DirtyRecord] = {}
+        self._beats: dict[str, list[PendingHeartbeats]] = {}
+        self._lost: set[str] = set()
+        #: Set when there is something to do; the flushing thread waits on it.
+        self.wake = threading.Event()
+
+    def mark(self, scope: str, keys: Collection[records.RecordKey]) -> None:
+        """Note that rows were written. Any thread."""
+        now = self._clock()
+        with self._lock:
+            for key in keys:
+                if key not in self._resting:
+                    self._names.setdefault(key, DirtyRecord(key, scope, now))
+            if len(self._names) + len(self._resting) > self._limit:
+                for names in (self._names, self._resting):
+                    self._lost.update(dirty.scope for dirty in names.values())
+                    names.clear()
+        self.wake.set()
+
+    def beat(
+        self,
+        scope: str,
+        service: str,
+        report_count: int,
+        last_seen_up: str | None,
+        heard_at: float,
+    ) -> None:
+        """Note a heartbeat of a service. Any thread.
+
+        :param heard_at: seconds since the epoch
+        """
+        with self._lock:
+            self._add(PendingHeartbeats(service, scope, 1, report_count, last_seen_up, heard_at))
+
+    def _add(self, beat: PendingHeartbeats) -> None:
+        waiting = self._beats.setdefault(beat.service, [])
+        if any(each.merge(beat) for each in waiting):
+            return
+        waiting.append(beat)
+        waiting.sort(key=lambda each: each.report_count)
+        # Forged ones are the high ones: those that are low do no harm.
+        del waiting[_MOST_HEARTBEATS:]
+
+    def take(self, limit: int, *, rested: bool = False) -> list[DirtyRecord]:
+        """Take the names that waited longest; end with :meth:`done`.
+
+        :param rested: take those that rest, too
+        """
+        with self._lock:
+            if rested or self._clock() >= self._rested_at:
+                self._names = {**self._resting, **self._names}
+                self._resting.clear()
+                self._rested_at = float("inf")
+            batch = [self._names.pop(key) for key in list(self._names)[:limit]]
+            self._in_flight.update((dirty.key, dirty) for dirty in batch)
+            if not self._names:
+                self.wake.clear()
+        return batch
+
+    def done(
+        self, batch: Collection[DirtyRecord], failed: Collection[records.RecordKey] = ()
+    ) -> None:
+        """Give a batch back: the failed ones rest, then wait with their old age."""
+        with self._lock:
+            for dirty in batch:
+                self._in_flight.pop(dirty.key, None)
+                if dirty.key in failed:
+                    self._names.pop(dirty.key, None)
+                    self._resting[dirty.key] = dirty
+            if self._resting:
+                self._rested_at = min(self._rested_at, self._clock() + self._rest_seconds)
+
+    def take_beats(self) -> list[PendingHeartbeats]:
+        """Take all waiting heartbeats; those of one service by their counts."""
+        with self._lock:
+            beats = [beat for waiting in self._beats.values() for beat in waiting]
+            self._beats.clear()
+        return beats
+
+    def return_beats(self, beats: Collection[PendingHeartbeats]) -> None:
+        """Give heartbeats back that could not be published."""
+        with self._lock:
+            for beat in beats:
+                self._add(beat)
+
+    def take_lost(self) -> set[str]:
+        """Take the scopes whose names were forgotten for want of room."""
+        with self._lock:
+            lost, self._lost = self._lost, set()
+        return lost
+
+    def lose(self, scopes: Collection[str]) -> None:
+        """Note scopes whose changes are no longer known by name."""
+        with self._lock:
+            self._lost.update(scopes)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._names) + len(self._resting) + len(self._in_flight)
+
+    def beats_waiting(self) -> int:
+        """Count the services with heartbeats not yet published."""
+        with self._lock:
+            return len(self._beats)
+
+    def ages_seconds(self) -> dict[str, float]:
+        """Return per scope how long its oldest name has waited."""
+        now = self._clock()
+        ages: dict[str, float] = {}
+        with self._lock:
+            waiting = (self._names, self._resting, self._in_flight)
+            for dirty in (dirty for names in waiting for dirty in names.values()):
+                age = now - dirty.since_seconds
+                ages[dirty.scope] = max(age, ages.get(dirty.scope, 0.0))
+            for scope in self._lost:
+                ages[scope] = float("inf")
+        return ages

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's objects, with a word to the reporter after each write.
+
+Registered with the same name and VERSION, they replace Nova's own in the
+registry and in ``nova.objects``; fields and methods on the wire stay Nova's.
+Each write is Nova's own first; only its success is reported, and nothing here
+can make it fail or wait. Where a process writes through another one (an
+indirection API, as in nova-compute) that other one reports.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from nova import exception as nova_exception
+from nova import objects as nova_objects
+from nova.objects import aggregate as nova_aggregate
+from nova.objects import base
+from nova.objects import compute_node as nova_compute_node
+from nova.objects import host_mapping as nova_host_mapping
+from nova.objects import instance as nova_instance
+from nova.objects import migration as nova_migration
+from nova.objects import service as nova_service
+
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+
+LOG = logging.getLogger(__name__)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: Fields of an instance whose change a scheduler must hear of: what its record
+#: holds, and what comes and goes with it.
+INSTANCE_FIELDS = frozenset(
+    [
+        *nova_tables.INSTANCE_COLUMNS,
+        "system_metadata",
+        "flavor",
+        "migration_context",
+        "deleted",
+    ]
+)
+
+#: Fields of a service that a heartbeat may carry (version is always dirty).
+HEARTBEAT_FIELDS = frozenset({"report_count", "last_seen_up", "version"})
+
+
+def _after(report: Callable[..., None]) -> Callable[[_F], _F]:
+    """Call ``report(object, what_changed)`` after a successful write made here."""
+
+    def decorate(write: _F) -> _F:
+        @functools.wraps(write)
+        def written(self: Any, *args: Any, **kwargs: Any) -> Any:
+            changed = frozenset(self.obj_what_changed())
+            result = write(self, *args, **kwargs)
+            if self.indirection_api is None:
+                try:
+                    report(self, changed)
+                except Exception:
+                    # The row is written: the worst is a late record, which
+                    # the next sweep finds. Nova's call must not fail for it.
+                    LOG.exception(
+                        "Could not report a change of %(name)s", {"name": self.obj_name()}
+                    )
+            return result
+
+        return written  # type: ignore[return-value]
+
+    return decorate
+
+
+def _mark_compute_node(node: Any, changed: Collection[str]) -> None:
+    change_reporter.mark(node._context, known_namespaces.COMPUTE_NODES.name, [node.uuid])
+
+
+def _mark_service(service: Any, changed: Collection[str]) -> None:
+    if service.binary == "nova-compute" and "report_count" in changed:
+        seen = service.last_seen_up
+        change_reporter.heartbeat(
+            service._context,
+            service.uuid,
+            service.report_count,
+            # As the row has it: UTC without an offset.
+            seen.replace(tzinfo=None).isoformat() if seen else None,
+            silent_seconds=_silent_seconds(service),
+        )
+    # A version alone is a service that was upgraded and starts again.
+    if "report_count" not in changed or not HEARTBEAT_FIELDS.issuperset(changed):
+        _mark_whole_service(service, changed)
+
+
+def _silent_seconds(service: Any) -> float:
+    """Return how long before its latest heartbeat a service was silent."""
+    before, seen = service.nodb_seen_before, service.last_seen_up
+    return (seen - before).total_seconds() if before and seen else float("inf")
+
+
+def _mark_whole_service(service: Any, changed: Collection[str]) -> None:
+    change_reporter.mark(service._context, known_namespaces.SERVICES.name, [service.uuid])
+    if service.binary == "nova-compute":
+        change_reporter.mark(
+            service._context, known_namespaces.SERVICE_LIVENESS.name, [service.uuid]
+        )
+
+
+def _mark_instance(instance: Any, changed: Collection[str]) -> None:
+    if changed and INSTANCE_FIELDS.isdisjoint(changed):
+        return
+    _mark_placed(instance, known_namespaces.INSTANCES.name)
+
+
+def _mark_destroyed_instance(instance: Any, changed: Collection[str]) -> None:
+    _mark_placed(instance, known_namespaces.INSTANCES.name)
+    cell = change_reporter.cell_of(instance._context) if instance.nodb_migrations else None
+    if cell is not None:
+        keys = [nova_tables.cell_key(each, cell) for each in instance.nodb_migrations]
+        change_reporter.mark_in(cell, known_namespaces.MIGRATIONS.name, keys)
+
+
+def _mark_migration(migration: Any, changed: Collection[str]) -> None:
+    _mark_placed(migration, known_namespaces.MIGRATIONS.name)
+
+
+def _mark_placed(row: Any, namespace: str) -> None:
+    cell = change_reporter.cell_of(row._context)
+    if cell is not None:
+        change_reporter.mark_in(cell, namespace, [nova_tables.cell_key(row.uuid, cell)])
+
+
+def _mark_aggregate(aggregate: Any, changed: Collection[str]) -> None:
+    change_reporter.mark_api(known_namespaces.AGGREGATES.name, [aggregate.uuid])
+
+
+def _mark_host_mapping(mapping: Any, changed: Collection[str]) -> None:
+    change_reporter.mark_api(known_namespaces.HOST_MAPPINGS.name, [mapping.host])
+
+
+class ComputeNode(nova_compute_node.ComputeNode):  # type: ignore[misc]
+    """A compute node whose writes are reported."""
+
+    @_after(_mark_compute_node)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_compute_node)
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        super().save(*args, **kwargs)
+
+    @_after(_mark_compute_node)
+    def destroy(self) -> None:
+        super().destroy()
+
+
+class ComputeNodeList(nova_compute_node.ComputeNodeList):  # type: ignore[misc]
+    """Its items are of the class above, which Nova looks up in the registry."""
+
+
+class Service(nova_service.Service):  # type: ignore[misc]
+    """A service whose writes and heartbeats are reported.
+
+    :ivar nodb_seen_before: its last heartbeat before the one that is being saved
+    """
+
+    nodb_seen_before: Any = None
+
+    @_after(_mark_whole_service)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_service)
+    def save(self) -> None:
+        self.nodb_seen_before = self.last_seen_up if "last_seen_up" in self else None
+        super().save()
+
+    @_after(_mark_whole_service)
+    def destroy(self) -> None:
+        # Deleting a service deletes its compute nodes' rows in the same
+        # transaction, without their objects.
+        nodes = self._compute_node_uuids()
+        super().destroy()
+        if nodes and self.indirection_api is None:
+            change_reporter.mark(self._context, known_namespaces.COMPUTE_NODES.name, nodes)
+
+    def _compute_node_uuids(self) -> list[str]:
+        if self.indirection_api is not None or self.binary != "nova-compute":
+            return []
+        try:
+            found = nova_objects.ComputeNodeList.get_all_by_host(self._context, self.host)
+            return [str(node.uuid) for node in found]
+        except nova_exception.NotFound:
+            return []
+        except Exception:
+            # Nova's own deletion decides whether it can go on; the sweep
+            # finds the nodes.
+            LOG.exception("Cannot tell which compute nodes go with %(name)s", {"name": self})
+            return []
+
+
+class Instance(nova_instance.Instance):  # type: ignore[misc]
+    """An instance whose changes of place, size and state are reported.
+
+    :ivar nodb_migrations: uuids of those in progress that are deleted with it
+    """
+
+    nodb_migrations: Collection[str] = ()
+
+    @_after(_mark_instance)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_instance)
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        super().save(*args, **kwargs)
+
+    @_after(_mark_destroyed_instance)
+    def destroy(self, *args: Any, **kwargs: Any) -> None:
+        # Deleting a server deletes its migrations' rows in the same transaction,
+        # without their objects: left in progress, they would keep its claims.
+        self.nodb_migrations = self._migrations_in_progress()
+        super().destroy(*args, **kwargs)
+
+    def _migrations_in_progress(self) -> list[str]:
+        if self.indirection_api is not None or "uuid" not in self:
+            return []
+        try:
+            if change_reporter.cell_of(self._context) is None:
+                return []
+            return nova_tables.migrations_of(self._context, self.uuid)
+        except Exception:
+            # Nova's own deletion decides whether it can go on; the sweep finds them.
+            LOG.exception("Cannot tell which migrations go with %(name)s", {"name": self.uuid})
+            return []
+
+
+class Migration(nova_migration.Migration):  # type: ignore[misc]
+    """A migration whose writes are reported."""
+
+    @_after(_mark_migration)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_migration)
+    def save(self) -> None:
+        super().save()
+
+
+class Aggregate(nova_aggregate.Aggregate):  # type: ignore[misc]
+    """An aggregate whose writes are reported."""
+
+    @_after(_mark_aggregate)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_aggregate)
+    def save(self) -> None:
+        super().save()
+
+    @_after(_mark_aggregate)
+    def update_metadata(self, updates: Any) -> None:
+        super().update_metadata(updates)
+
+    @_after(_mark_aggregate)
+    def destroy(self) -> None:
+        super().destroy()
+
+    @_after(_mark_aggregate)
+    def add_host(self, host: str) -> None:
+        super().add_host(host)
+
+    @_after(_mark_aggregate)
+    def delete_host(self, host: str) -> None:
+        super().delete_host(host)
+
+
+class HostMapping(nova_host_mapping.HostMapping):  # type: ignore[misc]
+    """A host mapping whose writes are reported."""
+
+    @_after(_mark_host_mapping)
+    def create(self) -> None:
+        super().create()
+
+    @_after(_mark_host_mapping)
+    def save(self) -> None:
+        super().save()
+
+    @_after(_mark_host_mapping)
+    def destroy(self) -> None:
+        super().destroy()
+
+
+#: What register() puts in the place of Nova's own, in this order.
+REPORTED: tuple[type[Any], ...] = (
+    ComputeNode,
+    ComputeNodeList,
+    Service,
+    Instance,
+    Migration,
+    Aggregate,
+    HostMapping,
+)
+
+
+def register() -> None:
+    """Put the reported classes in the place of Nova's own; idempotent."""
+    for cls in REPORTED:
+        if getattr(nova_objects, cls.obj_name(), None) is not cls:
+            base.NovaObjectRegistry.register(cls)
+    # The discovery of hosts names the class through its own module.
+    nova_host_mapping.HostMapping = HostMapping

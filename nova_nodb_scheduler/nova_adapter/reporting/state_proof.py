@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says for which cells the states in memory are proved to be current.
+
+What the reporters' beats say together, for as long as none beats again.
+
+A big cloud has a reporter for each worker of each API and conductor, and every
+request asks about every cell. Where all is well that is one comparison a cell;
+where it is not, the beats are looked at one by one.
+
+Says for which cells the states in memory are proved to be current.
+
+Freshness is the age of the feed and of the reporters' path, never that of a
+record: an idle host is silent for days. Whatever cannot be proved is named,
+and its cell takes Nova's own path.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from nova_nodb_scheduler.model import backend_time
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer.replication import ingest as quarantine_module
+
+
+class ReporterBeats:
+    """The beats of one moment.
+
+    :ivar states: all of them, as they were written
+    :ivar unnamed: scopes of which reporters met rows whose names no record may have
+    """
+
+    def __init__(self, states: Sequence[Mapping[str, Any]]) -> None:
+        self.states = states
+        self.unnamed: set[str] = set()
+        self._readable = True
+        self._first_beat = float("inf")
+        self._last_beat = float("-inf")
+        self._most_behind_seconds = 0.0
+        self._guarded_since: dict[str, float] = {}
+        try:
+            for each in states:
+                self._take(each)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # Written by a release that means something else: whose it is decides.
+            self._readable = False
+
+    def _take(self, beat: Mapping[str, Any]) -> None:
+        beat_at = float(beat["beat_at"])
+        self._first_beat = min(self._first_beat, beat_at)
+        self._last_beat = max(self._last_beat, beat_at)
+        behind = map(float, beat["behind_seconds"].values())
+        self._most_behind_seconds = max(self._most_behind_seconds, *behind, 0.0)
+        self.unnamed.update(beat.get("unnamed", ()))
+        since = float(beat["since"])
+        for scope in beat["guards"]:
+            if beat.get("cell") in (scope, change_reporter.EVERY_CELL):
+                known = self._guarded_since.get(scope, since)
+                self._guarded_since[scope] = min(known, since)
+
+    def all_in_time(self, now_seconds: float, bound_seconds: float) -> bool:
+        """Tell whether every reporter lives, and none may be behind by more than a bound."""
+        if not backend_time.is_believed(self._last_beat, now_seconds):
+            return False
+        silence = max(now_seconds - self._first_beat, 0.0)
+        return self._readable and self._most_behind_seconds + silence <= bound_seconds
+
+    def guarded_since(self, scope: str) -> float | None:
+        """Return since when the first of a scope's guards guards it; None where it has none."""
+        return self._guarded_since.get(scope)
+
+
+LOG = logging.getLogger(__name__)
+
+#: Namespaces without which nothing can be judged.
+_TO_JUDGE = (known_namespaces.REPORTERS.name, known_namespaces.CELLS.name)
+
+#: Namespaces without which a cell cannot be scheduled.
+_OF_A_CELL = (
+    known_namespaces.COMPUTE_NODES.name,
+    known_namespaces.SERVICES.name,
+    known_namespaces.SERVICE_LIVENESS.name,
+    known_namespaces.INSTANCES.name,
+)
+
+#: Namespaces of the API database.
+_OF_THE_API = (known_namespaces.AGGREGATES.name, known_namespaces.HOST_MAPPINGS.name)
+
+
+class UnprovedReason(enum.Enum):
+    """Why a scope's states are not proved."""
+
+    FEED = "feed not proved"
+    COLD = "never swept in this epoch"
+    UNSWEPT = "not swept since its reporters began"
+    NO_REPORTER = "no reporter"
+    SILENT_REPORTER = "reporter silent"
+    BEHIND = "reporter behind"
+    UNREPORTED = "heartbeats nobody reported"
+    QUARANTINE = "unreadable records"
+    #: Found while states are turned into Nova's objects, not by the judge.
+    UNKNOWN_VERSION = "unknown object version"
+    UNKNOWN_HOST = "candidate not in the store"
+    #: Found where no host is: one may be missing in memory.
+    UNNAMED = "records with refused names"
+    #: A fault of the plugin, with a traceback in the log.
+    FAULT = "fault of the plugin"
+
+
+@attrs.frozen
+class StateProof:
+    """A judgement about a snapshot.
+
+    :param missing: scopes that are not proved, and why; all others are
+    :param unnamed: scopes with rows whose names no record may have: what is
+        in memory is current, but a host may be missing there, and "no valid
+        host" is Nova's to say
+    """
+
+    missing: Mapping[str, UnprovedReason]
+    unnamed: frozenset[str] = frozenset()
+
+    def holds(self, scope: str) -> bool:
+        return scope not in self.missing
+
+
+@attrs.frozen
+class ProofOptions:
+    """Bounds; see the options of the same names.
+
+    :param unreported_grace_seconds: how long a heartbeat may look unreported,
+        because two reporters' batches crossed
+    """
+
+    feed_bound_seconds: float
+    reporter_bound_seconds: float
+    unreported_grace_seconds: float
+
+
+class StateJudge:
+    """Judges cells by what the plugin's own namespaces say. Any thread.
+
+    :param feed_alive: whether the feed was proved within some seconds
+    :param epoch: the replicator's current epoch
+    :param backend_now_seconds: the back end's clock, without I/O
+    :param unguarded: scopes without compute services of their own, which may
+        have no conductor that says it lives: ``api`` and cell0
+    """
+
+    def __init__(
+        self,
+        feed_alive: Callable[[float], bool],
+        epoch: Callable[[], str],
+        quarantine: quarantine_module.Quarantine,
+        backend_now_seconds: Callable[[], float],
+        options: ProofOptions,
+        unguarded: Collection[str] = (scopes_module.API,),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._unguarded = frozenset(unguarded)
+        self._feed_alive = feed_alive
+        self._epoch = epoch
+        self._quarantine = quarantine
+        self._backend_now_seconds = backend_now_seconds
+        self._options = options
+        self._clock = clock
+        self._unreported_since: dict[str, float] = {}
+        # Kept from request to request: of the reporters' beats as long as they are the
+        # same, of the heartbeats that nobody reported as long as none comes or goes.
+        self._beats_seen: tuple[object, ReporterBeats] | None = None
+        self._unreported_seen: tuple[object, Mapping[str, int]] | None = None
+
+    def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> StateProof:
+        """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
+        if not self._feed_alive(self._options.feed_bound_seconds):
+            return StateProof(dict.fromkeys(scopes, UnprovedReason.FEED))
+        missing = {}
+        beats = self._beats(snapshot)
+        unreported = self._unreported(snapshot)
+        for scope in scopes:
+            try:
+                reason = self._missing(snapshot, scope, beats, unreported)
+            except (KeyError, TypeError, ValueError) as error:
+                # Written by a release of the plugin that means something else.
+                LOG.error(
+                    "What is known of %(scope)s cannot be judged: %(error)r",
+                    {"scope": scope, "error": error},
+                )
+                reason = UnprovedReason.QUARANTINE
+            if reason is not None:
+                missing[scope] = reason
+        return StateProof(missing, self._unnamed(snapshot, scopes, beats))
+
+    def _unnamed(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        scopes: Collection[str],
+        beats: ReporterBeats,
+    ) -> frozenset[str]:
+        """Return the scopes of which the last sweep, or a reporter since, refused names."""
+        cells = snapshot.namespace(known_namespaces.CELLS.name)
+        found = set(beats.unnamed)
+        for scope in scopes:
+            swept = cells.get(scope)
+            if swept is not None and swept.state.get("unnamed"):
+                found.add(scope)
+        return frozenset(found.intersection(scopes))
+
+    def _missing(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        scope: str,
+        beats: ReporterBeats,
+        unreported: Mapping[str, int],
+    ) -> UnprovedReason | None:
+        if self._unreadable(snapshot, scope):
+            return UnprovedReason.QUARANTINE
+        swept = snapshot.namespace(known_namespaces.CELLS.name).get(scope)
+        if swept is None or swept.state.get("epoch") != self._epoch():
+            return UnprovedReason.COLD
+        if swept.state.get("unpublishable"):
+            return UnprovedReason.QUARANTINE
+        reason = self._path(scope, beats, swept.state)
+        if reason is not None or scope == scopes_module.API:
+            return reason
+        return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
+
+    def _path(
+        self, scope: str, beats: ReporterBeats, swept: Mapping[str, Any]
+    ) -> UnprovedReason | None:
+        """Judge the reporters that write a scope.
+
+        What was written before a reporter began, nobody may have reported: a
+        cell's conductors may all have been without the plugin. One reporter
+        that was there when the last sweep began covers everything since.
+        """
+        now = self._backend_now_seconds()
+        bound = self._options.reporter_bound_seconds
+        swept_from = backend_time.believed(float(swept["swept_from"]), now)
+        proved_at = proved_from(swept, now)
+        if beats.all_in_time(now, bound):
+            since = beats.guarded_since(scope)
+            if scope in self._unguarded or (since is not None and since <= swept_from):
+                return None
+            return UnprovedReason.NO_REPORTER if since is None else UnprovedReason.UNSWEPT
+        alive = covering = 0
+        for beat in beats.states:
+            silence = now - backend_time.believed(float(beat["beat_at"]), now)
+            if silence > bound and covers(proved_at, beat, bound):
+                continue
+            behind = float(beat["behind_seconds"].get(scope, 0.0))
+            if behind > 0 and behind + silence > bound:
+                return UnprovedReason.BEHIND
+            if beat.get("cell") not in (scope, change_reporter.EVERY_CELL):
+                continue
+            if silence > bound:
+                return UnprovedReason.SILENT_REPORTER
+            if scope in beat["guards"]:
+                alive += 1
+                covering += float(beat["since"]) <= swept_from
+        if covering or scope in self._unguarded:
+            return None
+        return UnprovedReason.UNSWEPT if alive else UnprovedReason.NO_REPORTER
+
+    def _lasts(self, scope: str, unreported: int) -> bool:
+        if unreported <= 0:
+            self._unreported_since.pop(scope, None)
+            return False
+        since = self._unreported_since.setdefault(scope, self._clock())
+        return self._clock() - since > self._options.unreported_grace_seconds
+
+    def _unreadable(self, snapshot: snapshot_module.Snapshot, scope: str) -> bool:
+        of_api = scope == scopes_module.API
+        for name in _TO_JUDGE + (_OF_THE_API if of_api else _OF_A_CELL):
+            if self._quarantine.overflowed(name):
+                return True
+            view = snapshot.namespace(name)
+            for key in self._quarantine.keys(name):
+                known = view.get(key)
+                # Whose it is, only its last readable state tells.
+                if of_api or known is None or known.state.get("cell") in (scope, None):
+                    return True
+        return False
+
+    def _beats(self, snapshot: snapshot_module.Snapshot) -> ReporterBeats:
+        view = snapshot.namespace(known_namespaces.REPORTERS.name)
+        seen = self._beats_seen
+        if seen is None or seen[0] is not view:
+            found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+            states = [record.state for record in found if record is not None]
+            seen = self._beats_seen = (view, ReporterBeats(states))
+        return seen[1]
+
+    def _unreported(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, int]:
+        mark = snapshot.namespace(known_namespaces.SERVICE_LIVENESS.name).steady_mark
+        seen = self._unreported_seen
+        if seen is None or seen[0] is not mark:
+            seen = self._unreported_seen = (mark, unreported_by_cell(snapshot))
+        return seen[1]
+
+
+def proved_from(swept: Mapping[str, Any], now_seconds: float) -> float:
+    """Return when the last sweep of a scope began that found what any API left unreported.
+
+    :param swept: the scope's record of namespace ``cells``
+    :param now_seconds: by the back end's clock: what lies in the future is not believed
+    """
+    return max(
+        backend_time.believed(float(swept[name]), now_seconds)
+        for name in ("swept_from", "delta_from")
+        if name == "swept_from" or name in swept
+    )
+
+
+def covers(proved_at: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:
+    """Tell whether a sweep made good what a silent process may have left unreported.
+
+    Only for processes that may write any cell: of a cell's own conductor that
+    is cut off, but alive, more is to come, and its silence is judged until it
+    is forgotten.
+    """
+    if beat.get("cell") != change_reporter.EVERY_CELL:
+        return False
+    return proved_at > float(beat["beat_at"]) + bound_seconds
+
+
+def unreported_by_cell(snapshot: snapshot_module.Snapshot) -> dict[str, int]:
+    """Sum the unreported heartbeats of each cell over its services."""
+    view = snapshot.namespace(known_namespaces.SERVICE_LIVENESS.name)
+    if not len(view):
+        return {}
+    codes = view.column("cell")
+    missed = np.maximum(view.column("unreported"), 0)
+    sums = np.bincount(codes, weights=missed, minlength=int(codes.max()) + 1)
+    vocabulary = view.vocabulary("cell")
+    return {vocabulary.text(code): int(total) for code, total in enumerate(sums) if total}

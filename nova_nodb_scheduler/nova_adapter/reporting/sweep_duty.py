@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides when a conductor sweeps its cell, so that one does it for all.
+
+Schedulers do not trust a cell that was never swept in this epoch, one of
+whose reporters is silent, whose reporters all began after the last sweep, or
+whose compute services sent heartbeats that no reporter saw. The sweep is what
+restores the trust; this duty runs it when there is reason to, and at long
+intervals without any. A process that writes any cell and fell silent wants only
+what was written since (:mod:`.cell_sweeper`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import backend_time, records
+from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, state_proof
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter as reporter_module
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.records import leases
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class SweepDutyOptions:
+    """When to sweep.
+
+    :param interval_seconds: pause between two sweeps without a reason
+    :param least_pause_seconds: pause between two sweeps with a reason
+    :param reporter_bound_seconds: silence after which a reporter is given up
+    :param check_seconds: how often reasons are looked for
+    :param resweep_seconds: pause between sweeps after a silent process that
+        may write any cell
+    :param retire_seconds: silence after which such a process is taken for gone
+    :param forget_seconds: silence after which it is forgotten, even if some
+        scope could not be swept since
+    :param margin_seconds: what a delta sweep goes back further, for clocks
+        that differ and transactions that last
+    """
+
+    interval_seconds: float
+    least_pause_seconds: float
+    reporter_bound_seconds: float
+    check_seconds: float
+    resweep_seconds: float = 60.0
+    retire_seconds: float = 600.0
+    forget_seconds: float = 86_400.0
+    margin_seconds: float = 120.0
+
+    @property
+    def lease_seconds(self) -> float:
+        return max(10.0, 5 * self.check_seconds)
+
+
+@attrs.frozen
+class _Known:
+    """What the back end held at a moment, read at once: a turn asks many questions.
+
+    :param swept: last sweep by scope; None where its record cannot be read
+    :param beats: by reporter; those that cannot be read are left out
+    """
+
+    epoch: str
+    now_seconds: float
+    swept: Mapping[str, Mapping[str, Any] | None]
+    beats: Mapping[str, Mapping[str, Any]]
+
+    def silence_seconds(self, name: str) -> float:
+        beat_at = float(self.beats[name]["beat_at"])
+        return self.now_seconds - backend_time.believed(beat_at, self.now_seconds)
+
+    def is_from_the_future(self, name: str) -> bool:
+        """Tell whether a reporter beat when no clock can have been: its silence never ends."""
+        return not backend_time.is_believed(float(self.beats[name]["beat_at"]), self.now_seconds)
+
+
+class SweepDuty:
+    """One named thread per conductor process; holds the leases of its scopes.
+
+    :param scopes: the scopes this process can read: its cell, and ``api``
+        where it has the API database
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        sweeper: cell_sweeper.CellSweeper,
+        deltas: cell_sweeper.DeltaSweeper,
+        node_publisher: publisher_module.Publisher,
+        scopes: Callable[[], Collection[str]],
+        holder: str,
+        options: SweepDutyOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._sweeper = sweeper
+        self._deltas = deltas
+        self._publisher = node_publisher
+        self._scopes = scopes
+        self._holder = holder
+        self._options = options
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asked: set[str] = set()
+        self._counted_at: dict[str, float] = {}
+        self._leases: dict[str, leases.LeaseKeeper] = {}
+
+    def start(self) -> None:
+        """Start the thread; once per process."""
+        self._thread = threading.Thread(target=self._run, name="nodb-sweep", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """End the thread and release the leases; idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+            self._thread = None
+
+    def ask(self, scopes: Collection[str]) -> None:
+        """Have scopes swept soon: names of changed rows were lost."""
+        self._asked.update(scopes)
+
+    def _run(self) -> None:
+        complaint: str | None = None
+        while not self._stop.wait(self._options.check_seconds):
+            try:
+                self._synchronizer.open()
+                self.turn()
+                complaint = None
+            except cell_sweeper.SweepStopped:
+                break
+            except (errors.NodbError, cell_sweeper.SweepIncomplete) as error:
+                # Once per trouble: it may last, and each turn meets it again.
+                if str(error) != complaint:
+                    complaint = str(error)
+                    LOG.warning(
+                        "A sweep was given up, it is tried again: %(error)s", {"error": error}
+                    )
+            except Exception:
+                LOG.exception("The sweep duty failed; it is tried again.")
+        for keeper in self._leases.values():
+            try:
+                keeper.release()
+            except errors.NodbError:
+                LOG.debug("A lease could not be released; it ends by itself.")
+        self._synchronizer.close()
+
+    def turn(self) -> None:
+        """Look for reasons once, and sweep what has one.
+
+        :raises BackendUnavailable: nothing can be said; try again
+        """
+        incomplete: Exception | None = None
+        known: _Known | None = None
+        for scope in sorted(self._scopes()):
+            if not isinstance(self._keeper(scope).acquire(), leases.Lease):
+                continue
+            known = known or self._look()
+            reason = self._reason(scope, known)
+            try:
+                if reason is not None:
+                    self._sweep(scope, reason)
+                    known = self._look()
+                elif (since_seconds := self._delta_since(scope, known)) is not None:
+                    self._sweep_delta(scope, since_seconds, known.now_seconds)
+                    known = self._look()
+            except (errors.BackendUnavailable, cell_sweeper.SweepStopped):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a database driver raises
+                # A cell whose database is down: the other scopes go on.
+                incomplete = error
+            self._forget_dead(scope, known)
+        if incomplete is not None:
+            raise incomplete
+
+    def _keeper(self, scope: str) -> leases.LeaseKeeper:
+        if scope not in self._leases:
+            self._leases[scope] = leases.LeaseKeeper(
+                self._synchronizer,
+                name=f"sweep/{scope}",
+                holder_id=self._holder,
+                ttl_seconds=self._options.lease_seconds,
+            )
+        return self._leases[scope]
+
+    def _sweep(self, scope: str, reason: str) -> None:
+        LOG.info("Sweeping %(scope)s: %(reason)s.", {"scope": scope, "reason": reason})
+        self._asked.discard(scope)
+        last_renewal = self._clock()
+
+        def renew(page: cell_sweeper.SweepProgress) -> None:
+            nonlocal last_renewal
+            if self._clock() - last_renewal > self._options.lease_seconds / 3:
+                self._keeper(scope).acquire()
+                last_renewal = self._clock()
+
+        try:
+            swept = self._sweeper.sweep(scope, self._stop, renew, by=self._holder)
+        except Exception:
+            self._asked.add(scope)
+            raise
+        LOG.info(
+            "Swept %(scope)s in %(seconds).1f s: %(rows)d rows, repaired %(repaired)s.",
+            {
+                "scope": scope,
+                "seconds": swept.seconds,
+                "rows": swept.rows,
+                "repaired": {name: n for name, n in swept.repaired.items() if n} or "nothing",
+            },
+        )
+
+    def _sweep_delta(self, scope: str, since_seconds: float, now_seconds: float) -> None:
+        swept = self._deltas.sweep(scope, since_seconds, self._stop, by=self._holder)
+        LOG.info(
+            "A process that writes %(scope)s is silent. Compared in %(seconds).1f s what was "
+            "written in the last %(window).0f s: %(rows)d rows, repaired %(repaired)s.",
+            {
+                "scope": scope,
+                "seconds": swept.seconds,
+                "window": now_seconds - since_seconds,
+                "rows": swept.rows,
+                "repaired": {name: n for name, n in swept.repaired.items() if n} or "nothing",
+            },
+        )
+
+    def _look(self) -> _Known:
+        snapshot = self._synchronizer.snapshot(
+            [known_namespaces.CELLS.name, known_namespaces.REPORTERS.name]
+        )
+        swept: dict[str, Mapping[str, Any] | None] = {}
+        beats: dict[str, Mapping[str, Any]] = {}
+        for page in snapshot.pages:
+            for record in page:
+                is_sweep = record.key.namespace == known_namespaces.CELLS.name
+                try:
+                    state = codec.decode(record.payload).state
+                except errors.UndecodableRecord:
+                    LOG.debug("Record %(key)s cannot be read.", {"key": record.key})
+                    if is_sweep:
+                        swept[record.key.key] = None
+                    continue
+                (swept if is_sweep else beats)[record.key.key] = state
+        now_seconds = self._synchronizer.now_seconds()
+        return _Known(snapshot.cursor.epoch, now_seconds, swept, beats)
+
+    def _reason(self, scope: str, known: _Known) -> str | None:
+        """Say why a scope must be swept now, or None."""
+        if scope not in known.swept:
+            return "it was never swept"
+        state = known.swept[scope]
+        if state is None:
+            return "the record of the last sweep cannot be read"
+        if state.get("epoch") != known.epoch:
+            return "the back end began a new epoch"
+        swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
+        age = known.now_seconds - swept_from
+        if age > self._options.interval_seconds:
+            return "its time has come"
+        if age < self._options.least_pause_seconds:
+            return None
+        if scope in self._asked:
+            return "names of changed rows were lost"
+        if any(_lost(beat, scope, swept_from) for beat in known.beats.values()):
+            return "a reporter forgot names of changed rows"
+        if self._dead(known, swept_from, scope):
+            return "a reporter is silent"
+        if _began(known, swept_from, scope):
+            return "a reporter began, and what was written before it may be unknown"
+        if self._counts_some(scope):
+            return "heartbeats arrived that no reporter saw"
+        return None
+
+    def _counts_some(self, scope: str) -> bool:
+        """Count unreported heartbeats, now and then: it reads every service's liveness."""
+        last = self._counted_at.get(scope, float("-inf"))
+        if self._clock() < last + self._options.least_pause_seconds:
+            return False
+        self._counted_at[scope] = self._clock()
+        return self._sweeper.unreported(scope) > 0
+
+    def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
+        """Name the silent conductors of a cell whose silence no whole sweep has covered."""
+        bound = self._options.reporter_bound_seconds
+        return [
+            name
+            for name, beat in known.beats.items()
+            if beat.get("cell") == scope
+            and known.silence_seconds(name) > bound
+            and swept_from < float(beat["beat_at"]) + bound
+        ]
+
+    def _delta_since(self, scope: str, known: _Known) -> float | None:
+        """Say from when on a scope must be compared for a silent process; None for not now.
+
+        Each process that writes any cell reported all until its last beat, less
+        what it was behind then; a sweep that covered its silence found the rest
+        until it began. The earliest of them counts, of those that are not (yet)
+        silent too: what this sweep proves is read as proved of all.
+        """
+        state = known.swept[scope]
+        assert state is not None  # else there is a reason for a whole sweep
+        proved_at = state_proof.proved_from(state, known.now_seconds)
+        bound = self._options.reporter_bound_seconds
+        is_due = False
+        since_seconds = known.now_seconds
+        for name, beat in known.beats.items():
+            if beat.get("cell") != reporter_module.EVERY_CELL:
+                continue
+            silence_seconds = known.silence_seconds(name)
+            if state_proof.covers(proved_at, beat, bound):
+                since_seconds = min(since_seconds, proved_at)
+                # It may be alive, cut off, and writing: no heartbeat would
+                # show that. Look again, until it is taken for gone.
+                is_due |= (
+                    silence_seconds <= self._options.retire_seconds
+                    and known.now_seconds - proved_at > self._options.resweep_seconds
+                )
+            else:
+                behind_seconds = float(beat["behind_seconds"].get(scope, 0.0))
+                beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
+                since_seconds = min(since_seconds, beat_at - behind_seconds)
+                is_due |= silence_seconds > bound
+        return max(0.0, since_seconds - self._options.margin_seconds) if is_due else None
+
+    def _forget_dead(self, scope: str, known: _Known) -> None:
+        """Drop reporters that are silent and whose scopes were swept for it.
+
+        A conductor that is alive and only cut off shows itself by heartbeats
+        that nobody reports; it registers again when it is back. Processes
+        that write any cell are kept for longer, and swept after meanwhile.
+        """
+        bound = self._options.reporter_bound_seconds
+        state = known.swept.get(scope)
+        swept_from = 0.0
+        if state is not None:
+            swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
+        for name, beat in known.beats.items():
+            if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
+                continue
+            if beat.get("cell") == reporter_module.EVERY_CELL:
+                silence_seconds = known.silence_seconds(name)
+                over = silence_seconds > self._options.forget_seconds or (
+                    silence_seconds > self._options.retire_seconds
+                    and self._covered_everywhere(known, beat)
+                )
+            else:
+                over = swept_from > float(beat["beat_at"]) + bound
+            # Swept it was, and lately: such a beat is a reason for it. Who lives beats again.
+            over = over or (known.is_from_the_future(name) and swept_from > 0.0)
+            if over:
+                key = records.RecordKey(known_namespaces.REPORTERS.name, name)
+                self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
+                LOG.warning(
+                    "Reporter %(name)s is silent; its cells were swept, it is forgotten.",
+                    {"name": name},
+                )
+
+    def _covered_everywhere(self, known: _Known, beat: Mapping[str, Any]) -> bool:
+        """Tell whether each scope was swept since a process that writes any cell fell silent.
+
+        A cell whose database was down all the while must not be taken for proved.
+        """
+        bound = self._options.reporter_bound_seconds
+        return all(
+            state is not None
+            and state_proof.covers(state_proof.proved_from(state, known.now_seconds), beat, bound)
+            for state in known.swept.values()
+        )
+
+
+def _began(known: _Known, swept_from: float, scope: str) -> bool:
+    """Tell whether a conductor of a cell is younger than the cell's last sweep."""
+    return any(
+        scope in beat["guards"] and float(beat["since"]) > swept_from
+        for beat in known.beats.values()
+    )
+
+
+def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
+    """Tell whether a reporter forgot names that no sweep has made good.
+
+    One that lives says so until it saw a sweep; the last beat of one that does
+    not stays.
+    """
+    lost = float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
+    return lost and swept_from <= float(beat["beat_at"])
+
+
+def _writes(beat: Mapping[str, Any], scope: str) -> bool:
+    return beat.get("cell") in (scope, reporter_module.EVERY_CELL)
+
+
+def _delete_if(beat_at: float) -> publisher_module.Compute:
+    """Delete a reporter unless it has sent another beat meanwhile."""
+
+    def update(
+        current: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+        # Another beat may carry a smaller time: the clock may have been set back.
+        if current is None or float(current["beat_at"]) != beat_at:
+            return publisher_module.UNCHANGED
+        return publisher_module.DELETE
+
+    return update

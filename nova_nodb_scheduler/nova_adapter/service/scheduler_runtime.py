@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler worker runs beside Nova: the feed, the proof, the RPC server."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import prometheus_client
+from nova import objects
+
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.nova_adapter import decision_log
+from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
+from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
+from nova_nodb_scheduler.nova_adapter.reads import request_views as reads_module
+from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+from nova_nodb_scheduler.nova_adapter.service import start_gate
+from nova_nodb_scheduler.observe import claim_metrics, metric_labels, process_metrics
+from nova_nodb_scheduler.observe import exporter as exporter_module
+from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.replication import replicator as replicator_module
+from nova_nodb_scheduler.synchronizer.replication import replicator_contract
+from nova_nodb_scheduler.wire import codec, payload_packing
+
+LOG = logging.getLogger(__name__)
+
+
+class OffsetClock:
+    """The back end's clock without I/O, from an offset taken now and then."""
+
+    def __init__(self, synchronizer: contract.Synchronizer) -> None:
+        self._synchronizer = synchronizer
+        self._offset_seconds = 0.0
+
+    def adjust(self) -> None:
+        """Take the offset anew.
+
+        :raises BackendUnavailable: the old offset stays
+        """
+        self._offset_seconds = self._synchronizer.now_seconds() - time.monotonic()
+
+    def now_seconds(self) -> float:
+        """Return the back end's time as last known."""
+        return time.monotonic() + self._offset_seconds
+
+
+@attrs.frozen
+class WorkerFacts:
+    """What a scheduler worker says of itself in its beat."""
+
+    host: str
+    plugin_version: str
+    nova_version: str
+
+
+class SchedulerRuntime:
+    """One worker's share of the plugin; made again with each start.
+
+    :param make_synchronizer: a new driver instance, not opened
+    :param cells: uuids of the cells the host manager knows
+    :param make_server: the RPC server over this runtime, started and stopped
+        with it; None for none
+    :param export: where metrics are served; None for nowhere
+    :param bounds_seconds: what alerts compare ages with
+    :param driver: the synchronizer's, by its option
+    """
+
+    def __init__(
+        self,
+        make_synchronizer: Callable[[], contract.Synchronizer],
+        declared: tuple[namespaces_model.Namespace, ...],
+        cells: Callable[[], list[str]],
+        facts: WorkerFacts,
+        proof_options: proof_module.ProofOptions,
+        replicator_options: replicator_contract.ReplicatorOptions,
+        make_server: Callable[[SchedulerRuntime], Any] | None = None,
+        export: exporter_module.ScrapeAddress | None = None,
+        bounds_seconds: Mapping[str, float] | None = None,
+        driver: str = "",
+    ) -> None:
+        self._make_synchronizer = make_synchronizer
+        self._declared = declared
+        self.facts = facts
+        self.cells = cells
+        self._replicator_options = replicator_options
+        self._feed_bound_seconds = proof_options.feed_bound_seconds
+        self._make_server = make_server
+        self._export = export
+        self._lock = threading.Lock()
+        self._running = False
+        #: True once it was stopped: another one is made for the next start.
+        self.stopped = False
+        self._server: Any = None
+        self._exporter: exporter_module.Exporter | None = None
+        self._fallbacks: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._outcomes: collections.Counter[str] = collections.Counter()
+        self._latencies: collections.deque[float] = collections.deque(maxlen=1000)
+        self._candidates: collections.Counter[str] = collections.Counter()
+        self._explained: dict[str, str] = {}
+        #: The last decisions, whoever made them.
+        self.log = decision_log.DecisionLog()
+        #: What decides from memory; None where only host states come from there.
+        self.decisions: decision_assembly.DecisionAssembly | None = None
+        #: What holds requests back while the worker starts; None where nothing does.
+        self.gate: start_gate.RequestGate | None = None
+        #: What allocates where no claim can be judged; None for Nova's own claim alone.
+        self.unjudged: unjudged_claims.UnjudgedClaimsMaker | None = None
+        self.metrics = metrics_module.SchedulerMetrics(prometheus_client.CollectorRegistry())
+        self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
+        self.synchronizer = make_synchronizer()
+        self.store = host_state_store.HostStateStore(
+            declared, codec.decode_state, packing=payload_packing.DictionaryPacking
+        )
+        self.clock = OffsetClock(self.synchronizer)
+        built = reads_module.BuiltObjects()
+        self.replicator = self._make_replicator()
+        self.replicator.subscribe(lambda changes: None, built.clear)
+        self.judge = proof_module.StateJudge(
+            self.replicator.alive,
+            lambda: self.replicator.epoch,
+            self.replicator.quarantine,
+            self.clock.now_seconds,
+            proof_options,
+            unguarded=(scopes_module.API, objects.CellMapping.CELL0_UUID),
+        )
+        self.views = reads_module.RequestViews(
+            self.store,
+            self.judge,
+            built,
+            cells,
+            lambda: self.replicator.generation,
+            self.fell_back,
+        )
+
+        process_metrics.register(
+            self.metrics.registry,
+            plugin_version=facts.plugin_version,
+            nova_version=facts.nova_version,
+            driver=driver,
+            declared=declared,
+            bounds_seconds=bounds_seconds or {},
+        )
+        self._have_scraped()
+
+    def _have_scraped(self) -> None:
+        """Have the metrics read at each scrape what is counted elsewhere."""
+        self.metrics.watch_store(self.counts)
+        self.metrics.watch_reporters(self._reporters)
+        self.metrics.watch_start(self._started)
+        self.metrics.watch_proof(
+            self._ready,
+            self._feed_states,
+            self._feed_proof_age,
+            lambda: {scope: float(not why) for scope, why in self._scopes().items()},
+            lambda: {(scope, why): 1.0 for scope, why in self._scopes().items() if why},
+            lambda: {cell: float(count) for cell, count in self.hosts_by_cell().items()},
+        )
+        self.metrics.watch_claims(self._settling)
+        # Nothing is served where candidates are Placement's alone.
+        self.metrics.watch_signatures(
+            lambda: self.decisions.engine.figures() if self.decisions is not None else {}
+        )
+        self.metrics.watch_mirror(
+            lambda: self.decisions.mirror_figures() if self.decisions is not None else {}
+        )
+
+    def _make_replicator(self) -> replicator_module.Replicator:
+        return replicator_module.Replicator(
+            self.synchronizer,
+            self.store,
+            self._declared,
+            identity=f"{self.facts.host}:{os.getpid()}:{next(_numbers)}:{uuid.uuid4().hex[:8]}",
+            options=self._replicator_options,
+            beat=self._beat,
+            meter=self.metrics,
+        )
+
+    def _beat(self) -> Mapping[str, Any]:
+        self.clock.adjust()
+        # A heartbeat that nobody reported has its time of grace from when it
+        # came, not from the first request that meets it.
+        self.judge.judge(self.store.snapshot(), self.cells())
+        p50, p99 = self.percentiles_seconds()
+        return {
+            "host": self.facts.host,
+            "pid": os.getpid(),
+            "plugin": self.facts.plugin_version,
+            "nova": self.facts.nova_version,
+            "beat_at": self.clock.now_seconds(),
+            "clock_offset_seconds": time.time() - self.clock.now_seconds(),
+            "memory_bytes": process_metrics.resident_bytes(),
+            "machine_bytes": process_metrics.machine_bytes(),
+            "fallbacks": self.fallbacks(),
+            "outcomes": dict(self._outcomes),
+            "candidates": self.candidates(),
+            "claims": self.claim_metrics.figures(),
+            "claiming": self.decisions is not None and self.decisions.claiming,
+            "settling": self._settling(),
+            "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
+            "hosts": len(self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
+            "state": self.state(),
+            "schedule_seconds_p50": p50,
+            "schedule_seconds_p99": p99,
+        }
+
+    # -- life -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; once per object, in the worker process."""
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+        if self.gate is not None:
+            self.gate.begin()
+        if self._export is not None:
+            self._exporter = exporter_module.Exporter(
+                self.metrics.registry,
+                metric_labels.MetricIdentity("scheduler", self.facts.host),
+                self._export,
+            )
+            self._exporter.start()
+        self.replicator.start()
+        if self.decisions is not None:
+            self.decisions.start()
+        if self._make_server is not None:
+            self._server = self._make_server(self)
+            self._server.start()
+
+    def stop(self) -> None:
+        """Stop the threads and say goodbye; idempotent, from any thread."""
+        with self._lock:
+            if not self._running:
+                return
+            self._running, self.stopped = False, True
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+        if self.decisions is not None:
+            self.decisions.stop()
+        self.replicator.stop()
+        self.synchronizer.close()
+        if self._exporter is not None:
+            self._exporter.stop()
+
+    # -- what it tells ----------------------------------------------------------
+
+    def starting(self) -> start_gate.StartProgress | None:
+        """Return how far the start is; None where requests are taken."""
+        return self.gate.progress if self.gate is not None else None
+
+    def state(self) -> str:
+        """Return where the worker stands: "starting, 43%", then the state of its feed."""
+        starting = self.starting()
+        return self.replicator.status().state.value if starting is None else str(starting)
+
+    def decided(self, asked_placement: str | None) -> None:
+        """Count where a request's candidates came from: None for memory, else the reason."""
+        self._candidates[asked_placement or decision_log.MEMORY] += 1
+        self.metrics.took_candidates(asked_placement)
+
+    def candidates(self) -> dict[str, int]:
+        """Return requests by where their candidates came from."""
+        return dict(self._candidates)
+
+    def fell_back(self, scope: str, reason: proof_module.UnprovedReason) -> None:
+        """Count a request that took Nova's own path for a scope; log the first of a kind."""
+        self._fallbacks[scope, reason.value] += 1
+        self.metrics.fell_back(reason.value, scope)
+        if self._explained.get(scope) != reason.value:
+            self._explained[scope] = reason.value
+            LOG.warning(
+                "Reading %(scope)s from its database, as stock Nova does: %(reason)s.",
+                {"scope": scope, "reason": reason.value},
+            )
+
+    def served(self, scopes: set[str]) -> None:
+        """Note scopes that were answered from memory; log the return of one."""
+        for scope in scopes & self._explained.keys():
+            del self._explained[scope]
+            LOG.info("%(scope)s is read from memory again.", {"scope": scope})
+
+    def scheduled(self, seconds: float, outcome: str) -> None:
+        """Record one select_destinations."""
+        self._outcomes[outcome] += 1
+        self._latencies.append(seconds)
+        self.metrics.scheduled(seconds, outcome)
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return the requests that left memory, by reason."""
+        totals: collections.Counter[str] = collections.Counter()
+        for (_scope, reason), count in list(self._fallbacks.items()):
+            totals[reason] += count
+        return dict(totals)
+
+    def fallbacks_by_cell(self) -> dict[str, dict[str, int]]:
+        """Return the requests that left memory, by scope and reason."""
+        found: dict[str, dict[str, int]] = {}
+        for (scope, reason), count in list(self._fallbacks.items()):
+            found.setdefault(scope, {})[reason] = count
+        return found
+
+    def outcomes(self) -> dict[str, int]:
+        """Return decisions by outcome."""
+        return dict(self._outcomes)
+
+    def latencies_seconds(self) -> list[float]:
+        """Return durations of the last 1,000 decisions, sorted."""
+        return sorted(self._latencies)
+
+    def percentiles_seconds(self) -> tuple[float | None, float | None]:
+        """Return median and 99th percentile of those durations; None before the first."""
+        kept = self.latencies_seconds()
+        if not kept:
+            return None, None
+        return kept[(len(kept) - 1) // 2], kept[max(0, -(-len(kept) * 99 // 100) - 1)]
+
+    def _started(self) -> dict[str, float]:
+        starting = self.starting()
+        return {"": 1.0 if starting is None else starting.percent / 100}
+
+    def anybody_claims(self, silent_seconds: float) -> bool:
+        """Tell whether this scheduler, or another whose beat is younger than that, claims."""
+        if self.decisions is not None:
+            return self.decisions.claiming
+        least = self.clock.now_seconds() - silent_seconds
+        view = self.store.snapshot().namespace(known_namespaces.SCHEDULERS.name)
+        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
+        return any(
+            record.state.get("claiming") and float(record.state["beat_at"]) > least
+            for record in found
+            if record is not None
+        )
+
+    def _settling(self) -> dict[str, float]:
+        """Return claims by state and how they ended here; empty where nobody settles."""
+        return self.decisions.claim_figures() if self.decisions is not None else {}
+
+    def counts(self) -> dict[str, float]:
+        """Return records in the store by namespace."""
+        snapshot = self.store.snapshot()
+        return {name: float(len(snapshot.namespace(name))) for name in snapshot.namespaces()}
+
+    def _reporters(self) -> dict[str, dict[metrics_module.ReporterName, float]]:
+        """Return figures of the reporters, those of a service on a host together."""
+        view = self.store.snapshot().namespace(known_namespaces.REPORTERS.name)
+        now = self.clock.now_seconds()
+        kinds = ("living", "queued", "silent", "refused")
+        found: dict[str, dict[metrics_module.ReporterName, float]] = {kind: {} for kind in kinds}
+        for key in view.keys():  # noqa: SIM118 - a view is no mapping
+            record = view.get(key)
+            if record is None:
+                continue
+            beat = record.state
+            # Reporters of an older release do not say all of it.
+            name = tuple(str(beat.get(each, "")) for each in ("binary", "host", "cell"))
+            who = (name[0], name[1], name[2])
+            for kind, value in (
+                ("living", 1.0),
+                ("queued", float(beat.get("queued", 0))),
+                ("refused", float(beat.get("refused", 0))),
+            ):
+                found[kind][who] = found[kind].get(who, 0.0) + value
+            silent = max(0.0, now - float(beat.get("beat_at", now)))
+            found["silent"][who] = max(found["silent"].get(who, 0.0), silent)
+        return found
+
+    def _ready(self) -> dict[str, float]:
+        bound = self._feed_bound_seconds
+        takes_requests = self._running and self.starting() is None
+        return {"": float(takes_requests and self.replicator.alive(bound))}
+
+    def _feed_states(self) -> dict[str, float]:
+        now = self.replicator.status().state
+        return {each.value: float(each is now) for each in replicator_contract.State}
+
+    def _feed_proof_age(self) -> dict[str, float]:
+        age = self.replicator.status().proof_age_seconds
+        return {} if age is None else {"": age}
+
+    def _scopes(self) -> dict[str, str]:
+        """Return why a scope is not served from memory, empty where it is."""
+        scopes = sorted({*self.cells(), scopes_module.API, objects.CellMapping.CELL0_UUID})
+        missing = self.judge.judge(self.store.snapshot(), scopes).missing
+        return {scope: missing[scope].value if scope in missing else "" for scope in scopes}
+
+    def hosts_by_cell(self) -> dict[str, int]:
+        """Return compute nodes in the store by cell."""
+        view = self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)
+        if not len(view):
+            return {}
+        vocabulary = view.vocabulary("cell")
+        found = collections.Counter(view.column("cell").tolist())
+        return {vocabulary.text(code): count for code, count in found.items()}
+
+
+_numbers = itertools.count(1)

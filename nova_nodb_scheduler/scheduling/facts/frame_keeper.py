@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the engine's hosts equal to the store.
+
+Which hosts hold claims, and which of them to look at again.
+
+What a claim adds to its host hangs on records that are not the host's: the
+consumer's instance and migrations, and the other instances there.
+
+Keep the engine's hosts equal to the store.
+
+Called before each decision. What changed since the last call is known by key;
+only the hosts those records belong to are made anew, and of a heartbeat only
+the time is taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Container, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
+from nova_nodb_scheduler.scheduling.pipeline import candidates
+from nova_nodb_scheduler.scheduling.reservations import host_reservations
+from nova_nodb_scheduler.store import collector, host_state_store
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+
+_INSTANCES = known_namespaces.INSTANCES.name
+_MIGRATIONS = known_namespaces.MIGRATIONS.name
+
+
+class ClaimedHosts:
+    """The hosts with claims; used by the frame's keeper, with its lock held.
+
+    Servers come and go by the thousand on hosts without claims: those cost a
+    look-up each.
+    """
+
+    def __init__(self, store: host_state_store.HostStateStore, most_keys: int) -> None:
+        # Apart from what hosts are made of: too many changes of these cost a
+        # look at the hosts with claims, and not at all hosts.
+        self._subscription = store.subscribe((_INSTANCES, _MIGRATIONS), most_keys)
+        self._touched: Mapping[str, Collection[str]] | None = {}
+        self._hosts: set[str] = set()
+
+    def drain(self) -> None:
+        """Note what changed; before the snapshot is taken."""
+        self._touched = self._subscription.drain()
+
+    def take_all(self, source: fact_source.FactSource) -> None:
+        """Look at all claim records."""
+        self._hosts = {uuid for uuid in source.claimed_uuids() if _has_claims(source, uuid)}
+
+    def take(
+        self,
+        changed: Collection[str],
+        nodes: Collection[str],
+        former: fact_source.FactSource,
+        source: fact_source.FactSource,
+    ) -> set[str]:
+        """Return the hosts whose claims may add something else than before.
+
+        :param changed: uuids of hosts whose claim records changed
+        :param nodes: uuids of compute nodes whose records changed
+        """
+        before = self._hosts
+        self._hosts = before.difference(changed)
+        self._hosts.update(uuid for uuid in changed if _has_claims(source, uuid))
+        again = set(changed)
+        if not (before or self._hosts):
+            return again
+        touched = self._touched
+        if touched is None:
+            return again | self._hosts
+        places: set[tuple[str, str] | None] = set()
+        for each in (former, source):
+            # Another node may have come to the host, or left it.
+            places.update(map(each.host_of_node, nodes))
+            for key in touched.get(_INSTANCES, ()):
+                places.add(each.host_of_instance(key))
+            for key in touched.get(_MIGRATIONS, ()):
+                places.add(each.destination(key))
+        for place in places:
+            if place is not None:
+                again.update(self._hosts.intersection(source.nodes_of_host(*place)))
+        return again
+
+
+def _has_claims(source: fact_source.FactSource, uuid: str) -> bool:
+    try:
+        return bool(source.claims(uuid))
+    except errors.InvalidRecord:
+        return True
+
+
+LOG = logging.getLogger(__name__)
+
+_NODES = known_namespaces.COMPUTE_NODES.name
+_SERVICES = known_namespaces.SERVICES.name
+_LIVENESS = known_namespaces.SERVICE_LIVENESS.name
+_AGGREGATES = known_namespaces.AGGREGATES.name
+_PROVIDERS = known_namespaces.PROVIDERS.name
+_CLAIMS = known_namespaces.CLAIM_RECORDS.name
+
+#: From so many on the collector of cycles is kept from walking over them.
+_MANY_HOSTS = 1000
+
+#: What hosts are made of. Of instances nothing is kept here.
+_WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS, _CLAIMS)
+
+
+class FrameOwner(Protocol):
+    """What takes hosts in; all calls are made with its lock held."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Re-entrant; held for a whole catch-up."""
+
+    @property
+    def frame(self) -> host_frame.HostFrame:
+        """Where the hosts stand."""
+
+    def put(self, facts: host_facts.HostFacts) -> Any:
+        """Take a host in, or take its new facts over."""
+
+    def amend(
+        self,
+        row: int,
+        numbers: Mapping[str, Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
+    ) -> Any:
+        """Take over what is new of a host whose node's record did not change."""
+
+    def remove(self, uuid: str) -> Any:
+        """Forget a host."""
+
+    def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> Any:
+        """Take over all of Nova's aggregates; hosts that change sides are put anew."""
+
+    def tick(self, now_seconds: float) -> Any:
+        """Say which services are up at a time."""
+
+
+class FrameKeeper:
+    """Brings an engine to a store's present.
+
+    :param present: gave the frame its callbacks; told of each snapshot
+    :param ratios: what stands for a ratio that a node's record lacks
+    :param reservations: what this process promised and no record shows yet
+    :param most_keys: beyond so many changed records everything is read anew
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        engine: FrameOwner,
+        present: fact_source.Present,
+        *,
+        ratios: node_facts.DefaultRatios,
+        reservations: host_reservations.ReservedUsage | None = None,
+        most_keys: int = host_state_store.MOST_KEYS,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._present = present
+        self._ratios = ratios
+        if reservations is None:
+            reservations = host_reservations.NoReservations()
+        self._reservations: host_reservations.ReservedUsage = reservations
+        self._subscription = store.subscribe(_WATCHED, most_keys)
+        self._claimed_hosts = ClaimedHosts(store, most_keys)
+        self._unreadable: dict[str, str] = {}
+        self._memberships = aggregate_facts.AggregateMemberships()
+        self._sharing: dict[str, frozenset[str]] = {}
+        #: False where the frame may be anything: before the first call, and
+        #: after one that did not reach its end.
+        self._sound = False
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Why records were refused, by uuid: hosts left out, and aggregates."""
+        return dict(self._unreadable)
+
+    def left_out(self, request: requests.Request) -> str | None:
+        """Return a host left out that a request might have gone to; None if there is none.
+
+        As the last :meth:`catch_up` found it. From any thread; waits for the
+        engine's lock.
+        """
+        with self._engine.lock:
+            source, frame = self._present.source, self._engine.frame
+            if source is None:
+                return None
+            for uuid in self._unreadable:
+                if source.has_node(uuid) and candidates.may_be_elsewhere(
+                    request, frame, uuid, source.host_of_node(uuid)
+                ):
+                    return uuid
+            return None
+
+    def catch_up(self, now_seconds: float) -> snapshot_module.Snapshot:
+        """Bring the engine to the store's present; return what was read.
+
+        From any thread; waits for the engine's lock. Costs what changed since
+        the last call, and a pass over all records after a new epoch. A second
+        call without changes between does nothing but look at the time.
+
+        :param now_seconds: since the epoch, for the liveness of services
+        """
+        with self._engine.lock:
+            # Drained first: what is written in between is in the snapshot, and
+            # looked at again next time.
+            touched = self._subscription.drain()
+            self._claimed_hosts.drain()
+            snapshot = self._store.snapshot()
+            former, sound = self._present.source, self._sound
+            self._sound = False
+            source = fact_source.FactSource(
+                snapshot, ratios=self._ratios, reservations=self._reservations
+            )
+            self._present.source = source
+            lapsed = self._reservations.expire()
+            if touched is None or former is None or not sound:
+                self._claimed_hosts.take_all(source)
+                with collector.at_rest():
+                    self._take_all(source)
+            else:
+                claimed = self._claimed_hosts.take(
+                    touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source
+                )
+                if touched or lapsed or claimed:
+                    self._take_changes(touched, lapsed, claimed, former, source)
+            self._engine.tick(now_seconds)
+            self._sound = True
+            unsettled = len(self._engine.frame) >= _MANY_HOSTS and not collector.is_settled()
+        if unsettled:
+            collector.settle()
+        return snapshot
+
+    # -- everything ---------------------------------------------------------------
+
+    def _take_all(self, source: fact_source.FactSource) -> None:
+        frame = self._engine.frame
+        self._unreadable.clear()
+        self._sharing.clear()
+        self._memberships.clear()
+        for uuid in source.aggregate_uuids():
+            self._take_aggregate(source, uuid)
+        self._engine.set_aggregates(self._memberships.aggregates())
+        before = {frame.place(int(row)).uuid for row in frame.alive.nonzero()[0]}
+        for uuid in before:
+            if not source.has_node(uuid):
+                self._engine.remove(uuid)
+        if self._memberships.faultless:
+            self._take_new_hosts(source, before)
+        for uuid in source.node_uuids():
+            if frame.row_of(uuid) is None or uuid in before:
+                self._take_host(source, uuid)
+        self._take_sharing(source, source.provider_uuids())
+        frame.sharing = dict(self._sharing)
+        if self._unreadable:
+            self._tell_of_unreadable()
+
+    def _take_new_hosts(self, source: fact_source.FactSource, known: Container[str]) -> None:
+        """Take hosts in that the frame does not hold, all at once.
+
+        :param known: uuids of those that it holds
+        """
+        frame = self._engine.frame
+        nodes = source.snapshot.namespace(_NODES)
+        frame.expect(len(nodes))
+        for batch in fact_source.read_batches(
+            source, nodes, self._ratios, self._memberships.of, known
+        ):
+            frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
+
+    # -- what changed ---------------------------------------------------------------
+
+    def _take_changes(
+        self,
+        touched: Mapping[str, Collection[str]],
+        lapsed: Collection[str],
+        claimed: Collection[str],
+        former: fact_source.FactSource,
+        source: fact_source.FactSource,
+    ) -> None:
+        refused_before = len(self._unreadable)
+        nodes = touched.get(_NODES, ())
+        changed = self._take_aggregates(source, touched.get(_AGGREGATES, ()))
+        parts = {uuid for host in changed for uuid in source.nodes_named(host)}
+        # A service may have moved: its former host lost it.
+        places = {
+            place
+            for key in touched.get(_SERVICES, ())
+            for place in (
+                former.services.host_of_service(key),
+                source.services.host_of_service(key),
+            )
+            if place is not None
+        }
+        for key in touched.get(_LIVENESS, ()):
+            place = source.services.host_of_service(key)
+            if place is not None and place not in places and not self._heard(source, key, place):
+                places.add(place)
+        served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
+        provided = {*touched.get(_PROVIDERS, ()), *lapsed, *claimed}
+        for uuid in lapsed:
+            # Its record may be the very one that the columns were filled from.
+            row = self._engine.frame.row_of(uuid)
+            if row is not None:
+                self._engine.frame.recount(row)
+        parts |= served
+        parts.update(filter(source.has_node, provided))
+        parts.difference_update(nodes)
+        for uuid in parts:
+            self._take_parts(
+                source,
+                uuid,
+                with_service=uuid in served,
+                with_provider=uuid in provided,
+                with_claims=uuid in claimed,
+            )
+        for uuid in nodes:
+            self._take_host(source, uuid)
+        self._take_sharing(source, provided.union(nodes))
+        if len(self._unreadable) > refused_before:
+            self._tell_of_unreadable()
+
+    def _heard(self, source: fact_source.FactSource, key: str, place: tuple[str, str]) -> bool:
+        """Take over when a service was heard of; False if there is more to it."""
+        if not source.services.is_only_service(key, *place):
+            return False
+        try:
+            seen = source.services.last_seen_seconds(key)
+        except errors.InvalidRecord:
+            return False
+        frame = self._engine.frame
+        rows = frame.rows_of_host(*place)
+        if seen is None or not all(frame.has_service[row] for row in rows):
+            return False
+        for row in rows:
+            frame.heard(row, seen)
+        return True
+
+    def _take_aggregates(self, source: fact_source.FactSource, uuids: Collection[str]) -> set[str]:
+        """Take over aggregates; return the hosts that are in others than before."""
+        changed: set[str] = set()
+        for uuid in uuids:
+            changed |= self._take_aggregate(source, uuid)
+        if uuids:
+            self._engine.set_aggregates(self._memberships.aggregates())
+        return changed
+
+    def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> frozenset[str]:
+        facts = source.aggregate(uuid)
+        if facts is None or facts.fault is None:
+            self._unreadable.pop(uuid, None)
+        else:
+            self._unreadable[uuid] = facts.fault
+        return self._memberships.take(uuid, facts)
+
+    # -- one host -------------------------------------------------------------------
+
+    def _take_host(self, source: fact_source.FactSource, uuid: str) -> None:
+        """Make a host anew from all its records."""
+        try:
+            facts = source.facts(uuid, self._memberships.of)
+        except errors.InvalidRecord as error:
+            self._leave_out(uuid, str(error))
+            return
+        fault = facts and self._memberships.fault(facts.host)
+        if fault:
+            self._leave_out(uuid, fault)
+            return
+        self._unreadable.pop(uuid, None)
+        if facts is None:
+            self._engine.remove(uuid)
+        else:
+            self._engine.put(facts)
+
+    def _take_parts(
+        self,
+        source: fact_source.FactSource,
+        uuid: str,
+        *,
+        with_service: bool,
+        with_provider: bool,
+        with_claims: bool,
+    ) -> None:
+        """Make a host anew from some records beside its node's, which did not change."""
+        frame = self._engine.frame
+        row = frame.row_of(uuid)
+        if row is None or not self._memberships.faultless:
+            self._take_host(source, uuid)
+            return
+        place = frame.place(row)
+        numbers: dict[str, Any] = {}
+        provided: dict[str, Any] = {}
+        try:
+            if with_service:
+                numbers.update(attrs.asdict(source.services.of_host(place.cell, place.host)))
+            if with_claims:
+                unshown = source.unshown(uuid)
+                numbers.update(source.counts(uuid, unshown))
+                provided["provider"] = source.provider(uuid, unshown)
+            elif with_provider:
+                # Otherwise the very object stays: what was used since is in the
+                # frame's columns, and counted from there.
+                provided["provider"] = source.provider(uuid)
+        except errors.InvalidRecord as error:
+            self._leave_out(uuid, str(error))
+            return
+        self._engine.amend(row, numbers, self._memberships.of(place.host), **provided)
+
+    def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
+        """Look at roots again that are no hosts, or that may have become hosts."""
+        changed = False
+        for uuid in uuids:
+            provider = None if source.has_node(uuid) else source.shared(uuid)
+            shared = provider_facts.sharing(provider) if provider is not None else frozenset()
+            if shared != self._sharing.get(uuid, frozenset()):
+                changed = True
+                if shared:
+                    self._sharing[uuid] = shared
+                else:
+                    del self._sharing[uuid]
+        if changed:
+            self._engine.frame.sharing = dict(self._sharing)
+
+    def _leave_out(self, uuid: str, reason: str) -> None:
+        self._unreadable[uuid] = reason
+        self._engine.remove(uuid)
+
+    def _tell_of_unreadable(self) -> None:
+        uuid, reason = next(reversed(self._unreadable.items()))
+        LOG.warning(
+            "%(count)d hosts or aggregates are left out, for their records cannot be "
+            "understood; the latest is %(uuid)s: %(reason)s",
+            {"count": len(self._unreadable), "uuid": uuid, "reason": reason},
+        )

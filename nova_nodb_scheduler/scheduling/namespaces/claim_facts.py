@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's claim record as facts, and what claims add to what other records show.
+
+What a host has used is the union by consumer of what is shown and what is
+claimed: of a consumer in both only what is claimed beyond what is shown counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import requests
+
+Resources = Mapping[str, int]
+
+#: From a consumer and its claim to what the claim takes of the node's own report
+#: and the node's record does not count yet.
+Uncounted = Callable[[str, model.HeldClaim], model.NodeShare]
+
+_NO_SHARE = model.NodeShare()
+
+
+@attrs.frozen
+class UnreportedUsage:
+    """What claims add to a host beside its other records.
+
+    :param used: by resource class of the root provider
+    :param share: what to take of the node's own report, all claims together;
+        its ``fitted`` is empty
+    :param fitted: NUMA topologies and PCI requests, as the adapter wrote them,
+        by consumer
+    :param devices: PCI devices among them
+    """
+
+    used: Resources = attrs.field(factory=dict)
+    share: model.NodeShare = _NO_SHARE
+    fitted: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    devices: int = 0
+
+
+#: What the adapter writes beside them, for who cannot read them: how many devices.
+DEVICES = "pci_devices"
+
+NOTHING = UnreportedUsage()
+
+
+def digest(key: str, state: Mapping[str, Any]) -> model.ClaimRecord | errors.InvalidRecord | None:
+    """Return a host's claims; None where there are none, for most records stay empty."""
+    try:
+        # The version tells when a claim was confirmed, which nobody asks a digest.
+        record = model.ClaimRecord.from_state(key, state, 0)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return errors.InvalidRecord(f"claims/{key}", "claims", f"{type(error).__name__}: {error}")
+    return record if record.claims or record.lapsed else None
+
+
+def unreported_usage(
+    claims: Mapping[str, model.HeldClaim],
+    shown: Mapping[str, Resources],
+    uncounted: Uncounted,
+) -> UnreportedUsage:
+    """Return what claims add to a host.
+
+    :param claims: by consumer, pending ones included, whatever their lease
+    :param shown: the provider's allocations by consumer
+    """
+    used: dict[str, int] = {}
+    fitted: dict[str, Mapping[str, Any]] = {}
+    left = _NO_SHARE
+    for consumer, held in claims.items():
+        for name, amount in beyond(held.resources, held.node, shown.get(consumer, {})).items():
+            used[name] = used.get(name, 0) + amount
+        share = uncounted(consumer, held)
+        left = together(left, share)
+        if share.fitted:
+            fitted[consumer] = share.fitted
+    devices = sum(int(each.get(DEVICES, 0)) for each in fitted.values())
+    return UnreportedUsage(used, left, fitted, devices)
+
+
+def beyond(claimed: Resources, node: model.NodeShare, shown: Resources) -> dict[str, int]:
+    """Return what a claim holds beyond what its consumer is shown with, by class.
+
+    Of a server that is on the node already, whose old allocation goes to its
+    migration, a smaller amount shown is the old one until the mirror followed:
+    old and new are both used then.
+    """
+    if not shown:
+        return dict(claimed)
+    more = {
+        name: amount - shown.get(name, 0)
+        for name, amount in claimed.items()
+        if amount > shown.get(name, 0)
+    }
+    return dict(claimed) if more and stays(node) else more
+
+
+def share_of(request: requests.Request, *, stays: bool = False) -> model.NodeShare:
+    """Return what a server of a request takes of its node's own report.
+
+    As Nova's HostState.consume_from_request: whoever comes builds or moves.
+
+    :param stays: it is on the node already: resized there, it is one of the
+        node's instances before and after
+    """
+    flavor = request.flavor
+    return model.NodeShare(
+        vcpus=flavor.vcpus,
+        memory_mb=flavor.memory_mb,
+        disk_gb=flavor.root_gb + flavor.ephemeral_gb,
+        instances=0 if stays else 1,
+        io_operations=1,
+        fitted=request.fitted,
+    )
+
+
+def stays(node: model.NodeShare) -> bool:
+    """Say whether a claim is of a server that was on the node when it was claimed."""
+    return not node.instances and node != _NO_SHARE
+
+
+def together(one: model.NodeShare, other: model.NodeShare) -> model.NodeShare:
+    """Return the sum of two shares, but for what is fitted."""
+    return model.NodeShare(
+        vcpus=one.vcpus + other.vcpus,
+        memory_mb=one.memory_mb + other.memory_mb,
+        disk_gb=one.disk_gb + other.disk_gb,
+        instances=one.instances + other.instances,
+        io_operations=one.io_operations + other.io_operations,
+    )

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides where servers go: all hosts in, one request's plan out.
+
+The hosts of a signature as one request sees them: nothing copied, nothing changed.
+
+What requests of a signature share is brought to the present by steps made at
+present. A request that was planned earlier may have another signature by now
+(an aggregate was given to a project, a member of its group moved): with the
+steps it began with it would write its own answers where others look theirs up.
+So it keeps none, and asks for its hosts anew each time it takes the lock.
+
+Decides where servers go: all hosts in, one request's plan out.
+
+One lock guards the frame and what was made of it. Feeding and planning take
+it; a plan takes it again only for choices beyond the first few. Nova's own
+objects are never asked while it is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.scheduling import decision_settings
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.pipeline import (
+    candidates,
+    chosen_hosts,
+    decision_steps,
+    evaluation,
+    planning,
+    plugin_contract,
+    refusal_counts,
+    shortlist,
+    weighing,
+)
+
+
+class SharedHosts:
+    """Hosts by the scores that all requests of a signature share. One request's.
+
+    Each call takes the lock and sees the hosts as they are then.
+
+    :param now: what the request may go to, as long as the lock is held that it is
+        planned under; :meth:`let_go` ends that
+    :param present: the same at any later time; called under the lock
+    """
+
+    def __init__(
+        self,
+        lock: contextlib.AbstractContextManager[bool],
+        now: chosen_hosts.HostSource,
+        present: Callable[[], chosen_hosts.HostSource],
+    ) -> None:
+        self._lock = lock
+        self._now: chosen_hosts.HostSource | None = now
+        self._present = present
+
+    def let_go(self) -> None:
+        """Say that the lock is about to be given up."""
+        self._now = None
+
+    def best_first(self, count: int, passed_over: Collection[str]) -> list[chosen_hosts.Choice]:
+        """Return up to ``count`` of the best; none whose uuid is passed over."""
+        with self._lock:
+            return self._source().best_first(count, passed_over)
+
+    def in_cell(
+        self, cell: str, count: int, passed_over: Collection[str]
+    ) -> list[chosen_hosts.Choice]:
+        """The same of one cell."""
+        with self._lock:
+            return self._source().in_cell(cell, count, passed_over)
+
+    def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
+        """Not known here: an explained plan has a shortlist of its own."""
+        raise NotImplementedError
+
+    def _source(self) -> chosen_hosts.HostSource:
+        return self._now if self._now is not None else self._present()
+
+
+class RankedRows:
+    """One request's view of a ranking, under the engine's lock.
+
+    :param ranked: of a signature, up to date
+    :param steps: the request's, made at present
+    :param left_out: rows that the request ignores
+    """
+
+    def __init__(
+        self,
+        frame: host_frame.HostFrame,
+        ranked: weighing.Ranking,
+        steps: decision_steps.DecisionSteps,
+        left_out: Collection[int],
+        *,
+        shuffled: bool,
+        rng: random.Random,
+    ) -> None:
+        self._frame = frame
+        self._ranked = ranked
+        self._steps = steps
+        self._left_out = left_out
+        self._shuffled = shuffled
+        self._rng = rng
+
+    def best_first(self, count: int, passed_over: Collection[str]) -> list[chosen_hosts.Choice]:
+        """See :class:`chosen_hosts.HostSource`."""
+        rows = self._ranked.best_first(self._rng, shuffled=self._shuffled)
+        return self._choices(rows, count, passed_over)
+
+    def in_cell(
+        self, cell: str, count: int, passed_over: Collection[str]
+    ) -> list[chosen_hosts.Choice]:
+        """See :class:`chosen_hosts.HostSource`."""
+        rows = np.flatnonzero(self._frame.cell.codes == self._frame.cell.code(cell))
+        wanted = count + len(passed_over) + len(self._left_out)
+        return self._choices(self._ranked.among(rows, wanted, self._rng), count, passed_over)
+
+    def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
+        """Not known here: an explained plan has a shortlist of its own."""
+        raise NotImplementedError
+
+    def _choices(
+        self,
+        rows: Iterable[int],
+        count: int,
+        passed_over: Collection[str],
+    ) -> list[chosen_hosts.Choice]:
+        found: list[chosen_hosts.Choice] = []
+        for row in rows:
+            if len(found) == count:
+                break
+            if row in self._left_out:
+                continue
+            place = self._frame.place(row)
+            if place.uuid in passed_over:
+                continue
+            own = self._steps.candidates
+            found.append(
+                chosen_hosts.Choice(
+                    row=row,
+                    uuid=place.uuid,
+                    cell=place.cell,
+                    host=place.host,
+                    node=place.node,
+                    score=self._ranked.scores.item(row),
+                    allocation_requests=(
+                        own.allocation_requests(self._frame, row, passed=True) if own else ()
+                    ),
+                )
+            )
+        return found
+
+
+_CACHE_BYTES = 256 * 1024 * 1024
+
+
+class Engine:
+    """All hosts, the filters and weighers, and the signatures that come again.
+
+    :param filters: in enabled order; a name stands for one that only Nova's
+        objects can run
+    :param weighers: in the order of Nova's handler; names likewise
+    :param cache_bytes: what the kept signatures may take
+    """
+
+    def __init__(
+        self,
+        settings: decision_settings.SchedulingOptions,
+        filters: Sequence[plugin_contract.Filter | str],
+        weighers: Sequence[plugin_contract.Weigher | str],
+        *,
+        frame: host_frame.HostFrame,
+        rng: random.Random,
+        cache_bytes: int = _CACHE_BYTES,
+    ) -> None:
+        self.settings = settings
+        self.frame = frame
+        self.lock = threading.RLock()
+        self.counters = evaluation.EngineCounters()
+        self._filters = tuple(filters)
+        self._weighers = tuple(weighers)
+        self._rng = rng
+        self._signatures = evaluation.SignatureCache(cache_bytes, self.counters)
+
+    # -- feeding ------------------------------------------------------------------
+
+    def put(self, facts: host_facts.HostFacts) -> int:
+        """Take a host in or over; return its row."""
+        with self.lock:
+            return self.frame.put(facts)
+
+    def amend(
+        self,
+        row: int,
+        numbers: Mapping[str, Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
+    ) -> None:
+        """Take over what is new of a host, see :meth:`.host_frame.HostFrame.amend`."""
+        with self.lock:
+            self.frame.amend(row, numbers, aggregates, provider)
+
+    def remove(self, uuid: str) -> int | None:
+        """Forget a host; return the row it had."""
+        with self.lock:
+            return self.frame.remove(uuid)
+
+    def set_aggregates(
+        self, aggregates: Iterable[host_facts.HostAggregate], changed_uuids: Collection[str] = ()
+    ) -> None:
+        """Take Nova's aggregates over.
+
+        :param changed_uuids: compute nodes to look at again besides those in
+            aggregates that differ
+        """
+        with self.lock:
+            self.frame.set_aggregates(aggregates)
+            rows = (self.frame.row_of(uuid) for uuid in changed_uuids)
+            self.frame.touch(row for row in rows if row is not None)
+
+    def touch(self, rows: Iterable[int]) -> None:
+        """Say that rows changed in what no column shows."""
+        with self.lock:
+            self.frame.touch(rows)
+
+    def use(self, uuid: str, resources: Mapping[str, int]) -> None:
+        """Add to what a host's provider has in use; negative amounts give back."""
+        with self.lock:
+            row = self.frame.row_of(uuid)
+            if row is not None:
+                self.frame.use(row, resources)
+                self.frame.touch((row,))
+
+    def generation(self, uuid: str) -> int:
+        """Return the generation of a host's provider as recorded; -1 for none."""
+        with self.lock:
+            row = self.frame.row_of(uuid)
+            provider = None if row is None else self.frame.provider(row)
+            return -1 if provider is None else provider.generation
+
+    def tick(self, now_seconds: float) -> None:
+        """Say what time it is: services that fell silent are down."""
+        with self.lock:
+            self.frame.tick(now_seconds, self.settings.service_down_time)
+
+    def figures(self) -> dict[str, float]:
+        """Return what was counted so far, and what is kept; any thread, without the lock."""
+        kept = self._signatures
+        return {**attrs.asdict(self.counters), "kept": len(kept), "kept_bytes": kept.nbytes}
+
+    # -- deciding -----------------------------------------------------------------
+
+    def allocation_requests(
+        self, request: requests.Request, uuid: str
+    ) -> tuple[plugin_contract.AllocationRequest, ...]:
+        """Return what Placement would offer of one host now."""
+        with self.lock:
+            row = self.frame.row_of(uuid)
+            if row is None or not request.queries:
+                return ()
+            return candidates.Candidates(request.queries).allocation_requests(self.frame, row)
+
+    def placement_parts(self, request: requests.Request) -> tuple[decision_steps.FilterCount, ...]:
+        """Return what of a request's candidates refuses how many hosts now.
+
+        For somebody who asks why: it looks at all hosts, some times over.
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            rows = decision_steps.named_rows(request, self.frame, _trees(steps))
+            if rows is None:
+                rows = np.arange(self.frame.rows)
+            ignored = np.array(sorted(decision_steps.ignored_rows(request, self.frame)), np.intp)
+            return refusal_counts.of_placement(steps, self.frame, rows[~np.isin(rows, ignored)])
+
+    def counts_among(
+        self, request: requests.Request, uuids: Collection[str]
+    ) -> tuple[tuple[decision_steps.FilterCount, ...], tuple[str, ...]]:
+        """Return how many of the hosts that Placement offered each filter leaves now.
+
+        :param uuids: all providers of the offer
+        :returns: the counts, the offer's first, and names of filters that cannot be counted
+            since only Nova's objects run them
+        """
+        with self.lock:
+            steps = self._steps(attrs.evolve(request, queries=None), self.frame, 0)
+            known = {row for uuid in uuids if (row := self.frame.row_of(uuid)) is not None}
+            offer = decision_steps.FilterCount(
+                decision_steps.PLACEMENT, len(self.frame), len(known)
+            )
+            named = decision_steps.named_rows(request, self.frame, None)
+            rows = known if named is None else known & set(named.tolist())
+            rows = rows - decision_steps.ignored_rows(request, self.frame)
+            stage = evaluation.stages(steps, self.frame, np.array(sorted(rows), np.intp))
+            histogram = np.bincount(stage, minlength=len(steps.filters) + 3).tolist()
+            before = len(known) if len(rows) < len(known) else None
+            counts = refusal_counts.without_candidates(_counts(steps, histogram, before))
+            return _until_nobody((offer, *counts)), steps.filters_on_objects
+
+    def plan(
+        self,
+        request: requests.Request,
+        objects: plugin_contract.HostObjects | None = None,
+        *,
+        servers: int = 1,
+        explain: bool = False,
+    ) -> planning.Plan:
+        """Return the hosts for a request, best first.
+
+        :param objects: needed where a filter or weigher has no columns for it
+        :param servers: how many the plan is to place
+        :param explain: keep what each weigher gave
+        :raises RuntimeError: objects are needed, and there are none
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            if objects is None and not steps.on_columns:
+                raise RuntimeError(
+                    "The request needs Nova's own code for "
+                    f"{', '.join(_names_on_objects(steps))}: plan it with host objects."
+                )
+            source, counts = self._source(steps, own=servers > 1 or explain, whole=explain)
+            following = None
+            if servers > 1:
+                following = planning.FollowingServers(self.lock, self.frame.fork(), self._steps)
+            if steps.on_columns:
+                made = self._plan(steps, source, counts, following, objects, explain)
+                if isinstance(source, SharedHosts):
+                    source.let_go()
+                return made
+        assert objects is not None
+        assert isinstance(source, shortlist.Shortlist)
+        counts += source.ask(objects, 0)
+        return self._plan(steps, source, counts, following, objects, explain)
+
+    def _plan(
+        self,
+        steps: decision_steps.DecisionSteps,
+        source: chosen_hosts.HostSource,
+        counts: tuple[decision_steps.FilterCount, ...],
+        following: planning.FollowingServers | None,
+        objects: plugin_contract.HostObjects | None,
+        explain: bool,
+    ) -> planning.Plan:
+        return planning.Plan(
+            steps.request,
+            self.settings,
+            self._rng,
+            source,
+            _until_nobody(counts),
+            following=following,
+            objects=objects,
+            explained=explain,
+            is_told_apart=steps.told_apart,
+        )
+
+    def _steps(
+        self, request: requests.Request, frame: host_frame.HostFrame, index: int
+    ) -> decision_steps.DecisionSteps:
+        return decision_steps.steps(request, frame, self._filters, self._weighers, index)
+
+    def _source(
+        self, steps: decision_steps.DecisionSteps, *, own: bool, whole: bool
+    ) -> tuple[chosen_hosts.HostSource, tuple[decision_steps.FilterCount, ...]]:
+        named = decision_steps.named_rows(steps.request, self.frame, _trees(steps))
+        ignored = decision_steps.ignored_rows(steps.request, self.frame)
+        if named is not None:
+            rows = np.array([row for row in named.tolist() if row not in ignored], np.intp)
+            stage = evaluation.stages(steps, self.frame, rows)
+            passing = stage == len(steps.filters) + 2
+            histogram = np.bincount(stage, minlength=len(steps.filters) + 3).tolist()
+            counts = _counts(steps, histogram, len(self.frame))
+            return self._shortlist(steps, rows[passing], whole), counts
+        made = self._evaluation(steps)
+        histogram = list(made.histogram)
+        before = sum(histogram[1:])
+        left_out = np.array(sorted(ignored), np.intp)
+        for stage_of_row in made.stage[left_out].tolist():
+            histogram[stage_of_row] -= 1
+        counts = _counts(steps, histogram, before if len(left_out) else None)
+        if own or not steps.on_columns:
+            return self._copied(made, steps, left_out, whole), counts
+        now = self._shared(made, steps, left_out)
+        if isinstance(now, shortlist.Shortlist):
+            return now, counts
+        return SharedHosts(self.lock, now, lambda: self._present(steps)), counts
+
+    def _present(self, planned: decision_steps.DecisionSteps) -> chosen_hosts.HostSource:
+        """Return where a request may go now that was planned earlier.
+
+        :param planned: its steps of then; they may tell it itself where to go, and nobody else
+        """
+        steps = self._steps(planned.request, self.frame, 0)
+        ignored = decision_steps.ignored_rows(steps.request, self.frame)
+        left_out = np.array(sorted(ignored), np.intp)
+        if not steps.on_columns:
+            # Only Nova's objects could tell the hosts apart that came, and under the
+            # lock they are not asked: it goes on by what it was planned with, apart.
+            return self._copied(evaluation.Evaluation(planned, self.frame), planned, left_out)
+        return self._shared(self._evaluation(steps), steps, left_out)
+
+    def _shared(
+        self,
+        made: evaluation.Evaluation,
+        steps: decision_steps.DecisionSteps,
+        left_out: npt.NDArray[np.intp],
+    ) -> chosen_hosts.HostSource:
+        """Return a signature's hosts as they are shared, or a copy where scores would differ."""
+        if not made.scales_without(left_out):
+            return self._copied(made, steps, left_out)
+        return RankedRows(
+            self.frame,
+            made.ranked(self.counters),
+            steps,
+            frozenset(left_out.tolist()),
+            shuffled=self.settings.shuffle_best_same_weighed_hosts,
+            rng=self._rng,
+        )
+
+    def _copied(
+        self,
+        made: evaluation.Evaluation,
+        steps: decision_steps.DecisionSteps,
+        left_out: npt.NDArray[np.intp],
+        whole: bool = False,
+    ) -> shortlist.Shortlist:
+        passing = made.stage == made.last
+        passing[left_out] = False
+        return self._shortlist(steps, np.flatnonzero(passing), whole)
+
+    def _shortlist(
+        self, steps: decision_steps.DecisionSteps, rows: npt.NDArray[np.intp], whole: bool
+    ) -> shortlist.Shortlist:
+        return shortlist.Shortlist(
+            steps,
+            self.frame,
+            rows,
+            shuffled=self.settings.shuffle_best_same_weighed_hosts,
+            rng=self._rng,
+            lazily=self.settings.host_objects == "lazy",
+            whole=whole,
+        )
+
+    def _evaluation(self, steps: decision_steps.DecisionSteps) -> evaluation.Evaluation:
+        """Return what a signature makes of all hosts now."""
+        signature = steps.signature
+        known = self._signatures.get(signature)
+        made = self._followed(known, steps)
+        if made is known:
+            self._signatures.count_again(signature)
+        else:
+            self._signatures.offer(signature, made)
+        return made
+
+    def _followed(
+        self, made: evaluation.Evaluation | None, steps: decision_steps.DecisionSteps
+    ) -> evaluation.Evaluation:
+        """Return an evaluation brought to the present, or a new one.
+
+        :param steps: made at present, of the evaluation's own signature
+        """
+        if made is not None and made.rows == self.frame.rows:
+            rows = self.frame.log.since(made.sequence)
+            if rows is not None:
+                self.counters.rows_patched += len(rows)
+                made.patch(steps, self.frame, rows)
+                made.sequence = self.frame.log.sequence
+                return made
+        self.counters.cold_evaluations += 1
+        return evaluation.Evaluation(steps, self.frame)
+
+
+def _trees(steps: decision_steps.DecisionSteps) -> list[str] | None:
+    return steps.candidates.trees() if steps.candidates is not None else None
+
+
+def _names_on_objects(steps: decision_steps.DecisionSteps) -> list[str]:
+    weighers = [each for each in steps.weighers if isinstance(each, str)]
+    return [*steps.filters_on_objects, *weighers]
+
+
+def _counts(
+    steps: decision_steps.DecisionSteps, histogram: list[int], before: int | None
+) -> tuple[decision_steps.FilterCount, ...]:
+    """Return the counts of the steps on columns.
+
+    :param before: hosts before those the request names or ignores were picked;
+        None where it does neither
+    """
+    left = sum(histogram[1:])
+    counts = []
+    if before is not None:
+        counts.append(decision_steps.FilterCount(decision_steps.REQUESTED_HOSTS, before, left))
+    names = [decision_steps.PLACEMENT, *(own.name for own, _ in steps.filters)]
+    for place, name in enumerate(names, start=1):
+        after = left - histogram[place]
+        counts.append(decision_steps.FilterCount(name, left, after))
+        left = after
+    return tuple(counts)
+
+
+def _until_nobody(
+    counts: tuple[decision_steps.FilterCount, ...],
+) -> tuple[decision_steps.FilterCount, ...]:
+    for place, count in enumerate(counts, start=1):
+        if not count.after:
+            return counts[:place]
+    return counts

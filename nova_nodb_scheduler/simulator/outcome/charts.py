@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what the runs came to, as PNG files. Needs matplotlib: the extra ``charts``."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.simulator.outcome import results
+
+_SIZE_INCHES = (7.0, 4.2)
+_DOTS_PER_INCH = 120
+_COLORS = ("#2c6eb3", "#b3452c", "#3f8f4f", "#8a63a8")
+
+
+def check() -> None:
+    """See that charts can be drawn, before a long run.
+
+    :raises ConfigurationError: matplotlib is missing
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise errors.ConfigurationError(
+            "--charts",
+            str(error),
+            "install matplotlib with 'pip install nova-nodb-scheduler[charts]', or leave it out.",
+        ) from error
+
+
+def draw(
+    directory: pathlib.Path,
+    found: Sequence[results.RunResult],
+    packing: Mapping[str, Mapping[str, Any]],
+) -> list[pathlib.Path]:
+    """Write the charts; return their paths.
+
+    :param packing: by strategy; without any there is no chart of it
+    :raises ConfigurationError: matplotlib is missing, or the directory cannot
+        be written
+    """
+    check()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        drawn = [
+            _latency(directory / "simulation-latency.png", found),
+            _feed(directory / "simulation-feed.png", found),
+            _throughput(directory / "simulation-throughput.png", found),
+            _harm(directory / "simulation-harm.png", found),
+        ]
+        if packing:
+            drawn.append(_packing(directory / "simulation-packing.png", packing))
+        return drawn
+    except OSError as error:
+        raise errors.ConfigurationError("--charts", str(directory), str(error)) from error
+
+
+def _axes() -> tuple[Any, Any]:
+    import matplotlib.figure
+
+    figure = matplotlib.figure.Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=True, alpha=0.25)
+    return figure, axes
+
+
+def _latency(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
+    figure, axes = _axes()
+    for each, color in zip(found, _COLORS, strict=False):
+        values = sorted(1000 * decision[2] for decision in each.decisions)
+        shares = [(place + 1) / len(values) for place in range(len(values))]
+        axes.plot(values, shares, color=color, label=each.strategy)
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds from request to answer")
+    axes.set_ylabel("share of requests answered")
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _feed(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
+    figure, axes = _axes()
+    for each, color in zip(found, _COLORS, strict=False):
+        values = sorted(1000 * lag for lag in each.lags)
+        shares = [(place + 1) / len(values) for place in range(len(values))]
+        axes.plot(values, shares, color=color, label=each.strategy)
+    axes.set_xlabel("milliseconds from published to applied in the slowest scheduler")
+    axes.set_ylabel("share of batches")
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _throughput(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
+    figure, axes = _axes()
+    for each, color in zip(found, _COLORS, strict=False):
+        counted = collections.Counter(int(decision[0]) for decision in each.decisions)
+        seconds = range(max(counted, default=0) + 1)
+        axes.plot(
+            seconds,
+            [counted[second] for second in seconds],
+            color=color,
+            label=each.strategy,
+            drawstyle="steps-post",
+        )
+    axes.set_xlabel("seconds from the beginning of the run")
+    axes.set_ylabel("decisions in the second")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _harm(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
+    figure, axes = _axes()
+    kinds = (
+        ("servers over-committed", "overcommitted_servers"),
+        ("refusals at hosts", "refusals_at_hosts"),
+        ("claims' conflicts", "conflicts"),
+        ("compare-and-sets lost", "writes_lost"),
+    )
+    width = 0.8 / len(found)
+    for number, (each, color) in enumerate(zip(found, _COLORS, strict=False)):
+        places = [place + number * width for place in range(len(kinds))]
+        bars = axes.bar(
+            places,
+            [each.figures[name] for _, name in kinds],
+            width=width,
+            color=color,
+            label=each.strategy,
+        )
+        axes.bar_label(bars, fontsize="small")
+    axes.set_xticks(
+        [place + 0.4 - width / 2 for place in range(len(kinds))], [label for label, _ in kinds]
+    )
+    axes.set_ylabel("in the whole run")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
+
+
+def _packing(path: pathlib.Path, packing: Mapping[str, Mapping[str, Any]]) -> pathlib.Path:
+    figure, axes = _axes()
+    whole = max(each["of"] for each in packing.values())
+    # Where not even the whole fleet holds it all, there is no bar.
+    bars = axes.bar(
+        list(packing), [each["hosts"] or 0 for each in packing.values()], color=_COLORS, width=0.6
+    )
+    axes.bar_label(
+        bars,
+        [
+            f"not even {whole:,}" if each["hosts"] is None else f"{each['hosts']:,}"
+            for each in packing.values()
+        ],
+        fontsize="small",
+    )
+    axes.axhline(whole, color="#555555", linestyle="--", label=f"the whole fleet, {whole:,} hosts")
+    axes.set_ylabel("least hosts that hold it all")
+    axes.set_ylim(bottom=0, top=1.15 * whole)
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path

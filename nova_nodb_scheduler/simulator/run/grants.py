@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What answers lead to: allocations in the ledger, servers on hosts, and their end."""
+
+from __future__ import annotations
+
+from nova_nodb_scheduler.simulator.run import fleet as fleet_module
+from nova_nodb_scheduler.simulator.run import measures as measures_module
+from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
+from nova_nodb_scheduler.simulator.scenario import run_clock as events_module
+from nova_nodb_scheduler.simulator.scenario import run_options, workload
+from nova_nodb_scheduler.simulator.schedulers import pipe_messages
+
+#: After so long whoever asked a scheduler that was killed gives up, and deletes.
+_ABANDONED_SECONDS = 5.0
+
+
+class Grants:
+    """The servers of one run, from the first allocation to the last deletion. One thread."""
+
+    def __init__(
+        self,
+        options: run_options.RunOptions,
+        ledger: ledger_module.TrueLedger,
+        fleet: fleet_module.Fleet,
+        measures: measures_module.Measures,
+        events: events_module.Events,
+    ) -> None:
+        self._options = options
+        self._ledger = ledger
+        self._fleet = fleet
+        self._measures = measures
+        self._events = events
+        #: By request that is being decided: (server, host uuid) that stand.
+        self._written: dict[int, set[tuple[str, str]]] = {}
+
+    def allocations(self, asked: pipe_messages.AskAllocations) -> pipe_messages.ServerAllocations:
+        """Return what a server has."""
+        return pipe_messages.ServerAllocations(self._ledger.allocations_of(asked.server))
+
+    def write(self, said: pipe_messages.WriteAllocations) -> pipe_messages.WriteAnswer:
+        """Write allocations; say which servers their hosts refused."""
+        refused = self._ledger.write(said.allocations)
+        for each in said.allocations:
+            if each.server not in refused:
+                self._written.setdefault(said.number, set()).add((each.server, each.host_uuid))
+                self._fleet.written(each.host_uuid)
+        return pipe_messages.WriteAnswer(refused)
+
+    def remove(self, said: pipe_messages.RemoveAllocations) -> pipe_messages.WriteAnswer:
+        """Take allocations back."""
+        for each in said.allocations:
+            self._take_back(said.number, each.server, each.host_uuid)
+        return pipe_messages.WriteAnswer(frozenset())
+
+    def end(self, number: int) -> None:
+        """Note that a request is answered: what it wrote stands."""
+        self._written.pop(number, None)
+
+    def give_up(self, number: int) -> None:
+        """Note that a request died with its scheduler.
+
+        Whoever asked waits for an answer a while, and deletes the servers then.
+        """
+        self._measures.lost_requests += 1
+        left = self._written.pop(number, set())
+
+        def abandon() -> None:
+            for server, host_uuid in left:
+                self._take_back(-1, server, host_uuid)
+
+        self._events.after(_ABANDONED_SECONDS, abandon)
+
+    def _take_back(self, number: int, server: str, host_uuid: str) -> None:
+        if self._ledger.remove(server, host_uuid):
+            self._fleet.written(host_uuid)
+        self._written.get(number, set()).discard((server, host_uuid))
+
+    def place(self, arrival: workload.Arrival, decision: pipe_messages.Decided) -> None:
+        """Send the servers of a request to the hosts that were chosen."""
+        servers = arrival.uuids(self._options.seed)
+        for server, host_uuid in zip(servers, decision.hosts, strict=True):
+            self._grant(arrival, server, host_uuid, decision.chosen_at_seconds)
+
+    def _grant(
+        self, arrival: workload.Arrival, server: str, host_uuid: str, chosen_at: float
+    ) -> None:
+        flavor = arrival.flavor
+        self._ledger.grant(server, host_uuid, flavor.resources)
+        self._fleet.accept(server, flavor, host_uuid)
+        self._measures.servers_placed += 1
+        self._measures.sequence.append((server, host_uuid))
+        lost_at = self._fleet.lost_at(host_uuid)
+        if lost_at is not None and chosen_at > lost_at:
+            is_late = chosen_at > lost_at + self._options.service_down_seconds
+            self._measures.late_choices += is_late
+            self._measures.choices_of_lost += not is_late
+        self._events.after(self._options.build_seconds, lambda: self.built(server))
+        if arrival.lifetime_seconds is not None:
+            # Nobody deletes what is not there yet.
+            lifetime = max(arrival.lifetime_seconds, self._options.build_seconds)
+            self._events.after(lifetime, lambda: self._delete(server, flavor))
+
+    def built(self, server: str) -> None:
+        """Have a server's host count it, if the host lives."""
+        self._fleet.built(server)
+
+    def _delete(self, server: str, flavor: workload.MadeFlavor) -> None:
+        if self._ledger.end(server, flavor.resources) is not None:
+            self._fleet.deleted(server)

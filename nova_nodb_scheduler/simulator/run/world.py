@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of one run: requests come, servers are built and end, hosts report, things fail.
+
+Where a run stands, for whoever watches it.
+
+The world of one run: requests come, servers are built and end, hosts report, things fail.
+
+One thread deals with events and with the schedulers' pipes; a second one
+publishes what the hosts report, unless the run goes step by step.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.simulator.run import (
+    fault_injection,
+    fleet,
+    grants,
+    host_reporter,
+    scheduler_traffic,
+    true_ledger,
+)
+from nova_nodb_scheduler.simulator.run import measures as measures_module
+from nova_nodb_scheduler.simulator.scenario import made_hosts as cluster_module
+from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timeline, workload
+from nova_nodb_scheduler.simulator.schedulers import (
+    backend_line,
+    feed_lag,
+    pipe_messages,
+    scheduler_process,
+    simulated_scheduler,
+)
+
+
+@attrs.frozen
+class RunProgress:
+    """Where a run stands, for a progress bar."""
+
+    stage: str
+    done: int
+    of: int
+    servers: int = 0
+    overcommitted: int = 0
+    waiting: int = 0
+
+
+Told = Callable[[RunProgress], None]
+
+
+def not_told(_progress: RunProgress) -> None:
+    """Tell nobody."""
+
+
+class World:
+    """One run. One thread, beside the reporter's.
+
+    :param faults: in the order of their times
+    :param told: called a few times a second
+    """
+
+    def __init__(
+        self,
+        options: run_options.RunOptions,
+        arrivals: Sequence[workload.Arrival],
+        faults: Sequence[timeline.PlannedFault] = (),
+        told: Told = not_told,
+    ) -> None:
+        if options.pace is run_clock.Pace.VIRTUAL and options.schedulers != 1:
+            raise errors.ConfigurationError(
+                "--pace", "virtual", "it is for one scheduler; use real or saturated with several."
+            )
+        self.options = options
+        self.measures = measures_module.Measures()
+        self._told = told
+        self._told_at = 0.0
+        context = multiprocessing.get_context("spawn")
+        self._line = backend_line.BackendLine(context)
+        self._clock = run_clock.RunClock(context, options.pace, options.speed)
+        self._lock = threading.RLock()
+        self._events = run_clock.Events(self._clock)
+        self.cluster = cluster_module.Cluster(options.cluster)
+        self.ledger = true_ledger.TrueLedger(self.cluster, checked=options.strategy.checked)
+        self._fleet = fleet.Fleet(self.cluster, self.ledger, self._mark)
+        self._synchronizer = backend_line.LinedSynchronizer(options.backend.make(), self._line)
+        self.reporter = host_reporter.HostReporter(
+            self._synchronizer,
+            self._fleet.state,
+            self._lock,
+            self._clock.now_seconds,
+            updates_per_second=options.updates_per_second,
+            beat_seconds=options.beat_seconds,
+        )
+        self.schedulers = [
+            scheduler_process.SchedulerProcess(
+                number, context, self._line, self._clock, scheduler_process.worker_options(options)
+            )
+            for number in range(options.schedulers)
+        ]
+        self._ticks = fleet.HostTicks(
+            options,
+            self.cluster,
+            self._fleet,
+            self.ledger,
+            self.measures,
+            self._clock,
+            self._events,
+        )
+        self._queue = scheduler_traffic.RequestQueue(
+            options, arrivals, self.schedulers, self._clock, self._events
+        )
+        self._grants = grants.Grants(options, self.ledger, self._fleet, self.measures, self._events)
+        self._mischief = fault_injection.FaultInjection(
+            options,
+            self.schedulers,
+            self.reporter,
+            self._line,
+            self._fleet,
+            self._grants,
+            self._clock,
+            self._events,
+        )
+        self._listener = scheduler_traffic.Listener(
+            self.schedulers, self._lock, self._grants, self._decided
+        )
+        self._end_seconds = timeline.end_seconds(faults)
+        self._faults = faults
+        #: Monotonic seconds.
+        self.began_at = 0.0
+        #: Claims left at the end whose servers do not stand there; -1: not known.
+        self.leaked_claims = 0
+
+    def _mark(self, key: records.RecordKey) -> None:
+        # The hosts are made before the reporter, which asks them what to tell.
+        self.reporter.mark(key)
+
+    @property
+    def feed_lags(self) -> feed_lag.FeedLags:
+        """How far schedulers' stores had come when."""
+        return self._listener.feed_lags
+
+    # -- the run ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Carry the run out; the figures are in the attributes then.
+
+        :raises SimulationFailed: a scheduler failed by itself
+        :raises BackendUnavailable: it was away before the run began
+        """
+        thread = None
+        try:
+            self._prepare()
+            self._begin()
+            if not self._in_step:
+                thread = host_reporter.ReporterThread(self.reporter)
+                thread.start()
+            while not self._is_over():
+                self._happen()
+                if self._in_step:
+                    self.reporter.flush(everything=True)
+                self._queue.dispatch()
+                self._listener.listen(self._pause_seconds())
+                self._watch()
+            self._come_to_rest()
+            self._listener.hear_last()
+        finally:
+            for each in self.schedulers:
+                each.stop()
+            if thread is not None:
+                thread.stop()
+            self._synchronizer.close()
+
+    def _prepare(self) -> None:
+        total = 5 * len(self.cluster)
+        self._synchronizer.open()
+        self.reporter.populate(
+            self._fleet.everything(),
+            lambda count: self._told(RunProgress("publishing hosts", count, total)),
+        )
+        for each in self.schedulers:
+            each.start()
+        ready = 0
+        while ready < len(self.schedulers):
+            self._told(RunProgress("starting schedulers", ready, len(self.schedulers)))
+            self._listener.listen(0.2)
+            ready = sum(each.is_ready for each in self.schedulers)
+
+    def _begin(self) -> None:
+        self._clock.start()
+        self.began_at = time.monotonic()
+        for fault in self._faults:
+            self._events.at(fault.at_seconds, functools.partial(self._mischief.begin, fault))
+        self._events.at(0.0, self._ticks.tick)
+        self._queue.begin()
+
+    def _is_over(self) -> bool:
+        now = self._clock.now_seconds()
+        if self.options.seconds is not None and now >= self.options.seconds:
+            return True
+        answered = len(self.measures.decisions) + self.measures.lost_requests
+        is_answered = self._queue.is_used_up and answered >= len(self._queue.arrivals)
+        return is_answered and now >= self._end_seconds
+
+    def _come_to_rest(self) -> None:
+        """Wait until no claim is left but those of servers that stand, and count the others."""
+        if not self.options.strategy.claims:
+            return
+        deadline = time.monotonic() + self.options.rest_seconds
+        pass_seconds = self.options.build_seconds + fleet.TICK_SECONDS
+        while True:
+            if self._in_step:
+                self._let_pass(pass_seconds)
+                for each in self.schedulers:
+                    each.say(pipe_messages.SettleClaims())
+            self.leaked_claims = true_ledger.count_leaked_claims(self._synchronizer, self.ledger)
+            if not self.leaked_claims or time.monotonic() > deadline:
+                return
+            self._told(RunProgress("waiting for claims to end", 0, self.leaked_claims))
+            for _ in range(10):
+                if not self._in_step:
+                    self._happen()
+                self._listener.listen(scheduler_traffic.LISTEN_SECONDS)
+
+    def _watch(self) -> None:
+        at = time.monotonic()
+        waits = self._queue.waits_or_will
+        self.measures.demand(at - self.began_at, is_there=waits or self._is_deciding)
+        if at - self._told_at > 0.2:
+            self._told_at = at
+            measures = self.measures
+            self._told(
+                RunProgress(
+                    "deciding",
+                    len(measures.decisions),
+                    len(self._queue.arrivals),
+                    measures.servers_placed,
+                    self.ledger.overcommitted_grants,
+                    self.reporter.waiting,
+                )
+            )
+
+    def _decided(self, decision: pipe_messages.Decided) -> None:
+        number, now = decision.number, self._clock.now_seconds()
+        is_vain = decision.outcome == simulated_scheduler.UNCLAIMABLE
+        if is_vain and self._queue.is_patient(number, now):
+            self.measures.tried_in_vain(decision)
+            self._queue.put_off(number)
+            return
+        at = time.monotonic()
+        self.measures.decided(at - self.began_at, now, decision)
+        self.measures.stale_seconds.append(
+            measures_module.staleness_seconds(
+                self.reporter.figures.published, decision.version, at - decision.seconds
+            )
+        )
+        self._grants.end(number)
+        if decision.outcome == simulated_scheduler.PLACED:
+            self._grants.place(self._queue.arrivals[number], decision)
+
+    # -- time ---------------------------------------------------------------------------
+
+    @property
+    def _in_step(self) -> bool:
+        return self.options.pace is run_clock.Pace.VIRTUAL
+
+    def _happen(self) -> None:
+        """Let happen what is due; step by step, the next thing once all is answered."""
+        if self._in_step:
+            due = self._events.next_seconds
+            if due is not None and not self._is_held_up:
+                self._clock.advance(due)
+                with self._lock:
+                    self._events.happen_next()
+            return
+        now = self._clock.now_seconds()
+        with self._lock:
+            self._events.happen_until(now)
+
+    def _let_pass(self, seconds: float) -> None:
+        """Let simulated time pass in which nobody asks for anything, step by step."""
+        until = self._clock.now_seconds() + seconds
+        while (due := self._events.next_seconds) is not None and due <= until:
+            self._happen()
+            self.reporter.flush(everything=True)
+
+    def _pause_seconds(self) -> float:
+        due = self._events.next_seconds
+        if self._in_step:
+            return scheduler_traffic.LISTEN_SECONDS if self._is_held_up or due is None else 0.0
+        if due is None:
+            return scheduler_traffic.LISTEN_SECONDS
+        left = self._clock.real_seconds(due - self._clock.now_seconds())
+        return min(max(left, 0.0), scheduler_traffic.LISTEN_SECONDS)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether time stands still, step by step, until a scheduler has done something."""
+        present = [each for each in self.schedulers if not each.is_away]
+        is_deciding = any(each.asked is not None for each in present)
+        return is_deciding or (self._queue.waits and bool(present))
+
+    @property
+    def _is_deciding(self) -> bool:
+        return any(each.asked is not None for each in self.schedulers)

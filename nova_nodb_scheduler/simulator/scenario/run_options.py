@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run is asked to be, and the ways to schedule that are run side by side.
+
+The ways to schedule that are run side by side on one workload.
+
+All run the plugin's pipeline. They differ in how fresh the hosts' states are,
+in how one of the passing hosts is picked, and in who says no.
+
+What a run is asked to be.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.simulator.scenario import backend_choice, run_clock
+from nova_nodb_scheduler.simulator.scenario import made_hosts as cluster_module
+
+
+@attrs.frozen(kw_only=True)
+class Strategy:
+    """One way.
+
+    :param claims: a host is claimed among schedulers before it is granted
+    :param periodic: hosts' states are looked at once in a while, not as they change
+    :param random: any host that passes, not the best
+    :param checked: a host refuses what does not fit any more
+    """
+
+    name: str
+    summary: str
+    claims: bool = False
+    periodic: bool = False
+    random: bool = False
+    checked: bool = False
+
+
+CLAIMS = Strategy(
+    name="claims",
+    summary="the plugin: states from the feed, claims among schedulers",
+    claims=True,
+)
+CACHED = Strategy(
+    name="cached",
+    summary="a cache looked at every minute, nobody refuses (Nova's former CachingScheduler)",
+    periodic=True,
+)
+OPTIMISTIC = Strategy(
+    name="optimistic",
+    summary="states from the feed, no claims: a host refuses what does not fit",
+    checked=True,
+)
+RANDOM = Strategy(
+    name="random",
+    summary="any host that passes by the feed, nobody refuses",
+    random=True,
+)
+
+ALL = {each.name: each for each in (CLAIMS, CACHED, OPTIMISTIC, RANDOM)}
+
+
+def named_strategy(name: str) -> Strategy:
+    """Return a strategy.
+
+    :raises ConfigurationError: there is none of that name
+    """
+    if name not in ALL:
+        raise errors.ConfigurationError("--strategy", name, f"choose of {', '.join(ALL)}.")
+    return ALL[name]
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """What a run is.
+
+    :param seconds: simulated time at which it is cut off; None: when all
+        requests are answered and the timeline is over
+    :param build_seconds: from the grant of a server until its host takes it
+        up, and counts it
+    :param heartbeat_seconds: between two heartbeats of a host
+    :param report_seconds: between two reports of a host that nothing happened to
+    :param updates_per_second: most records the reporter publishes in a second
+    :param authority_seconds: how long each write of allocations takes
+    :param patience_seconds: how long a request is asked again while no claim
+        can be taken
+    :param rest_seconds: how long the end is put off, at most, until claims of
+        servers that do not stand are gone
+    """
+
+    cluster: cluster_module.ClusterOptions
+    strategy: Strategy
+    backend: backend_choice.BackendChoice
+    schedulers: int = 1
+    pace: run_clock.Pace = run_clock.Pace.VIRTUAL
+    speed: float = 1.0
+    seed: int = 1
+    seconds: float | None = None
+    build_seconds: float = 5.0
+    heartbeat_seconds: float = 10.0
+    report_seconds: float = 60.0
+    service_down_seconds: float = 60.0
+    updates_per_second: float = 2000.0
+    beat_seconds: float = 5.0
+    authority_seconds: float = 0.0
+    cache_seconds: float = 60.0
+    claim_lease_seconds: float = 10.0
+    claim_spread: str = "off"
+    deadline_seconds: float = 10.0
+    patience_seconds: float = 60.0
+    start_seconds: float = 900.0
+    rest_seconds: float = 30.0

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler's process: what runs in it, and how the world starts, pauses and kills it.
+
+A scheduler's process: requests in by a pipe, allocations and decisions out.
+
+The schedulers' processes as the world holds them: started, killed, paused, started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing import connection as mp_connection
+from multiprocessing import context as mp_context
+
+import attrs
+
+from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, placing
+from nova_nodb_scheduler.simulator.scenario import backend_choice, run_clock, run_options
+from nova_nodb_scheduler.simulator.schedulers import (
+    backend_line,
+    pipe_messages,
+    simulated_scheduler,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class WorkerOptions:
+    """What a scheduler's process is given at its start.
+
+    :param identity: unique, restarts included
+    :param authority_seconds: how long the authority takes for each write
+    :param start_seconds: most time until the cluster is known
+    """
+
+    identity: str
+    backend: backend_choice.BackendChoice
+    scheduler: simulated_scheduler.SchedulerOptions
+    authority_seconds: float = 0.0
+    start_seconds: float = 600.0
+
+
+def worker_options(options: run_options.RunOptions) -> WorkerOptions:
+    """Return what the options of a run make of each process's, its identity left out."""
+    return WorkerOptions(
+        identity="",
+        backend=options.backend,
+        authority_seconds=options.authority_seconds,
+        start_seconds=options.start_seconds,
+        scheduler=simulated_scheduler.SchedulerOptions(
+            strategy=options.strategy,
+            seed=options.seed,
+            in_step=options.pace is run_clock.Pace.VIRTUAL,
+            service_down_seconds=options.service_down_seconds,
+            cache_seconds=options.cache_seconds,
+            beat_seconds=options.beat_seconds,
+            deadline_seconds=options.deadline_seconds,
+            claim_lease_seconds=options.claim_lease_seconds,
+            claim_spread=options.claim_spread,
+        ),
+    )
+
+
+def run_worker(
+    options: WorkerOptions,
+    pipe: mp_connection.Connection,
+    questions: mp_connection.Connection,
+    line: backend_line.BackendLine,
+    clock: run_clock.RunClock,
+) -> None:
+    """Serve one pipe until told to stop, or until the world is gone.
+
+    :param questions: a second pipe, for the thread that settles claims
+    """
+    # A cut line is told of in the report, not by every thread that meets it.
+    logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
+    try:
+        _serve(options, pipe, questions, line, clock)
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception:  # noqa: BLE001 - whatever it is, the world shall hear of it
+        with contextlib.suppress(OSError):
+            pipe.send(pipe_messages.Failed(traceback.format_exc()))
+
+
+def _serve(
+    options: WorkerOptions,
+    pipe: mp_connection.Connection,
+    questions: mp_connection.Connection,
+    line: backend_line.BackendLine,
+    clock: run_clock.RunClock,
+) -> None:
+    lined = backend_line.LinedSynchronizer(options.backend.make(), line)
+
+    def ask(server: str) -> Mapping[str, Mapping[str, int]] | None:
+        try:
+            questions.send(pipe_messages.AskAllocations(server))
+            answer: pipe_messages.ServerAllocations = questions.recv()
+        except (EOFError, OSError):
+            return None  # the world ends
+        return answer.by_host
+
+    made = simulated_scheduler.SimulatedScheduler(
+        options.identity, lined, options.scheduler, clock.now_seconds, ask
+    )
+    pipe.send(pipe_messages.Ready(made.start(options.start_seconds)))
+    try:
+        while not isinstance(asked := pipe.recv(), pipe_messages.Stop):
+            if isinstance(asked, pipe_messages.SettleClaims):
+                made.go_in_step()
+                pipe.send(pipe_messages.ClaimsSettled())
+                continue
+            if isinstance(asked, pipe_messages.TellNotes):
+                pipe.send(pipe_messages.NotesTold(made.applied()))
+                continue
+            authority = PipeAuthority(pipe, asked.number, options.authority_seconds)
+            pipe.send(made.decide(asked, authority))
+    finally:
+        made.stop()
+
+
+class PipeAuthority:
+    """Has allocations written by the world, for one request."""
+
+    def __init__(self, pipe: mp_connection.Connection, number: int, pause_seconds: float) -> None:
+        self._pipe = pipe
+        self._number = number
+        self._pause_seconds = pause_seconds
+
+    def write(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> Mapping[str, placing.AllocationOutcome]:
+        """See :class:`placing.AllocationAuthority`."""
+        self._pause()
+        self._pipe.send(pipe_messages.WriteAllocations(self._number, _allocations(wanted)))
+        answer = self._pipe.recv()
+        self._pause()
+        written = placing.AllocationOutcome(placing.AllocationResult.WRITTEN)
+        refused = placing.AllocationOutcome(
+            placing.AllocationResult.NEXT_HOST, "refused by the host"
+        )
+        return {
+            each.consumer: refused if each.consumer in answer.refused else written
+            for each in wanted
+        }
+
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+        """See :class:`placing.AllocationAuthority`."""
+        self._pipe.send(pipe_messages.RemoveAllocations(self._number, _allocations(wanted)))
+        self._pipe.recv()
+
+    def _pause(self) -> None:
+        if self._pause_seconds:
+            time.sleep(self._pause_seconds / 2)
+
+
+def _allocations(
+    wanted: Sequence[chosen_hosts.WantedClaim],
+) -> tuple[pipe_messages.Allocation, ...]:
+    return tuple(
+        pipe_messages.Allocation(each.consumer, each.chosen.uuid, each.resources) for each in wanted
+    )
+
+
+class SchedulerProcess:
+    """One scheduler's place in a run, with the process that fills it now. One thread.
+
+    :param options: but for the identity, which each start makes anew
+    :ivar asked: the request it was given and has not answered
+    :ivar starts: how often it was started
+    :ivar ready_seconds: real seconds from each start until it was ready
+    :ivar peak_memory_mb: most that any of its processes had resident when it
+        was ended; 0 where the system does not tell
+    """
+
+    def __init__(
+        self,
+        number: int,
+        context: mp_context.SpawnContext,
+        line: backend_line.BackendLine,
+        clock: run_clock.RunClock,
+        options: WorkerOptions,
+    ) -> None:
+        self.number = number
+        self._context = context
+        self._line = line
+        self._clock = clock
+        self._options = options
+        self.starts = 0
+        self._started_at = 0.0
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._paused = False
+        self.pipe: mp_connection.Connection | None = None
+        self.questions: mp_connection.Connection | None = None
+        self.is_ready = False
+        self.asked: pipe_messages.Decide | None = None
+        self.ready_seconds: list[float] = []
+        self.peak_memory_mb = 0.0
+        self.kills = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_ready and self.asked is None and not self._paused
+
+    @property
+    def is_away(self) -> bool:
+        """Whether only the timeline can bring it back: killed for a while, or paused."""
+        return self._paused or self._process is None
+
+    def start(self) -> None:
+        """Start a process, unless there is one; the world hears of it by the pipe."""
+        if self._process is not None:
+            return
+        self.starts += 1
+        ours, theirs = self._context.Pipe()
+        answers, questions = self._context.Pipe()
+        for end in (ours, theirs, answers, questions):
+            # A socket made where another library has patched sockets does not block.
+            os.set_blocking(end.fileno(), True)
+        options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self.starts}")
+        self._process = self._context.Process(
+            target=run_worker,
+            args=(options, theirs, questions, self._line, self._clock),
+            name=f"scheduler-{self.number}",
+            daemon=True,
+        )
+        self._started_at = time.monotonic()
+        self._process.start()
+        # Or the pipe would not break when the process ends.
+        theirs.close()
+        questions.close()
+        self.pipe, self.questions = ours, answers
+
+    def became_ready(self) -> None:
+        """Note that requests may come."""
+        self.is_ready = True
+        self.ready_seconds.append(time.monotonic() - self._started_at)
+
+    def ask(self, asked: pipe_messages.Decide) -> bool:
+        """Hand a request over; False if the process is gone."""
+        if not self.say(asked):
+            return False
+        self.asked = asked
+        return True
+
+    def say(self, message: object) -> bool:
+        """Send anything; False if the process is gone."""
+        if self.pipe is None:
+            return False
+        try:
+            self.pipe.send(message)
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> pipe_messages.Decide | None:
+        """Kill it, as ``kill -9`` does; return the request that is lost with it."""
+        self.note_memory()
+        lost, self.asked = self.asked, None
+        self.kills += 1
+        self._end(signal.SIGKILL)
+        return lost
+
+    def pause(self) -> None:
+        """Stop it where it stands."""
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+            self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused one go on; no-op for others."""
+        if self._paused and self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
+        self._paused = False
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """End it in good order; by force if it does not; idempotent."""
+        self.resume()
+        self.note_memory()
+        if self.is_ready:
+            self.say(pipe_messages.Stop())
+        if self._process is not None and self.is_ready:
+            self._process.join(timeout_seconds)
+        self._end(signal.SIGKILL)
+
+    def note_memory(self) -> None:
+        """Take the peak of the process's resident memory down."""
+        if self._process is None or self._process.pid is None:
+            return
+        try:
+            status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        except OSError:
+            return
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        if found is not None:
+            self.peak_memory_mb = max(self.peak_memory_mb, int(found.group(1)) / 1024)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            if self._process.is_alive() and self._process.pid is not None:
+                os.kill(self._process.pid, how)
+            self._process.join(10.0)
+            self._process = None
+        for pipe in (self.pipe, self.questions):
+            if pipe is not None:
+                pipe.close()
+        self.pipe = self.questions = None
+        self.is_ready = False
+        self._paused = False

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer's side of one namespace: which changes are taken over, and what it then holds.
+
+What one namespace holds in one epoch: rows, their columns' texts, indexes and payloads.
+
+The writer's side; readers see what was frozen. Not thread-safe.
+
+The writer's side of one namespace: which changes are taken over, and how.
+
+Not thread-safe; :class:`~nova_nodb_scheduler.store.host_state_store.HostStateStore`
+holds a lock around every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.store import (
+    column_layout,
+    record_chunks,
+    record_index,
+    store_snapshot,
+    vocabulary,
+)
+
+#: Vocabularies by path: columns of one path, of any namespace, share theirs.
+Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
+
+
+class NamespaceContents:
+    """Takes records in and out.
+
+    :ivar rows: by key; not to be written by others
+    :param texts: shared with other namespaces of the same store and epoch
+    """
+
+    def __init__(
+        self,
+        row_layout: column_layout.ColumnLayout,
+        packing: record_chunks.PayloadPacking,
+        texts: Vocabularies,
+    ) -> None:
+        self._layout = row_layout
+        self._namespace = row_layout.namespace
+        self._kinds = tuple(column.kind for column in self._namespace.columns)
+        self._steady = tuple(
+            position for position, column in enumerate(self._namespace.columns) if column.steady
+        )
+        #: Whether a record came or went, or a value in a steady column changed, since
+        #: somebody put this to False.
+        self.stirred = True
+        self.rows = record_index.Rows(self._make_chunk)
+        self.vocabularies = {
+            position: texts.setdefault(column.path, vocabulary.Vocabulary())
+            if column.kind is namespaces.Kind.CATEGORY
+            else vocabulary.Vocabulary()
+            for position, column in enumerate(self._namespace.columns)
+            if column.kind in (namespaces.Kind.CATEGORY, namespaces.Kind.BITS)
+        }
+        self.indexes = record_index.IndexWriter(row_layout, self.vocabularies)
+        self.payloads = record_chunks.Payloads(packing)
+
+    def _make_chunk(self, generation: int) -> record_chunks.Chunk:
+        return record_chunks.Chunk(
+            self._namespace.columns,
+            generation,
+            with_digests=self._namespace.digest is not None,
+            with_index_values=bool(self._layout.by_text),
+            marked=self._layout.marked,
+        )
+
+    def put(
+        self,
+        changes: Sequence[records.Change],
+        keys: Sequence[str],
+        page: column_layout.StatePage,
+        digests: Sequence[Any] | None,
+        kin: Sequence[record_index.SameKey],
+    ) -> None:
+        """Take records in, or over.
+
+        :param page: their values
+        :param digests: None where the namespace needs none
+        :param kin: who may keep equal keys already
+        """
+        rows_here, keys = self.rows.of(keys, kin)
+        page = self._coded(page)
+        revisions = np.array([change.record.revision for change in changes], np.int64)
+        versions = np.array([change.record.version for change in changes], np.int64)
+        numbers = [row // record_chunks.CHUNK_ROWS for row in rows_here]
+        kept = self.payloads.kept(changes, numbers)
+        by_chunk: dict[int, list[int]] = {}
+        for at, number in enumerate(numbers):
+            by_chunk.setdefault(number, []).append(at)
+        for number, places in by_chunk.items():
+            chunk = self.rows.writable(number)
+            offsets = [rows_here[at] % record_chunks.CHUNK_ROWS for at in places]
+            self.indexes.lead(chunk, offsets, places, number * record_chunks.CHUNK_ROWS, page)
+            if self._steady and not self.stirred:
+                self.stirred = self._stirs(chunk, offsets, places, page)
+            self._write(chunk, offsets, places, page, revisions, versions)
+            if page.index_values:
+                for offset, at in zip(offsets, places, strict=True):
+                    self.indexes.index(chunk, offset, keys[at], page.index_values[at])
+            chunk.enter(offsets, [keys[at] for at in places], [kept[at] for at in places])
+            if digests is not None:
+                for offset, at in zip(offsets, places, strict=True):
+                    chunk.digests[offset] = digests[at]
+
+    def _coded(self, page: column_layout.StatePage) -> column_layout.StatePage:
+        """Return a page with the codes of its texts."""
+        cells = [
+            np.array(self.vocabularies[position].codes(values), np.int32)
+            if kind is namespaces.Kind.CATEGORY
+            else values
+            for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True))
+        ]
+        return column_layout.StatePage(cells, page.absent, page.index_values)
+
+    def _stirs(
+        self,
+        chunk: record_chunks.Chunk,
+        offsets: Sequence[int],
+        places: Sequence[int],
+        page: column_layout.StatePage,
+    ) -> bool:
+        """Tell whether what is about to be written is new to a steady column."""
+        here, there = _index(offsets), _index(places)
+        return not np.all(chunk.live[here]) or any(
+            np.any(chunk.arrays[position][here] != np.asarray(page.cells[position])[there])
+            for position in self._steady
+        )
+
+    def _write(
+        self,
+        chunk: record_chunks.Chunk,
+        offsets: Sequence[int],
+        places: Sequence[int],
+        page: column_layout.StatePage,
+        revisions: npt.NDArray[np.int64],
+        versions: npt.NDArray[np.int64],
+    ) -> None:
+        here, there = _index(offsets), _index(places)
+        chunk.revisions[here] = revisions[there]
+        chunk.versions[here] = versions[there]
+        for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True)):
+            if kind is namespaces.Kind.BITS:
+                for offset, at in zip(offsets, places, strict=True):
+                    self._put_bits(chunk, offset, position, values[at])
+            else:
+                chunk.arrays[position][here] = values[there]
+        for column, flags in page.absent.items():
+            chunk.absent[column][here] = flags[there]
+
+    def _put_bits(
+        self, chunk: record_chunks.Chunk, offset: int, position: int, texts: tuple[str, ...]
+    ) -> None:
+        words = self.vocabularies[position]
+        bits = 0
+        for text in texts:
+            bits |= 1 << words.code(text)
+        self.rows.bytes_copied += chunk.write_bits(position, offset, bits, words.view().words)
+
+    def remove(self, key: str, row: int) -> None:
+        """Forget the record of a key, which stands in a row."""
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        self.stirred = True
+        self.indexes.forget(self.rows.writable(number), offset, key, row)
+        self.rows.release(key, row)
+
+    def without(self, keys: Collection[str], version: int) -> Iterator[tuple[str, int]]:
+        """Find keys and rows of records that are not among some keys and not above a version."""
+        for number, chunk in self.rows.all_chunks().items():
+            for offset in (chunk.live & (chunk.versions <= version)).nonzero()[0].tolist():
+                key = chunk.keys[offset]
+                if key is not None and key not in keys:
+                    yield key, number * record_chunks.CHUNK_ROWS + offset
+
+
+def _index(places: Sequence[int]) -> Any:
+    """Return what NumPy takes quickest for some places: of one, as in most changes, a number."""
+    return places[0] if len(places) == 1 else np.array(places, np.intp)
+
+
+Decoder = Callable[[record_chunks.PayloadPacking, record_chunks.Kept], Mapping[str, Any]]
+
+#: What became of a change: whether it was newer, or why it cannot be taken.
+Outcome = bool | Exception
+#: Greatest revision and version.
+_GREATEST = 2**62
+
+
+class NamespaceTable:
+    """All records of one namespace.
+
+    :param texts: shared with other tables of the same store and epoch
+    """
+
+    def __init__(
+        self,
+        namespace: namespaces.Namespace,
+        decode: Decoder,
+        make_packing: Callable[[], record_chunks.PayloadPacking],
+        texts: Vocabularies,
+    ) -> None:
+        self._make_packing = make_packing
+        self._layout = column_layout.ColumnLayout(namespace)
+        self._namespace = namespace
+        self._decode = decode
+        self._epoch = 0
+        #: Grows with every change a snapshot can see, across epochs too.
+        self._version = 0
+        self._copied_before = 0
+        self._view: store_snapshot.NamespaceView | None = None
+        self._steady_mark = object()
+        self._kin: tuple[record_index.SameKey, ...] = ()
+        self._begin(texts)
+
+    def _begin(self, texts: Vocabularies) -> None:
+        self._contents = NamespaceContents(self._layout, self._make_packing(), texts)
+        #: key -> (revision, version) of records that are gone
+        self._tombstones: dict[str, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._contents.rows)
+
+    def key(self, key: str) -> str | None:
+        """Return the text that is kept of a key; None where there is no such record."""
+        return self._contents.rows.key(key)
+
+    def share_keys(self, kin: Iterable[NamespaceTable]) -> None:
+        """Keep one text of a key that other tables hold as well."""
+        self._kin = tuple(each.key for each in kin if each is not self)
+
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes copied since the start so that snapshots stay as they were."""
+        return self._copied_before + self._contents.rows.bytes_copied
+
+    @property
+    def tombstone_count(self) -> int:
+        return len(self._tombstones)
+
+    def apply(self, changes: Sequence[records.Change]) -> list[Outcome]:
+        """Take over those changes that are newer than what is known of their records.
+
+        :param changes: of different records
+        :returns: for each what became of it; an InvalidRecord, or what else its
+            state made the namespace's digest raise, changed nothing
+        """
+        outcomes: list[Outcome] = [False] * len(changes)
+        known, tombstones = self._contents.rows, self._tombstones
+        row_of = known.by_key()
+        taken: list[int] = []
+        for at, change in enumerate(changes):
+            record = change.record
+            try:
+                revision = _checked(record, "revision", record.revision)
+                version = _checked(record, "version", record.version)
+            except errors.InvalidRecord as error:
+                outcomes[at] = error
+                continue
+            key = record.key.key
+            row = row_of.get(key)
+            if row is not None:
+                if revision <= known.revision(row):
+                    continue
+            elif tombstones and revision <= tombstones.get(key, (0, 0))[0]:
+                continue
+            if record.deleted:
+                if row is not None:
+                    self._remove(key, row)
+                tombstones[key] = (revision, version)
+                outcomes[at] = True
+            elif isinstance(change.state, Mapping):
+                taken.append(at)
+            else:
+                outcomes[at] = errors.InvalidRecord(
+                    str(record.key), "(state)", "it is not an object"
+                )
+        if taken:
+            self._take(changes, taken, outcomes)
+        return outcomes
+
+    def _take(
+        self, changes: Sequence[records.Change], taken: Sequence[int], outcomes: list[Outcome]
+    ) -> None:
+        """Take live records over all at once, or each by itself where one is refused."""
+        here = [changes[at] for at in taken]
+        keys = [change.record.key.key for change in here]
+        states: list[Mapping[str, Any]] = [change.state or {} for change in here]
+        make_digest = self._namespace.digest
+        try:
+            page = self._layout.page(keys, states)
+            digests = None if make_digest is None else self._digests(make_digest, keys, states)
+        except (errors.NodbError, TypeError, ValueError) as error:
+            if len(taken) == 1:
+                outcomes[taken[0]] = error
+                return
+            for at in taken:
+                self._take(changes, (at,), outcomes)
+            return
+        self._contents.put(here, keys, page, digests, self._kin)
+        self._changed()
+        if self._tombstones:
+            for key in keys:
+                self._tombstones.pop(key, None)
+        for at in taken:
+            outcomes[at] = True
+
+    def retain(self, keys: Collection[str], version: int) -> list[str]:
+        """Drop rows whose key is not among these and whose version is not above.
+
+        Returns the keys dropped.
+
+        Nothing is remembered of them: if one was dropped because a snapshot
+        read missed it, a sweep can bring it back as it was.
+        """
+        keys = keys if isinstance(keys, (set, frozenset, Mapping)) else frozenset(keys)
+        doomed = list(self._contents.without(keys, version))
+        for key, row in doomed:
+            self._remove(key, row)
+        return [key for key, _row in doomed]
+
+    def pack(self, most_records: int) -> int:
+        """Pack chunks until so many records were looked at; return how many were."""
+        return self._contents.payloads.pack(most_records, self._contents.rows.chunk)
+
+    def forget_tombstones(self, below_version: int) -> int:
+        """Forget removed records whose last change is older than that."""
+        kept = {key: seen for key, seen in self._tombstones.items() if seen[1] >= below_version}
+        forgotten = len(self._tombstones) - len(kept)
+        self._tombstones = kept
+        return forgotten
+
+    def clear(self, texts: Vocabularies) -> None:
+        """Begin a new epoch with nothing; snapshots keep what they hold."""
+        self._epoch += 1
+        self._changed()
+        self._copied_before = self.bytes_copied
+        self._begin(texts)
+
+    def view(self) -> store_snapshot.NamespaceView:
+        """Return what there is now, for good; the same object until a change."""
+        if self._view is None:
+            held = self._contents
+            if held.stirred:
+                held.stirred, self._steady_mark = False, object()
+            row_of, row_chunks = held.rows.freeze()
+            vocabularies = {position: words.view() for position, words in held.vocabularies.items()}
+            self._view = store_snapshot.NamespaceView(
+                self._layout,
+                version=self._version,
+                epoch=self._epoch,
+                steady_mark=self._steady_mark,
+                rows=row_of,
+                row_chunks=row_chunks,
+                indexes=record_index.IndexReader(
+                    self._layout,
+                    row_of,
+                    row_chunks,
+                    held.indexes.led(),
+                    held.indexes.texts(),
+                    vocabularies,
+                ),
+                vocabularies=vocabularies,
+                decode=self._decode,
+                packing=held.payloads.packing,
+            )
+        return self._view
+
+    def _digests(
+        self,
+        make_digest: namespaces.Digest,
+        keys: Sequence[str],
+        states: Sequence[Mapping[str, Any]],
+    ) -> list[Any]:
+        made = list(map(make_digest, keys, states))
+        form = self._namespace.digest_form
+        return made if form is None else list(map(form.keep, keys, states, made))
+
+    def _remove(self, key: str, row: int) -> None:
+        self._contents.remove(key, row)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._view = None
+
+
+def _checked(record: records.Record, field: str, value: object) -> int:
+    if type(value) is int and 0 < value <= _GREATEST:
+        return value  # nearly always
+    try:
+        number = column_layout.to_int64(value)
+    except ValueError as error:
+        raise errors.InvalidRecord(str(record.key), f"({field})", str(error)) from error
+    if number < (field == "revision"):
+        raise errors.InvalidRecord(str(record.key), f"({field})", f"{number} is too small")
+    return number

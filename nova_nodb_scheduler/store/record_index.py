@@ -1,0 +1,453 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where records are found: by key their rows, by indexed values the records that have them.
+
+A persistent map that is written in bursts between two frozen states.
+
+Where records stand: keys lead to rows, and rows are parts of chunks.
+
+A row belongs to its key until the record is removed; the lowest free one is
+taken next, so that rows stay dense.
+
+Secondary indexes as persistent maps from values to the records that have them.
+
+Most values of most indexes have one record (a host has one node), which is
+kept bare; some have a few, kept as a tuple; many are a persistent map of their
+own, so that one more record copies a path of the map and not the whole set.
+
+Where columns hold the texts of an index, values are codes of a column and
+records are rows; elsewhere values are texts and records are keys.
+
+The writer's side of the indexes of one namespace in one epoch.
+
+Where columns hold the texts of an index, it leads from the code of its last
+column to rows; elsewhere it leads from texts to keys.
+
+The reader's side of the indexes of one namespace at one moment.
+
+May be used from any thread without a lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import immutables
+
+from nova_nodb_scheduler.store import column_layout, record_chunks, vocabulary
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Transient(Generic[K, V]):
+    """Alternates between a mutation, for the writer, and a Map, for snapshots.
+
+    Both turns cost O(1): a mutation writes in place to the nodes it made
+    itself and copies those a frozen map can see.
+    """
+
+    __slots__ = ("_map", "_mutation")
+
+    def __init__(self) -> None:
+        self._map: immutables.Map[K, V] = immutables.Map()
+        self._mutation: immutables.MapMutation[K, V] | None = None
+
+    def open(self) -> immutables.MapMutation[K, V]:
+        """Return what may be written to until the next :meth:`freeze`."""
+        if self._mutation is None:
+            self._mutation = self._map.mutate()
+        return self._mutation
+
+    def freeze(self) -> immutables.Map[K, V]:
+        """Return the present state, which nothing changes any more."""
+        if self._mutation is not None:
+            self._map = self._mutation.finish()
+            self._mutation = None
+        return self._map
+
+
+#: Returns the text that is kept of a key elsewhere; None for none.
+SameKey = Callable[[str], str | None]
+
+
+class Rows:
+    """The rows of one namespace in one epoch. Not thread-safe.
+
+    :param make_chunk: returns an empty chunk of a generation
+    """
+
+    def __init__(self, make_chunk: Callable[[int], record_chunks.Chunk]) -> None:
+        self._make_chunk = make_chunk
+        #: Of the chunks that are written from now on.
+        self._generation = 0
+        #: Bytes copied since the start because a snapshot saw them.
+        self.bytes_copied = 0
+        self._rows: Transient[str, int] = Transient()
+        self._chunks: Transient[int, record_chunks.Chunk] = Transient()
+        self._row_count = 0
+        #: A heap: the lowest free row is taken first.
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._rows.open())
+
+    def by_key(self) -> immutables.MapMutation[str, int]:
+        """Return the rows of all keys; of use until the next :meth:`freeze`."""
+        return self._rows.open()
+
+    def key(self, key: str) -> str | None:
+        """Return the text that is kept of a key; None where there is no such record."""
+        row = self._rows.open().get(key)
+        return None if row is None else self.chunk_of(row).keys[row % record_chunks.CHUNK_ROWS]
+
+    def revision(self, row: int) -> int:
+        """Return the revision of the record in a row."""
+        return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
+
+    def of(self, keys: Sequence[str], kin: Sequence[SameKey]) -> tuple[list[int], Sequence[str]]:
+        """Return the rows of keys, new ones for those that have none, and the texts to keep.
+
+        :param kin: who may keep equal keys already
+        """
+        known = self._rows.open()
+        rows = [known.get(key) for key in keys]
+        if None not in rows:
+            return rows, keys  # type: ignore[return-value]
+        first = keys[rows.index(None)]
+        # Keys of a page come of one source: the first one tells for all.
+        same = next((each for each in kin if each(first) is not None), None)
+        texts = list(keys)
+        for at, key in enumerate(keys):
+            if rows[at] is None:
+                text = key if same is None else same(key) or key
+                texts[at] = text
+                rows[at] = known[text] = self._take()
+        return rows, texts  # type: ignore[return-value]
+
+    def release(self, key: str, row: int) -> None:
+        """Free the row of a key that is gone; its chunk was made writable before."""
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        chunk = self.writable(number)
+        chunk.clear(offset)
+        if not chunk.live_count:
+            del self._chunks.open()[number]
+        del self._rows.open()[key]
+        heapq.heappush(self._free, row)
+
+    def _take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._row_count += 1
+        return vocabulary.shared_number(self._row_count - 1)
+
+    # -- chunks -------------------------------------------------------------------
+
+    def chunk_of(self, row: int) -> record_chunks.Chunk:
+        """Return the chunk that a row in use is part of."""
+        return self._chunks.open()[row // record_chunks.CHUNK_ROWS]
+
+    def chunk(self, number: int) -> record_chunks.Chunk | None:
+        """Return a chunk; None where no row of it is in use."""
+        return self._chunks.open().get(number)
+
+    def writable(self, number: int) -> record_chunks.Chunk:
+        """Return a chunk that no snapshot sees: new, own, or copied now."""
+        chunk = self._chunks.open().get(number)
+        if chunk is None:
+            chunk = self._make_chunk(self._generation)
+        elif chunk.generation == self._generation:
+            return chunk
+        else:
+            self.bytes_copied += chunk.size_bytes
+            chunk = chunk.copy(self._generation)
+        self._chunks.open()[number] = chunk
+        return chunk
+
+    def freeze(self) -> tuple[immutables.Map[str, int], immutables.Map[int, record_chunks.Chunk]]:
+        """Return rows by key and chunks by number, which nothing changes any more."""
+        self._generation += 1
+        return self._rows.freeze(), self._chunks.freeze()
+
+    def all_chunks(self) -> immutables.Map[int, record_chunks.Chunk]:
+        """Return chunks by number as they are now."""
+        return self._chunks.freeze()
+
+
+#: More records than these stand in a map.
+_FEW = 16
+
+#: Texts at the paths of an index.
+Texts = tuple[str, ...]
+
+Value = TypeVar("Value", bound=Hashable)
+#: A key or a row.
+Record = TypeVar("Record", str, int)
+Postings: TypeAlias = Record | tuple[Record, ...] | immutables.Map[Record, None]
+Entries: TypeAlias = immutables.Map[Value, Postings[Record]]
+EntriesMutation: TypeAlias = immutables.MapMutation[Value, Postings[Record]]
+
+
+def add(entries: EntriesMutation[Value, Record], value: Value, record: Record) -> None:
+    """Enter a record below a value."""
+    postings = entries.get(value)
+    if postings is None:
+        entries[value] = record
+    elif isinstance(postings, immutables.Map):
+        entries[value] = postings.set(record, None)
+    else:
+        few: Any = postings if isinstance(postings, tuple) else (postings,)
+        more: tuple[Record, ...] = (*few, record)
+        entries[value] = more if len(more) <= _FEW else immutables.Map(dict.fromkeys(more))
+
+
+def discard(entries: EntriesMutation[Value, Record], value: Value, record: Record) -> None:
+    """Take back what :func:`add` entered with the same arguments."""
+    postings = entries[value]
+    if isinstance(postings, tuple):
+        rest = tuple(each for each in postings if each != record)
+        entries[value] = rest[0] if len(rest) == 1 else rest
+    elif isinstance(postings, immutables.Map):
+        left = postings.delete(record)
+        entries[value] = tuple(left) if len(left) <= _FEW // 2 else left
+    else:
+        del entries[value]
+
+
+def lookup(entries: Entries[Value, Record], value: Value) -> tuple[Record, ...]:
+    """Return the records below a value, in no order."""
+    postings = entries.get(value)
+    if postings is None:
+        return ()
+    return tuple(postings) if isinstance(postings, (tuple, immutables.Map)) else (postings,)
+
+
+class IndexWriter:
+    """Enters rows and keys. Not thread-safe.
+
+    :param vocabularies: by position of a column
+    """
+
+    def __init__(
+        self,
+        row_layout: column_layout.ColumnLayout,
+        vocabularies: Mapping[int, vocabulary.Vocabulary],
+    ) -> None:
+        self._layout = row_layout
+        self._vocabularies = vocabularies
+        #: By leading column: code -> rows.
+        self._led: dict[int, Transient[int, Postings[int]]] = {
+            column: Transient() for column in row_layout.leading
+        }
+        #: By index: texts -> keys.
+        self._texts: dict[int, Transient[Texts, Postings[str]]] = {
+            position: Transient() for position in row_layout.by_text
+        }
+
+    def led(self) -> dict[int, Entries[int, int]]:
+        """Return rows by code, by leading column, which nothing changes any more."""
+        return {column: entries.freeze() for column, entries in self._led.items()}
+
+    def texts(self) -> dict[int, Entries[Texts, str]]:
+        """Return keys by texts, by index, which nothing changes any more."""
+        return {position: entries.freeze() for position, entries in self._texts.items()}
+
+    def lead(
+        self,
+        chunk: record_chunks.Chunk,
+        offsets: Sequence[int],
+        places: Sequence[int],
+        first_row: int,
+        page: column_layout.StatePage,
+    ) -> None:
+        """Move rows from the codes that they had in leading columns to their new ones.
+
+        To be called before the chunk's columns are written.
+
+        :param places: where in the page the values of each offset stand
+        :param page: with arrays of codes for texts, and arrays of what is absent
+        """
+        for column, transient_entries in self._led.items():
+            entries = transient_entries.open()
+            formers = _codes_of(chunk, column, offsets)
+            codes = map(page.cells[column].item, places)
+            flags = map(page.absent[column].item, places)
+            for offset, former, code, lacking in zip(offsets, formers, codes, flags, strict=True):
+                present = None if lacking else code
+                if former != present:
+                    row = vocabulary.shared_number(first_row + offset)
+                    if former is not None:
+                        discard(entries, former, row)
+                    if present is not None:
+                        add(entries, vocabulary.shared_number(present), row)
+
+    def index(
+        self,
+        chunk: record_chunks.Chunk,
+        offset: int,
+        key: str,
+        values: tuple[column_layout.IndexValues, ...],
+    ) -> None:
+        """Move a key from its former texts in the indexes by text to these."""
+        former = chunk.index_values[offset]
+        if former == values:
+            return  # and keep the former texts: the maps already hold those
+        values = tuple(
+            self._shared(texts, self._layout.index_columns[position])
+            for texts, position in zip(values, self._texts, strict=False)
+        )
+        for at, index in enumerate(self._texts.values()):
+            old = former[at] if former else None
+            new = values[at] if values else None
+            if old != new:
+                if old is not None:
+                    discard(index.open(), old, key)
+                if new is not None:
+                    add(index.open(), new, key)
+        chunk.index_values[offset] = values
+
+    def forget(self, chunk: record_chunks.Chunk, offset: int, key: str, row: int) -> None:
+        """Take a record out of all indexes; its values still stand in the chunk."""
+        for column, entries in self._led.items():
+            (code,) = _codes_of(chunk, column, [offset])
+            if code is not None:
+                discard(entries.open(), code, row)
+        if chunk.index_values:
+            self.index(chunk, offset, key, ())
+
+    def _shared(
+        self, values: column_layout.IndexValues, columns: tuple[int | None, ...]
+    ) -> column_layout.IndexValues:
+        """Return equal values made of the columns' own texts: few, where records are many."""
+        if values is None:
+            return None
+        return tuple(
+            [
+                text if column is None else self._vocabularies[column].same(text)
+                for text, column in zip(values, columns, strict=True)
+            ]
+        )
+
+
+def _codes_of(chunk: record_chunks.Chunk, column: int, offsets: Sequence[int]) -> list[int | None]:
+    """Return the codes rows have in a column; None for rows that are free or lack the value."""
+    if not chunk.live_count:
+        return [None] * len(offsets)  # as nearly always in a first load
+    live, absent, codes = chunk.live, chunk.absent[column], chunk.arrays[column]
+    return [
+        codes.item(offset) if live.item(offset) and not absent.item(offset) else None
+        for offset in offsets
+    ]
+
+
+class IndexReader:
+    """Finds records by an index's values, and a record's values in an index.
+
+    :param led: rows by code, by leading column
+    :param texts: keys by texts, by index
+    :param vocabularies: by position of a column
+    """
+
+    def __init__(
+        self,
+        row_layout: column_layout.ColumnLayout,
+        rows: immutables.Map[str, int],
+        row_chunks: immutables.Map[int, record_chunks.Chunk],
+        led: Mapping[int, Entries[int, int]],
+        texts: Mapping[int, Entries[Texts, str]],
+        vocabularies: Mapping[int, vocabulary.VocabularyView],
+    ) -> None:
+        self._layout = row_layout
+        self._rows = rows
+        self._chunks = row_chunks
+        self._led = led
+        self._texts = texts
+        self._vocabularies = vocabularies
+        # Filled by whoever asks first. Two threads may compute the same at
+        # once; setdefault lets both return the same answer.
+        self._looked_up: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+
+    def lookup(self, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the sorted keys of records with exactly these values.
+
+        :raises KeyError: no such index
+        :raises ValueError: not as many values as the index has
+        """
+        position = self._layout.index_position(name)
+        index = self._layout.namespace.indexes[position]
+        needed = len(index.paths)
+        if len(values) != needed:
+            raise ValueError(f"index {name} takes {needed} values, not {len(values)}")
+        texts = tuple(map(column_layout.to_text, values))
+        if index.few_values:
+            return self._pass_over(position, texts)
+        columns = self._layout.by_column.get(position)
+        if columns is None:
+            return tuple(sorted(lookup(self._texts[position], texts)))
+        return self._look_up(columns, texts)
+
+    def _look_up(self, columns: tuple[int, ...], texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Look up in an index whose texts are those of columns."""
+        codes = [
+            self._vocabularies[column].code(text)
+            for column, text in zip(columns, texts, strict=True)
+        ]
+        if None in codes:
+            return ()
+        found = []
+        leading = codes[-1]
+        assert leading is not None
+        for row in lookup(self._led[columns[-1]], leading):
+            number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+            chunk = self._chunks[number]
+            for column, code in zip(columns[:-1], codes, strict=False):
+                if chunk.arrays[column].item(offset) != code or chunk.absent[column].item(offset):
+                    break
+            else:
+                found.append(chunk.keys[offset] or "")
+        return tuple(sorted(found))
+
+    def _pass_over(self, position: int, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Look up in an index of few values: the answers are kept."""
+        kept = self._looked_up.get((position, texts))
+        if kept is not None:
+            return kept
+        codes: list[tuple[int, int]] = []
+        for column, text in zip(self._layout.index_columns[position], texts, strict=True):
+            assert column is not None
+            code = self._vocabularies[column].code(text)
+            if code is None:
+                return ()
+            codes.append((column, code))
+        found: list[str] = []
+        for chunk in self._chunks.values():
+            here = chunk.live.copy()
+            for column, code in codes:
+                here &= chunk.arrays[column] == code
+            found.extend(chunk.keys[offset] or "" for offset in here.nonzero()[0])
+        return self._looked_up.setdefault((position, texts), tuple(sorted(found)))
+
+    def indexed(self, key: str, name: str) -> tuple[str, ...] | None:
+        """Return the values an index holds of a record; None where it does not hold it.
+
+        :raises KeyError: no such index
+        """
+        position = self._layout.index_position(name)
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        if position in self._layout.by_text:
+            return chunk.index_values[offset][self._layout.by_text.index(position)]
+        for column in self._layout.by_column.get(position, ()):
+            if chunk.absent[column].item(offset):
+                return None
+        return tuple(
+            [
+                self._vocabularies[column].text(chunk.arrays[column].item(offset))
+                for column in self._layout.index_columns[position]
+                if column is not None
+            ]
+        )

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What readers see: records, namespaces and the store at one moment, which never changes again.
+
+One record as readers see it; its payload is unpacked, and decoded, when that is asked for.
+
+One namespace at one moment, read by key, by row, by index and by column.
+
+Everything here may be used from any thread without a lock. Results that cost
+a pass over all rows are kept with the view, and a view lives on in later
+snapshots for as long as its namespace does not change.
+
+What readers see: the store at one moment, which never changes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import immutables
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.store import column_layout, record_chunks, record_index, vocabulary
+
+
+@attrs.frozen
+class StoredRecord:
+    """A record as the store holds it."""
+
+    key: str
+    revision: int
+    version: int
+    _kept: record_chunks.Kept = attrs.field(eq=False, repr=False)
+    _packing: record_chunks.PayloadPacking = attrs.field(eq=False, repr=False)
+    _decode: Callable[[record_chunks.PayloadPacking, record_chunks.Kept], Mapping[str, Any]] = (
+        attrs.field(eq=False, repr=False)
+    )
+
+    @property
+    def payload(self) -> bytes:
+        """A payload of the text that came; see :meth:`.record_chunks.PayloadPacking.unpack`."""
+        return self._packing.unpack(self._kept)
+
+    def holds(self, payload: bytes) -> bool:
+        """Return whether the record's payload has the same text as another."""
+        return self._packing.holds(self._kept, payload)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The decoded payload, shared with other readers: not to be changed.
+
+        :raises UndecodableRecord: the payload is damaged
+        """
+        return self._decode(self._packing, self._kept)
+
+
+class NamespaceView:
+    """All live records of one namespace at one moment.
+
+    Rows have an order: ``row_keys()[i]`` names the record whose values stand
+    at ``column(name)[i]``. It may differ from one view to the next.
+    """
+
+    def __init__(
+        self,
+        row_layout: column_layout.ColumnLayout,
+        *,
+        version: int,
+        epoch: int,
+        steady_mark: object,
+        rows: immutables.Map[str, int],
+        row_chunks: immutables.Map[int, record_chunks.Chunk],
+        indexes: record_index.IndexReader,
+        vocabularies: Mapping[int, vocabulary.VocabularyView],
+        decode: Callable[[record_chunks.PayloadPacking, record_chunks.Kept], Mapping[str, Any]],
+        packing: record_chunks.PayloadPacking,
+    ) -> None:
+        self._packing = packing
+        self._layout = row_layout
+        self._version = version
+        self._epoch = epoch
+        self._steady_mark = steady_mark
+        self._rows = rows
+        self._chunks = row_chunks
+        self._indexes = indexes
+        self._vocabularies = vocabularies
+        self._decode = decode
+        # Filled by whoever asks first. Two threads may compute the same at
+        # once; setdefault lets both return the same array.
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._row_keys: tuple[str, ...] | None = None
+        self._ordered: tuple[record_chunks.Chunk, ...] | None = None
+
+    @property
+    def namespace(self) -> namespaces.Namespace:
+        return self._layout.namespace
+
+    @property
+    def version(self) -> int:
+        """A count of changes: views of a store with the same count are the same."""
+        return self._version
+
+    @property
+    def steady_mark(self) -> object:
+        """The same object in all views with the same records and values in steady columns.
+
+        What was made of those columns alone may be kept until it is another one.
+        """
+        return self._steady_mark
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def keys(self) -> Iterator[str]:
+        """Iterate over all keys, in no order."""
+        return iter(self._rows)
+
+    def get(self, key: str) -> StoredRecord | None:
+        """Return the record of a key, or None where there is none."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        return StoredRecord(
+            key,
+            int(chunk.revisions[offset]),
+            int(chunk.versions[offset]),
+            chunk.kept(offset),
+            self._packing,
+            self._decode,
+        )
+
+    def version_of(self, key: str) -> int | None:
+        """Return the version of a record's last write; None where there is no record."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        return self._chunks[number].versions.item(offset)
+
+    def lookup(self, index: str, *values: str) -> tuple[str, ...]:
+        """Return the sorted keys of records with exactly these values.
+
+        A record that lacks one of the index's values is not found by it.
+        Numbers are compared by their text.
+
+        :raises KeyError: no such index
+        :raises ValueError: not as many values as the index has
+        """
+        return self._indexes.lookup(index, values)
+
+    def indexed(self, key: str, index: str) -> tuple[str, ...] | None:
+        """Return the values an index holds of a record, without decoding it.
+
+        :returns: None where there is no such record, or where the index does
+            not hold it
+        :raises KeyError: no such index
+        """
+        return self._indexes.indexed(key, index)
+
+    def digest(self, key: str) -> Any:
+        """Return what the namespace's digest made of a record; None where there is none."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        kept = chunk.digests[offset]
+        form = self.namespace.digest_form
+        if form is None:
+            return kept
+        return form.restore(key, kept, lambda name: self._text(chunk, offset, name))
+
+    def texts(self, key: str, *names: str) -> tuple[str, ...] | None:
+        """Return what stands in some CATEGORY columns of a record; None where there is none.
+
+        :raises KeyError: no such column
+        """
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        chunk = self._chunks[number]
+        return tuple([self._text(chunk, offset, name) for name in names])
+
+    def _text(self, chunk: record_chunks.Chunk, offset: int, name: str) -> str:
+        position = self._layout.column_position(name)
+        return self._vocabularies[position].text(chunk.arrays[position].item(offset))
+
+    def kept_digest(self, key: str) -> Any:
+        """Return a record's digest as the namespace's digest form keeps it; None for none."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        return self._chunks[number].digests[offset]
+
+    def kept_digests(self) -> list[Any]:
+        """Return all digests as they are kept, one for each of :meth:`row_keys`."""
+        return [
+            chunk.digests[offset]
+            for chunk in self._chunks_in_order()
+            for offset in chunk.live.nonzero()[0].tolist()
+        ]
+
+    def row_keys(self) -> tuple[str, ...]:
+        """Return the keys in the order of the rows of :meth:`column`."""
+        if self._row_keys is None:
+            self._row_keys = tuple(
+                key for chunk in self._chunks_in_order() for key in chunk.keys if key is not None
+            )
+        return self._row_keys
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column, read-only, a value for each of :meth:`row_keys`.
+
+        Shape (n,): int64, float64, bool, or for CATEGORY int32 codes of
+        :meth:`vocabulary`. For BITS shape (n, words), uint64: bit ``c % 64``
+        of word ``c // 64`` says whether the set holds the text of code c.
+
+        The first call for a view costs a pass over the rows, as any filter
+        over them does; further calls return the same array.
+
+        :raises KeyError: no such column
+        """
+        array = self._arrays.get(name)
+        if array is None:
+            position = self._layout.column_position(name)
+            array = self._gather(position)
+            array.flags.writeable = False
+            array = self._arrays.setdefault(name, array)
+        return array
+
+    def vocabulary(self, name: str) -> vocabulary.VocabularyView:
+        """Return the texts behind a CATEGORY or BITS column.
+
+        :raises KeyError: no such column, or one of numbers
+        """
+        position = self._layout.column_position(name)
+        if position not in self._vocabularies:
+            raise KeyError(f"column {name} of namespace {self.namespace.name} holds no texts")
+        return self._vocabularies[position]
+
+    def changed_since(self, older: NamespaceView) -> set[str]:
+        """Return keys that came, went, or have another revision than in ``older``.
+
+        Costs as much as the chunks that changed in between. Across a new epoch
+        everything counts as changed: revisions of two epochs do not compare.
+
+        :raises ValueError: a view of another namespace
+        """
+        if older.namespace.name != self.namespace.name:
+            raise ValueError(
+                f"a view of {self.namespace.name} cannot be compared with "
+                f"one of {older.namespace.name}"
+            )
+        if older._epoch != self._epoch:
+            return {*self._rows, *older._rows}
+        if older._version == self._version:
+            return set()
+        touched: set[str] = set()
+        for number in {*self._chunks, *older._chunks}:
+            mine, its = self._chunks.get(number), older._chunks.get(number)
+            if mine is not its:
+                touched |= _keys_that_differ(mine, its)
+        # A record may have moved to another row and be the same.
+        return {key for key in touched if self._revision(key) != older._revision(key)}
+
+    def _revision(self, key: str) -> int | None:
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        return int(self._chunks[number].revisions[offset])
+
+    def _chunks_in_order(self) -> tuple[record_chunks.Chunk, ...]:
+        if self._ordered is None:
+            self._ordered = tuple(self._chunks[number] for number in sorted(self._chunks))
+        return self._ordered
+
+    def _gather(self, position: int) -> npt.NDArray[Any]:
+        column = self.namespace.columns[position]
+        bits = column.kind is namespaces.Kind.BITS
+        words = self._vocabularies[position].words if bits else 0
+        parts: list[npt.NDArray[Any]] = [
+            np.empty((0, words) if bits else 0, record_chunks.DTYPES[column.kind])
+        ]
+        for chunk in self._chunks_in_order():
+            part = chunk.arrays[position]
+            if chunk.live_count < record_chunks.CHUNK_ROWS:
+                part = part[chunk.live]
+            if bits and part.shape[1] < words:
+                # Written when the vocabulary was smaller.
+                part = np.pad(part, ((0, 0), (0, words - part.shape[1])))
+            parts.append(part)
+        return np.concatenate(parts)
+
+
+def _keys_that_differ(
+    one: record_chunks.Chunk | None, other: record_chunks.Chunk | None
+) -> set[str]:
+    """Return keys of rows whose key or revision is not the same in both."""
+    if one is None or other is None:
+        present = one or other
+        return {key for key in present.keys if key is not None} if present else set()
+    differing: set[str | None] = set()
+    changed = (one.live != other.live) | (one.revisions != other.revisions)
+    for offset in changed.nonzero()[0]:
+        differing |= {one.keys[offset], other.keys[offset]}
+    # The same revision in the same row may now be another record's.
+    for mine, its in zip(one.keys, other.keys, strict=True):
+        if mine is not its and mine != its:
+            differing |= {mine, its}
+    return {key for key in differing if key is not None}
+
+
+@attrs.frozen(eq=False)
+class Snapshot:
+    """All namespaces at one moment.
+
+    :param number: grows from one snapshot of a store to the next
+    """
+
+    number: int
+    _views: Mapping[str, NamespaceView] = attrs.field(repr=False)
+
+    def namespace(self, name: str) -> NamespaceView:
+        """Return the view of a namespace.
+
+        :raises UnknownNamespace: it is not declared
+        """
+        view = self._views.get(name)
+        if view is None:
+            raise errors.UnknownNamespace(name, ", ".join(sorted(self._views)))
+        return view
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return the declared names, sorted."""
+        return tuple(sorted(self._views))

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of one request's servers in a server group: the group's side of their claims.
+
+See :mod:`group_rules` for the protocol, of which this has the first step, the
+first confirm, and the last step of the way back.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.claims import claim_edits, group_removal, group_rules
+from nova_nodb_scheduler.synchronizer.records import record_editor
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class GroupView:
+    """A group whose policy is to be kept, and its members as the authority shows them."""
+
+    group: group_model.ServerGroup
+    known: group_rules.Known
+
+
+class GroupPlaces:
+    """Takes, confirms and gives back places; any thread of one scheduler may call it.
+
+    Blocks for the back end. Parameters as those of :class:`ledger_claimer.ClaimBatches`.
+    """
+
+    def __init__(
+        self,
+        edits: claim_edits.ClaimEdits,
+        floor: group_removal.GroupFloor,
+        writer: str,
+        lease_seconds: float,
+        now_seconds: Callable[[], float],
+        after_step: Callable[[str], None],
+    ) -> None:
+        self._edits = edits
+        self._floor = floor
+        self._writer = writer
+        self._lease_seconds = lease_seconds
+        self._now_seconds = now_seconds
+        self._after_step = after_step
+
+    def join(
+        self,
+        wanted: Sequence[model.Claim],
+        ids: Mapping[str, str],
+        view: records.Cursor,
+        group: GroupView,
+        place_of: Callable[[str], str],
+    ) -> dict[str, str | group_rules.PolicyBroken | record_editor.Unwritten]:
+        """Add each server's place as a pending member; answers with their ids, by consumer.
+
+        :param ids: claim id by consumer, made for this call
+        :param view: how far the state behind the group's known members had come
+        :param place_of: see :class:`group_rules.Joining`
+        """
+        if not wanted:
+            return {}
+        now_seconds = self._now_seconds()
+        joining = group_rules.Joining(
+            group.group,
+            ids,
+            self._writer,
+            group.known,
+            view,
+            now_seconds,
+            now_seconds + self._lease_seconds,
+            place_of,
+        )
+        uuid = group.group.uuid
+        asked = False
+
+        def join(
+            record: group_model.GroupRecord,
+        ) -> record_editor.Proposal[tuple[str | group_rules.PolicyBroken, ...]]:
+            nonlocal asked
+            asked |= group_removal.is_asked(record, view)
+            return group_rules.join_each(record, wanted, joining)
+
+        edited = self._edits.groups({uuid: join})[uuid]
+        self._after_step("joined")
+        why: record_editor.Unwritten | str = ""
+        if not isinstance(edited, record_editor.Edited):
+            why = edited
+        elif asked and any(isinstance(one, str) for one in edited.answer):
+            why = self._too_old(view)
+        if isinstance(edited, record_editor.Edited) and not why:
+            return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
+        if isinstance(edited, record_editor.Edited) or why is record_editor.Unwritten.UNKNOWN:
+            self.leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
+        return {claim.consumer: _not_joined(claim, why) for claim in wanted}
+
+    def _too_old(self, view: records.Cursor) -> record_editor.Unwritten | str:
+        """Say how a view is too old for a group's record that was removed; empty if it is not."""
+        try:
+            return self._floor.stale(view)
+        except (errors.BackendUnavailable, errors.UndecodableRecord) as error:
+            LOG.warning(
+                "Whether a view of a group is too old is not known: %(error)s", {"error": error}
+            )
+            return record_editor.Unwritten.UNAVAILABLE
+
+    def confirm(self, members: Sequence[group_model.GroupGranted]) -> dict[str, bool | None]:
+        """Say that allocations are written; by consumer, whether its place stands.
+
+        None where nobody can tell.
+        """
+        found = claim_edits.edit_entries(
+            self._edits.groups, members, lambda each: each.group.uuid, group_rules.confirm_each
+        )
+        return {
+            each.grant.claim.consumer: outcome.stands
+            for each, outcome in zip(members, found, strict=True)
+        }
+
+    def leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
+        """Give places back, by group and place with the id of the member; whatever its state."""
+        found = self._edits.groups(
+            {
+                uuid: functools.partial(group_rules.leave_each, ids=ids)
+                for uuid, ids in places.items()
+            }
+        )
+        self._after_step("left")
+        if not all(isinstance(each, record_editor.Edited) for each in found.values()):
+            LOG.warning(
+                "Places in server groups could not be given back; a pending one ends with its "
+                "lease, a confirmed one with a reconciliation."
+            )
+
+
+def _not_joined(
+    claim: model.Claim, why: record_editor.Unwritten | str
+) -> group_rules.PolicyBroken | record_editor.Unwritten:
+    if isinstance(why, str):
+        return group_rules.PolicyBroken(
+            model.GrantRefused(claim, model.RefusalReason.STALE_VIEW, why)
+        )
+    if why is record_editor.Unwritten.UNKNOWN:
+        return record_editor.Unwritten.UNAVAILABLE
+    return why

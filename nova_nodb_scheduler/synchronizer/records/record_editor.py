@@ -1,0 +1,721 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes decoded records by read, propose, compare-and-set, repeat: one, or many at once.
+
+Changes decoded records by read, propose, compare-and-set, repeat.
+
+The loop below claims, group claims and leases. It is safe after an unknown
+outcome because proposers are idempotent: each marks its change with an id of
+its own, and finding that id in the record read answers "done already".
+
+Remembers records as this process last saw or wrote them, to try without a read.
+
+Lets the writes of several threads share one call to the back end, and one record's one write.
+
+Nobody waits for company: only what queues up while a call is under way goes
+together in the next one. Writes of different records win or lose each by itself;
+what they share is the transaction, or the round trip, around them.
+
+Writes of *one record* that queue up become one write (combining, as in Hendler
+et al., "Flat Combining", SPAA 2010). The naive way sends them one after the
+other, each with the revision that its thread saw: the first one wins, and all
+others are known to lose before they are sent. This way each is made anew on
+what the one before it will have left, by the same rules that made it at first,
+and a single compare-and-set carries them. It wins or loses as a whole: if it
+wins, each was judged on the state that it replaced, with those before it; if
+it loses, none of them stands, and if nobody knows, all of them are in doubt.
+
+Changes several records at once, each by itself: one write a round for all of them.
+
+Who loses a compare-and-set is told what stands there, judges by that, and writes
+again: it is *absorbed*, at the cost of one more exchange with the back end. Nothing
+that was judged by another record than the one it replaces is ever written.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces as namespaces_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.wire import codec
+
+State = Mapping[str, Any]
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Unwritten(enum.Enum):
+    """Why a change did not come to an answer."""
+
+    #: Others won every round; nothing of ours was written.
+    LOST = "lost"
+    #: A write may or may not have been carried out, and reading failed.
+    UNKNOWN = "unknown"
+    #: The back end went away; nothing was written. Only of edits in a batch.
+    UNAVAILABLE = "unavailable"
+    #: A newer release wrote the record. Only of edits in a batch.
+    UNREADABLE = "unreadable"
+    #: No record may have its name; nothing was written.
+    REFUSED = "refused"
+
+
+@attrs.frozen
+class Proposal(Generic[T_co]):
+    """What a proposer makes of the state it was shown.
+
+    :param answer: what the caller of the edit gets if this proposal stands
+    :param state: the state to write; None if the record shall stay as it is
+    :param accepted: False for a refusal: nothing of the whole edit is written
+    """
+
+    answer: T_co
+    state: State | None = None
+    accepted: bool = True
+
+
+@attrs.frozen
+class Edited(Generic[T]):
+    """An edit that came to its end.
+
+    :param answer: of the proposal that stands (in an edit of several records
+        the first refusal, else the last answer)
+    :param answers: of all proposals, in order; of a refusal only that one
+    :param revision: of the (last) record, as read or as written
+    :param record: as it was written, of an edit in a batch
+    :param epoch: that it was written in, where the driver says it
+    """
+
+    answer: T
+    answers: tuple[T, ...]
+    revision: int
+    record: records.Record | None = None
+    epoch: str | None = None
+
+
+#: From a decoded state (None: no live record) and the version of its last
+#: write (then 0) to a proposal. Called again each round with what was read
+#: then; must not change its argument.
+Propose = Callable[[State | None, int], Proposal[T]]
+
+
+def pause_briefly(round_number: int) -> None:
+    """Sleep up to 20 ms, more at random with each round lost.
+
+    Without it, writers that lost together read together and lose together.
+    """
+    time.sleep(random.uniform(0, 0.002 * min(round_number, 10)))
+
+
+class RecordEditor:
+    """Edits records of one synchronizer; any thread may call it.
+
+    :param namespaces: of the records to be edited
+    :param rounds: tries before an edit is given up as lost; each costs a read
+        and a write. In every round some writer wins, so with n writers of one
+        record n rounds nearly always do.
+    :param pause: called with the number of rounds lost so far, before the next one
+    :param count_lost: told of compare-and-sets that were lost, with how many
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        namespaces: Sequence[namespaces_model.Namespace],
+        rounds: int = 64,
+        pause: Callable[[int], None] = pause_briefly,
+        count_lost: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._namespaces = {namespace.name: namespace for namespace in namespaces}
+        self._rounds = rounds
+        self._pause = pause
+        self._count_lost = count_lost
+
+    def read(self, key: records.RecordKey) -> tuple[State | None, int, int]:
+        """Return a record's decoded state (None: no live record), revision and version.
+
+        :raises UndecodableRecord: its bytes are not of a schema known here
+        """
+        return self._decoded(key, self._synchronizer.read([key]))
+
+    def edit(self, key: records.RecordKey, propose: Propose[T]) -> Edited[T] | Unwritten:
+        """Change one record; see :meth:`edit_all`."""
+        return self.edit_all([(key, propose)])
+
+    def edit_all(
+        self, proposers: Sequence[tuple[records.RecordKey, Propose[T]]]
+    ) -> Edited[T] | Unwritten:
+        """Change several records in one all-or-nothing write.
+
+        Blocks for a read and a write per round.
+
+        :raises BackendUnavailable: nothing was written
+        :raises CapabilityMissing: more records than the driver takes at once
+        :raises UndecodableRecord: nothing was written
+        """
+        unknown = False
+        for round_number in range(self._rounds):
+            if round_number:
+                self._pause(round_number)
+            try:
+                found = self._synchronizer.read([key for key, _ in proposers])
+                edited, writes = self._propose(proposers, found)
+                if not writes:
+                    return edited
+                results = self._synchronizer.write(writes, atomic=len(writes) > 1)
+            except errors.BackendUnavailable:
+                if unknown:
+                    return Unwritten.UNKNOWN
+                raise
+            if all(result.won for result in results):
+                last = results[-1].record
+                return attrs.evolve(edited, revision=last.revision if last else edited.revision)
+            if any(result.verdict is records.Verdict.REFUSED for result in results):
+                return Unwritten.REFUSED
+            # For good: that write may have been carried out and then lost its
+            # recognition to somebody else's.
+            unknown |= any(result.verdict is records.Verdict.UNKNOWN for result in results)
+            self._count_lost(sum(r.verdict is records.Verdict.LOST for r in results))
+        return Unwritten.UNKNOWN if unknown else Unwritten.LOST
+
+    def _propose(
+        self,
+        proposers: Sequence[tuple[records.RecordKey, Propose[T]]],
+        found: Mapping[records.RecordKey, records.Record],
+    ) -> tuple[Edited[T], list[records.Write]]:
+        writes: list[records.Write] = []
+        answers: list[T] = []
+        revision = 0
+        for key, propose in proposers:
+            state, revision, version = self._decoded(key, found)
+            proposal = propose(state, version)
+            if not proposal.accepted:
+                return Edited(proposal.answer, (proposal.answer,), revision), []
+            answers.append(proposal.answer)
+            if proposal.state is not None:
+                payload = codec.encode(
+                    proposal.state, self._namespaces[key.namespace].schema, record=str(key)
+                )
+                writes.append(records.Write(key, revision, payload))
+        return Edited(answers[-1], tuple(answers), revision), writes
+
+    def _decoded(
+        self,
+        key: records.RecordKey,
+        found: Mapping[records.RecordKey, records.Record],
+    ) -> tuple[State | None, int, int]:
+        record = found.get(key)
+        if record is None or record.deleted:
+            return None, 0, 0
+        decoded = codec.decode(record.payload)
+        codec.check_readable(decoded.schema, self._namespaces[key.namespace])
+        return decoded.state, record.revision, record.version
+
+
+#: Records that are remembered, the last used ones.
+_MOST_CACHED = 4096
+
+
+class RecordCache:
+    """The newest known state of some records of one epoch; any thread.
+
+    What is remembered may be out of date, and nobody may believe it without a
+    compare-and-set on its revision.
+    """
+
+    def __init__(self, most: int = _MOST_CACHED) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._records: dict[records.RecordKey, records.Record] = {}
+        self._epoch = ""
+
+    def see(self, epoch: str, seen: Iterable[records.Record]) -> None:
+        """Take in what the feed of an epoch brought."""
+        with self._lock:
+            if epoch != self._epoch:
+                # Revisions of two epochs do not compare.
+                self._records.clear()
+                self._epoch = epoch
+            for record in seen:
+                self._keep(record)
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of what is remembered; empty before the first."""
+        with self._lock:
+            return self._epoch
+
+    def note(self, record: records.Record | None, epoch: str) -> None:
+        """Take in what was just read or written; None is no news.
+
+        :param epoch: that it was written in, or :attr:`synchronizer_commands` as it was before it
+            was read or written. Of another than the present one it is not taken:
+            where the new epoch's revisions are lower, it would stand in their
+            way for ever.
+        """
+        if record is not None:
+            with self._lock:
+                if epoch == self._epoch:
+                    self._keep(record)
+
+    def known(self, keys: Iterable[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
+        """Return what is remembered of some keys."""
+        with self._lock:
+            return {key: self._records[key] for key in keys if key in self._records}
+
+    def _keep(self, record: records.Record) -> None:
+        former = self._records.pop(record.key, None)
+        if former is not None and former.revision > record.revision:
+            record = former
+        self._records[record.key] = record
+        if len(self._records) > self._most:
+            del self._records[next(iter(self._records))]
+
+
+LOG = logging.getLogger(__name__)
+
+#: Writes of one call, beyond which the rest goes in the next one.
+_MOST_WRITES = 64
+
+
+@attrs.frozen
+class DraftedWrite:
+    """A write, with what it means to its maker if it wins.
+
+    :param answer: the maker's own
+    """
+
+    write: records.Write
+    answer: Any = None
+
+
+@attrs.frozen
+class Draft:
+    """A write, and how it is made on what others of this process leave before it.
+
+    :param first: by what its thread knew
+    :param anew: from the record before it to the same; None if nothing is to be
+        written on that. A record that is about to be written has version 0.
+        Called in another thread, while its own waits; any exception is as None:
+        the own thread will meet it again
+    """
+
+    first: DraftedWrite
+    anew: Callable[[records.Record], DraftedWrite | None] = lambda before: None
+
+    @property
+    def key(self) -> records.RecordKey:
+        """The record's."""
+        return self.first.write.key
+
+
+@attrs.frozen
+class DraftCarried:
+    """A draft that a write carried.
+
+    :param answer: of the proposal that was written, the first or one made anew
+    :param result: of that write
+    """
+
+    answer: Any
+    result: records.WriteResult
+
+
+@attrs.frozen
+class DraftUnmade:
+    """A draft that was no write on what others of this process wrote before it.
+
+    :param standing: the record as the back end now has it; None if that is not known
+    """
+
+    standing: records.Record | None = None
+
+
+#: What became of a draft.
+DraftResult = DraftCarried | DraftUnmade
+
+
+class GroupCommit:
+    """One way to the back end for the threads of a process.
+
+    :param write: carries out writes, each by itself; called by one thread at a
+        time, whichever's it is
+    :param most: writes of one call; a thread with more still has one
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[records.Write]], list[records.WriteResult]],
+        most: int = _MOST_WRITES,
+    ) -> None:
+        self._write = write
+        self._most = most
+        self._changed = threading.Condition()
+        self._waiting: list[_CommitCall] = []
+        self._busy = False
+        #: What the call before left standing, where it is known: who queued up
+        #: meanwhile has older records in mind. Only of the one who is busy.
+        self._newest: Mapping[records.RecordKey, records.Record] = {}
+
+    def write(self, drafts: Sequence[Draft]) -> list[DraftResult]:
+        """Carry out writes of different records, perhaps together with others'.
+
+        Raises as :meth:`contract.Synchronizer.write` does.
+        """
+        call = _CommitCall(drafts)
+        with self._changed:
+            self._waiting.append(call)
+        while True:
+            with self._changed:
+                self._wait(call)
+                if call.is_over:
+                    return call.answer()
+                self._busy = True
+                calls = self._take()
+            try:
+                self._carry_out(calls)
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _wait(self, call: _CommitCall) -> None:
+        """Wait for a call's end, or until nobody is busy."""
+        try:
+            while self._busy and not call.is_over:
+                self._changed.wait()
+        except BaseException:
+            # A green thread was killed: what it wanted nobody is to write some day.
+            if call in self._waiting:
+                self._waiting.remove(call)
+            raise
+
+    def _take(self) -> list[_CommitCall]:
+        """Take the calls that go next, in their order."""
+        taken: list[_CommitCall] = []
+        left: list[_CommitCall] = []
+        keys: set[records.RecordKey] = set()
+        later: set[records.RecordKey] = set()
+        for call in self._waiting:
+            own = {draft.key for draft in call.drafts}
+            # Whoever comes later for the same record does not overtake.
+            if taken and (len(keys | own) > self._most or later & own):
+                left.append(call)
+                later |= own
+            else:
+                taken.append(call)
+                keys |= own
+        self._waiting = left
+        return taken
+
+    def _carry_out(self, calls: Sequence[_CommitCall]) -> None:
+        try:
+            writes, answers = self._combined(calls)
+            results = dict(zip(writes, self._write(list(writes.values())), strict=True))
+            self._newest = {key: each.record for key, each in results.items() if each.record}
+            for call in calls:
+                call.results = [_draft_result(draft, answers, results) for draft in call.drafts]
+        except errors.BackendUnavailable as error:
+            for call in calls:
+                call.error = error
+        except (errors.NodbError, ValueError) as error:
+            if len(calls) == 1:
+                calls[0].error = error
+                return
+            # One of them has what no driver takes; nothing was sent.
+            for call in calls:
+                self._carry_out([call])
+        finally:
+            # The thread dies in here: what became of the others' nobody knows.
+            for call in calls:
+                call.give_up()
+
+    def _combined(
+        self, calls: Sequence[_CommitCall]
+    ) -> tuple[dict[records.RecordKey, records.Write], dict[int, Any]]:
+        """Return one write for each record, and the answers of the drafts in them, by id."""
+        writes: dict[records.RecordKey, records.Write] = {}
+        answers: dict[int, Any] = {}
+        for call in calls:
+            for draft in call.drafts:
+                made = self._made(draft, writes.get(draft.key))
+                if made is not None:
+                    writes[draft.key] = made.write
+                    answers[id(draft)] = made.answer
+        return writes, answers
+
+    def _made(self, draft: Draft, former: records.Write | None) -> DraftedWrite | None:
+        """Return a draft on top of a former write, or of what is known to stand."""
+        key, revision = draft.key, draft.first.write.expected_revision
+        if former is not None:
+            # By the former's compare-and-set; its version nobody knows yet.
+            before = records.Record(key, former.expected_revision, 0, former.payload)
+        else:
+            newest = self._newest.get(key)
+            if newest is None or newest.revision <= revision:
+                return draft.first
+            before = newest
+        try:
+            return draft.anew(before)
+        except Exception:
+            LOG.debug("A write of %(key)s is left to its own thread", {"key": key}, exc_info=True)
+            return None
+
+
+class _CommitCall:
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.drafts = drafts
+        self.results: list[DraftResult] | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.results is not None or self.error is not None
+
+    def give_up(self) -> None:
+        """Answer that nobody knows, where there is no answer yet."""
+        if not self.is_over:
+            unknown = records.WriteResult(records.Verdict.UNKNOWN)
+            self.results = [DraftCarried(None, unknown) for _ in self.drafts]
+
+    def answer(self) -> list[DraftResult]:
+        if self.error is not None:
+            raise self.error
+        assert self.results is not None
+        return self.results
+
+
+def _draft_result(
+    draft: Draft,
+    answers: Mapping[int, Any],
+    results: Mapping[records.RecordKey, records.WriteResult],
+) -> DraftResult:
+    result = results.get(draft.key)
+    if result is not None and id(draft) in answers:
+        return DraftCarried(answers[id(draft)], result)
+    return DraftUnmade(None if result is None else result.record)
+
+
+#: What came of each record's edit.
+Answers = dict[records.RecordKey, Edited[T] | Unwritten]
+
+
+class BatchEditor(RecordEditor):
+    """Edits records of one synchronizer, several at a time; any thread may call it.
+
+    Threads that write at the same time share a call to the back end, and one
+    compare-and-set where they change the same record (:mod:`.record_editor`).
+
+    Parameters as those of :class:`RecordEditor`, and:
+
+    :param count_absorbed: told of changes that lost a compare-and-set and were then
+        written to the same record all the same, with how many
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        namespaces: Sequence[namespaces_model.Namespace],
+        rounds: int = 64,
+        pause: Callable[[int], None] = pause_briefly,
+        count_lost: Callable[[int], None] = lambda count: None,
+        count_absorbed: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        super().__init__(synchronizer, namespaces, rounds, pause, count_lost)
+        self._count_absorbed = count_absorbed
+        self._shared = GroupCommit(self._write)
+
+    def _write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        if not writes:
+            return []
+        results = self._synchronizer.write(writes)
+        self._count_lost(sum(each.verdict is records.Verdict.LOST for each in results))
+        return results
+
+    def edit_each(
+        self,
+        proposers: Mapping[records.RecordKey, Propose[T]],
+        known: Mapping[records.RecordKey, records.Record] | None = None,
+    ) -> Answers[T]:
+        """Change several records, each by itself.
+
+        Blocks for a read and a write at first, and in each further round for a
+        write: who loses is told what stands there. Raises nothing for the back
+        end; what came to no answer says why.
+
+        :param known: records as somebody saw them, tried without a read. What
+            they lead to counts only if the compare-and-set on them wins; a
+            refusal is looked at again.
+        """
+        batch = _EditedBatch(proposers, known or {})
+        for round_number in range(self._rounds):
+            # Most who lose do so to a write that is long over, which the feed had not
+            # brought yet: they have nobody to give way to, and go on at once.
+            if round_number > 1 or batch.in_doubt:
+                self._pause(round_number)
+            try:
+                self._read(batch, batch.missing())
+                drafts = self._propose_each(batch, list(batch.left))
+                behind = batch.missing()
+                if behind:
+                    self._read(batch, behind)
+                    drafts += self._propose_each(batch, behind)
+                results = self._shared.write(drafts) if drafts else []
+            except errors.BackendUnavailable:
+                batch.end(Unwritten.UNAVAILABLE)
+                break
+            batch.take(drafts, results)
+            if not batch.left:
+                break
+        batch.end(Unwritten.LOST)
+        if batch.absorbed:
+            self._count_absorbed(batch.absorbed)
+        return batch.answers
+
+    def _read(self, batch: _EditedBatch[T], keys: Collection[records.RecordKey]) -> None:
+        if keys:
+            batch.read(keys, self._synchronizer.read(keys))
+
+    def _propose_each(
+        self, batch: _EditedBatch[T], keys: Sequence[records.RecordKey]
+    ) -> list[Draft]:
+        drafts = []
+        for key in keys:
+            record = batch.found[key]
+            propose = batch.left[key]
+            try:
+                edited, write = self._propose_one(key, propose, record)
+            except errors.UndecodableRecord:
+                batch.answer(key, Unwritten.UNREADABLE)
+                continue
+            if write is not None:
+                anew = functools.partial(self._propose_anew, key, propose)
+                first = DraftedWrite(write, edited)
+                drafts.append(Draft(first, anew))
+            elif key in batch.fresh:
+                batch.answer(key, edited)
+            else:
+                del batch.found[key]
+        return drafts
+
+    def _propose_anew(
+        self,
+        key: records.RecordKey,
+        propose: Propose[T],
+        before: records.Record,
+    ) -> DraftedWrite | None:
+        """Propose on what others of this process leave; in whichever's thread writes."""
+        edited, write = self._propose_one(key, propose, before)
+        return None if write is None else DraftedWrite(write, edited)
+
+    def _propose_one(
+        self,
+        key: records.RecordKey,
+        propose: Propose[T],
+        record: records.Record | None,
+    ) -> tuple[Edited[T], records.Write | None]:
+        state, revision, version = self._decoded(key, {key: record} if record else {})
+        proposal = propose(state, version)
+        edited = Edited(proposal.answer, (proposal.answer,), revision, record)
+        if not proposal.accepted or proposal.state is None:
+            return edited, None
+        payload = codec.encode(
+            proposal.state, self._namespaces[key.namespace].schema, record=str(key)
+        )
+        return edited, records.Write(key, revision, payload)
+
+
+class _EditedBatch(Generic[T]):
+    """One call: which edits are left, and what is known of their records."""
+
+    def __init__(
+        self,
+        proposers: Mapping[records.RecordKey, Propose[T]],
+        known: Mapping[records.RecordKey, records.Record],
+    ) -> None:
+        self.left = dict(proposers)
+        self.answers: Answers[T] = {}
+        self.found: dict[records.RecordKey, records.Record | None] = {
+            key: known[key] for key in proposers if key in known
+        }
+        #: Keys whose record is the back end's word in this call.
+        self.fresh: set[records.RecordKey] = set()
+        #: For good: a write in doubt may have been carried out, and then lost
+        #: its recognition to somebody else's.
+        self._unsure: set[records.RecordKey] = set()
+        self._lost: set[records.RecordKey] = set()
+        #: How many changes were written after they had lost.
+        self.absorbed = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a write of what is left ended unknown."""
+        return not self._unsure.isdisjoint(self.left)
+
+    def missing(self) -> list[records.RecordKey]:
+        return [key for key in self.left if key not in self.found]
+
+    def read(
+        self,
+        keys: Collection[records.RecordKey],
+        found: Mapping[records.RecordKey, records.Record],
+    ) -> None:
+        for key in keys:
+            self.found[key] = found.get(key)
+        self.fresh.update(keys)
+
+    def answer(self, key: records.RecordKey, answer: Edited[T] | Unwritten) -> None:
+        del self.left[key]
+        self.answers[key] = answer
+
+    def take(self, drafts: Sequence[Draft], results: Sequence[DraftResult]) -> None:
+        """Take in how writes ended."""
+        for draft, carried in zip(drafts, results, strict=True):
+            key = draft.key
+            if isinstance(carried, DraftUnmade):
+                self._stands(key, carried.standing)
+                continue
+            result = carried.result
+            if result.won and result.record is not None:
+                self.absorbed += key in self._lost
+                edited: Edited[T] = attrs.evolve(
+                    carried.answer,
+                    revision=result.record.revision,
+                    record=result.record,
+                    epoch=result.epoch,
+                )
+                self.answer(key, edited)
+            elif result.verdict is records.Verdict.REFUSED:
+                self.answer(key, Unwritten.REFUSED)
+            elif result.verdict is records.Verdict.LOST:
+                self._lost.add(key)
+                self.found[key] = result.record
+                self.fresh.add(key)
+            else:
+                self._unsure.add(key)
+                self.found.pop(key, None)
+
+    def _stands(self, key: records.RecordKey, standing: records.Record | None) -> None:
+        """Go on from what others of this process made the back end say; read it if nothing."""
+        if standing is None:
+            self.found.pop(key, None)
+        else:
+            self.found[key] = standing
+            self.fresh.add(key)
+
+    def end(self, why: Unwritten) -> None:
+        """Answer what is left."""
+        for key in list(self.left):
+            unsure = key in self._unsure
+            self.answer(key, Unwritten.UNKNOWN if unsure else why)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring records into the store, and those that cannot be read into quarantine, by key.
+
+Keep aside, by key, the records that cannot be read.
+
+A record that this release cannot decode must neither stop the feed nor leave
+an older state of the same key to be taken for the current one. Who places
+servers asks :meth:`Quarantine.keys` and goes another way for what these
+records belong to.
+
+Bring records into the store, and those that cannot be read into quarantine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.wire import codec, decoded_sizes
+
+LOG = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Quarantined:
+    """A record that was kept aside.
+
+    :param version: its place in the feed
+    :param size_bytes: size of its payload, which itself is not kept
+    """
+
+    key: records.RecordKey
+    revision: int
+    version: int
+    reason: str
+    size_bytes: int
+
+
+class Quarantine:
+    """Bounded; any method from any thread; none blocks for longer than a dictionary takes.
+
+    :param limit: how many records are kept by key. Beyond it a namespace is
+        only known to hold more of them (:meth:`overflowed`), until the next
+        snapshot.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._entries: dict[records.RecordKey, Quarantined] = {}
+        self._keys: dict[str, frozenset[str]] = {}
+        self._overflow: Counter[str] = Counter()
+        self._admitted = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def admitted(self) -> int:
+        """How many records were ever kept aside, newer ones of one key included."""
+        return self._admitted
+
+    def admit(self, record: records.Record, reason: str) -> bool:
+        """Keep a record aside.
+
+        :returns: False where this revision, or a newer one, is here already
+        """
+        key = record.key
+        with self._lock:
+            known = self._entries.get(key)
+            if known is not None and known.revision >= record.revision:
+                return False
+            self._admitted += 1
+            if known is None and len(self._entries) >= self._limit:
+                # Of namespaces nobody declared there may be any number.
+                self._overflow[key.namespace] += 1
+                return True
+            self._entries[key] = Quarantined(
+                key, record.revision, record.version, reason, len(record.payload)
+            )
+            self._keys.pop(key.namespace, None)
+        # Whoever writes these writes many: one line for the first of a key.
+        if known is None:
+            LOG.warning(
+                "Record %(key)s at version %(version)d is kept aside: %(reason)s",
+                {"key": key, "version": record.version, "reason": reason},
+            )
+        return True
+
+    def release(self, key: records.RecordKey, revision: int) -> bool:
+        """Let a key go, because a newer, readable revision of it came."""
+        if not self._entries or key not in self._entries:
+            return False
+        with self._lock:
+            known = self._entries.get(key)
+            if known is None or known.revision >= revision:
+                return False
+            del self._entries[key]
+            self._keys.pop(key.namespace, None)
+            return True
+
+    def clear(self) -> None:
+        """Forget everything: what is still unreadable comes again with the snapshot."""
+        with self._lock:
+            self._entries.clear()
+            self._keys.clear()
+            self._overflow.clear()
+
+    def get(self, key: records.RecordKey) -> Quarantined | None:
+        return self._entries.get(key)
+
+    def keys(self, namespace: str) -> frozenset[str]:
+        """Return the keys of a namespace whose current state is unknown.
+
+        Not all of them where :meth:`overflowed` is True.
+        """
+        found = self._keys.get(namespace)
+        if found is not None:
+            return found
+        with self._lock:
+            found = frozenset(key.key for key in self._entries if key.namespace == namespace)
+            # Asked for by each request; names nobody holds are not remembered.
+            if found:
+                self._keys[namespace] = found
+            return found
+
+    def overflowed(self, namespace: str) -> bool:
+        """Return whether a namespace holds more unreadable records than are kept by key."""
+        return namespace in self._overflow
+
+    def entries(self) -> tuple[Quarantined, ...]:
+        """Return what is kept aside, in order of key, for people to read."""
+        with self._lock:
+            return tuple(self._entries[key] for key in sorted(self._entries))
+
+    def count_by_namespace(self) -> Mapping[str, int]:
+        """Return how many records of each namespace are unreadable, overflow included."""
+        with self._lock:
+            counts = Counter(key.namespace for key in self._entries)
+            return dict(counts + self._overflow)
+
+
+#: What an unreadable record makes its readers raise.
+_NOT_TAKEN = (errors.NodbError, TypeError, ValueError)
+
+
+@attrs.frozen
+class Ingested:
+    """What came of a batch, or of a part of it.
+
+    :param readable: every record that could be read, in their order
+    :param applied: those of them that were news to the store
+    """
+
+    readable: tuple[records.Change, ...]
+    applied: tuple[records.Change, ...]
+
+
+class Ingest:
+    """The one way of records into a store; used by one thread at a time.
+
+    :param declared: the namespaces the store was made with
+    :param decode: payload to schema version and state
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        declared: Sequence[namespaces.Namespace],
+        quarantine: Quarantine,
+        decode: Callable[[bytes], codec.Decoded] = codec.decode,
+    ) -> None:
+        self._store = store
+        self._declared: Mapping[str, namespaces.Namespace] = {
+            namespace.name: namespace for namespace in declared
+        }
+        self._quarantine = quarantine
+        self._decode = decode
+
+    def take(self, batch: Iterable[records.Record]) -> Iterator[Ingested]:
+        """Apply records, each if it is newer than what the store holds.
+
+        A second identical call applies nothing. Nearly always all comes at
+        once; of large records no more is decoded at a time than the bounds of
+        the process allow (:mod:`nova_nodb_scheduler.wire.decoded_sizes`), and the
+        caller lets go of each part before it asks for the next.
+        """
+        most_bytes = decoded_sizes.present().batch_bytes
+        sound: list[records.Change] = []
+        unreadable: list[tuple[records.Record, Exception]] = []
+        weight = 0
+        for record in batch:
+            try:
+                change = self._read(record)
+            except _NOT_TAKEN as error:
+                unreadable.append((record, error))
+                continue
+            if change is None:
+                self._quarantine.release(record.key, record.revision)
+                continue
+            sound.append(change)
+            weight += decoded_sizes.weigh(change.text) if change.text is not None else 0
+            if weight > most_bytes:
+                yield self._apply(sound, unreadable)
+                del change
+                sound, unreadable, weight = [], [], 0
+        yield self._apply(sound, unreadable)
+
+    def _apply(
+        self,
+        sound: Sequence[records.Change],
+        unreadable: Sequence[tuple[records.Record, Exception]],
+    ) -> Ingested:
+        readable: list[records.Change] = []
+        applied: list[records.Change] = []
+        # Before the others are applied: a sound one of the same key that is
+        # newer lets it go again, and one that is older does not.
+        for record, reason in unreadable:
+            self._set_aside(record, reason)
+        for change, outcome in zip(sound, self._store.apply_page(sound), strict=True):
+            if isinstance(outcome, _NOT_TAKEN):
+                # Whatever a state holds that its columns cannot take, one
+                # writer's mistake must not stop the feed of all others.
+                self._set_aside(change.record, outcome)
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                self._quarantine.release(change.record.key, change.record.revision)
+                readable.append(change)
+                if outcome:
+                    applied.append(change)
+        return Ingested(tuple(readable), tuple(applied))
+
+    def _read(self, record: records.Record) -> records.Change | None:
+        """Decode a record; None for a tombstone of a namespace nobody declared."""
+        namespace = self._declared.get(record.key.namespace)
+        if record.deleted:
+            return None if namespace is None else records.Change(record, None)
+        if namespace is None:
+            raise errors.UnknownNamespace(record.key.namespace, ", ".join(sorted(self._declared)))
+        decoded = self._decode(record.payload)
+        codec.check_readable(decoded.schema, namespace)
+        return records.Change(record, decoded.state, decoded.text)
+
+    def _set_aside(self, record: records.Record, error: Exception) -> None:
+        """Quarantine a record unless the store has a newer one of its key already."""
+        if record.key.namespace in self._declared:
+            view = self._store.snapshot().namespace(record.key.namespace)
+            stored = view.get(record.key.key)
+            if stored is not None and stored.revision >= record.revision:
+                return
+        self._quarantine.admit(record, str(error))

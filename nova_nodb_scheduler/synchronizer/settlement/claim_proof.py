@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims that keep hosts full though nothing stands behind them: ended before a refusal.
+
+Which hosts hold claims, and whose, as far as the store has come.
+
+Claims that keep hosts full though nothing stands behind them: ended before a refusal.
+
+A server that is deleted, or whose move goes back, leaves its claim until
+somebody settles it, some seconds later. Who asks for that room meanwhile would
+be told that there is none, where Placement has it. So before that is said, the
+claims that no record accounts for are asked of their authority at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.settlement import claim_reaper, settlement_rules
+
+_CLAIMS = known_namespaces.CLAIM_RECORDS.name
+
+
+class ClaimIndex:
+    """Follows a store when it is asked, by what changed since; any thread, no I/O.
+
+    What it tells is where to look: what stands there the snapshot says.
+    """
+
+    def __init__(self, store: host_state_store.HostStateStore) -> None:
+        self._store = store
+        self._subscription = store.subscribe((_CLAIMS,))
+        self._lock = threading.Lock()
+        #: Consumers by host, and hosts by consumer.
+        self._consumers: dict[str, frozenset[str]] = {}
+        self._hosts: dict[str, set[str]] = {}
+
+    def follow(self) -> store_snapshot.Snapshot:
+        """Come to the present; return a snapshot of it."""
+        with self._lock:
+            # What is written between the two is in the snapshot, and looked at once more.
+            touched = self._subscription.drain()
+            snapshot = self._store.snapshot()
+            if touched is None:
+                self._consumers.clear()
+                self._hosts.clear()
+                hosts: Iterable[str] = snapshot.namespace(_CLAIMS).keys()
+            else:
+                hosts = touched.get(_CLAIMS, ())
+            for host in hosts:
+                self._note(host, frozenset(settlement_rules.claims_of(snapshot, host)))
+            return snapshot
+
+    def hosts(self) -> list[str]:
+        """Return the hosts with claims, in one order for all."""
+        with self._lock:
+            return sorted(self._consumers)
+
+    def hosts_of(self, consumer: str) -> list[str]:
+        """Return the hosts on which a consumer holds claims."""
+        with self._lock:
+            return sorted(self._hosts.get(consumer, ()))
+
+    def _note(self, host: str, consumers: frozenset[str]) -> None:
+        before = self._consumers.pop(host, frozenset())
+        for consumer in before - consumers:
+            self._hosts[consumer].discard(host)
+            if not self._hosts[consumer]:
+                del self._hosts[consumer]
+        for consumer in consumers - before:
+            self._hosts.setdefault(consumer, set()).add(host)
+        if consumers:
+            self._consumers[host] = consumers
+
+
+_LEDGER = settlement_rules.LEDGERS[_CLAIMS]
+
+#: A claim: its record's key, its consumer and its id.
+_Name = tuple[str, str, str]
+
+
+class ClaimsUnproved(errors.NodbError):
+    """Nobody can tell whether something stands behind each claim."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self._why = why
+
+    def __str__(self) -> str:
+        return f"Claims may keep hosts full for nothing: {self._why}."
+
+
+class ClaimProof:
+    """Looks for such claims when it is asked to; any thread.
+
+    Of all claims one thread at a time, of some consumers' any number.
+
+    :param cursor: how far the store has come; None while that is not proved
+    :param ask: a consumer's allocations; may block
+    :param now_seconds: the back end's clock, without I/O
+    :param latest: where who claims here finds what was written
+    :param clock: monotonic seconds
+    :param most: claims asked for in one call: each is a request to the authority
+    :param rest_seconds: how long one that stays is not asked for again, but by its own
+        consumer
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        store: host_state_store.HostStateStore,
+        cursor: Callable[[], records.Cursor | None],
+        ask: claim_reaper.Ask,
+        now_seconds: Callable[[], float],
+        latest: record_editor.RecordCache,
+        clock: Callable[[], float],
+        *,
+        most: int = 16,
+        rest_seconds: float = 2.0,
+    ) -> None:
+        self._synchronizer = synchronizer
+        self._store = store
+        self._cursor = cursor
+        self._ask = ask
+        self._now_seconds = now_seconds
+        self._latest = latest
+        self._clock = clock
+        self._most = most
+        self._rest_seconds = rest_seconds
+        self._lock = threading.Lock()
+        self._index = ClaimIndex(store)
+        #: When it was last asked for, of those that stay.
+        self._asked_at: dict[_Name, float] = {}
+        self.status = claim_reaper.SettlementStatus()
+
+    def prove(
+        self,
+        before: store_snapshot.NamespaceView | None = None,
+        own: Collection[str] = (),
+    ) -> int:
+        """End what nothing stands behind; return the version to wait for, 0 if nothing ended.
+
+        What somebody else ended since then counts, too: who was refused for it may
+        not have seen that.
+
+        Blocks for a read and a write, and a question for each claim that no
+        record accounts for. Without I/O where there is none.
+
+        :param before: claim records before it was decided
+        :param own: consumers of whoever was refused: what they hold is asked for first,
+            whenever it was asked for last
+        :raises BackendUnavailable: what was not written stays claimed
+        :raises ClaimsUnproved: nothing ended, and of some claims nobody said why they stand
+        """
+        with self._lock:
+            cursor = self._cursor()
+            if cursor is None:
+                raise ClaimsUnproved("the feed is not followed")
+            snapshot = self._index.follow()
+            now = snapshot.namespace(_CLAIMS)
+            if before is not None and _some_ended(before, now):
+                return now.version
+            evidence = settlement_rules.SettlementEvidence(snapshot)
+            suspects, are_all = self._suspects(snapshot, evidence, own)
+            stays: list[_Name] = []
+            ended, unanswered = self._end(suspects, evidence, cursor, stays)
+            # Only what was answered, and judged by it: the next one who is refused for
+            # anything else would take it for proved.
+            self._asked_at.update(dict.fromkeys(stays, self._clock()))
+            if ended:
+                return ended
+            if unanswered:
+                raise ClaimsUnproved("their authority does not answer")
+            if not are_all:
+                raise ClaimsUnproved(f"more than {self._most} are to be asked for")
+            return 0
+
+    def prove_of(self, consumers: Collection[str]) -> int:
+        """End what nothing stands behind of some consumers; as :meth:`prove`.
+
+        For a request of theirs before it is decided: a server that moves again begins
+        anew, and what its former move claimed would keep it from its own room. What
+        stands, or cannot be told, stays. Without I/O where they hold nothing.
+
+        :raises BackendUnavailable: see :meth:`prove`
+        """
+        cursor = self._cursor()
+        if cursor is None:
+            return 0
+        snapshot = self._index.follow()
+        if not any(map(self._index.hosts_of, consumers)):
+            return 0
+        evidence = settlement_rules.SettlementEvidence(snapshot)
+        suspects: dict[records.RecordKey, frozenset[str]] = {}
+        for host, consumer in self._counting(snapshot, evidence, consumers):
+            key = records.RecordKey(_CLAIMS, host)
+            suspects[key] = suspects.get(key, frozenset()) | {consumer}
+        return self._end(suspects, evidence, cursor, [])[0]
+
+    def _end(
+        self,
+        suspects: Mapping[records.RecordKey, frozenset[str]],
+        evidence: settlement_rules.SettlementEvidence,
+        cursor: records.Cursor,
+        stays: list[_Name],
+    ) -> tuple[int, list[_Name]]:
+        """Ask for claims and end them; return the version to wait for, and what was not answered.
+
+        What others ended or wrote meanwhile is waited for, too: it is not in the evidence.
+
+        :param stays: gets the claims that were answered, and judged by it, and stay
+        :raises ClaimsUnproved: the epoch changed
+        """
+        if not suspects:
+            return 0, []
+        endings = claim_reaper.ClaimReaper(
+            self._synchronizer, self._store, self._cursor, self._judge, self._latest, self.status
+        )
+        first = endings.end(suspects, evidence, cursor)
+        if first is None:
+            raise ClaimsUnproved("the epoch changed")
+        unanswered = self._ask_all(first.questions, endings)
+        asked = {question.key for question in first.questions}
+        changed = {*first.written, *first.lost, *first.gone}
+        if asked:
+            second = endings.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
+            if second is None:
+                raise ClaimsUnproved("the epoch changed")
+            changed |= {*second.written, *second.lost}
+            unjudged = {*second.lost}
+            answered = (_name(each) for each in first.questions if each.key not in unjudged)
+            stays += (name for name in answered if name not in unanswered)
+        return self._synchronizer.head().version if changed else 0, unanswered
+
+    def _judge(
+        self,
+        key: records.RecordKey,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settlement_rules.SettlementEvidence,
+    ) -> settlement_rules.SettlementVerdict:
+        return _LEDGER.judge(key.key, state, version, evidence, self._now_seconds())
+
+    def _ask_all(
+        self,
+        questions: Iterable[claim_reaper.AllocationQuery],
+        endings: claim_reaper.ClaimReaper,
+    ) -> list[_Name]:
+        """Ask, and note the answers; return what has none: it is asked for again soon."""
+        unanswered: list[_Name] = []
+        answers: dict[str, settlement_rules.Allocations | None] = {}
+        for question in questions:
+            consumer = question.consumer
+            if consumer not in answers:
+                self.status.asked += 1
+                # After all of the records were read: one answer serves them all.
+                answers[consumer] = self._ask(consumer)
+            if answers[consumer] is None:
+                self.status.unanswered += 1
+                unanswered.append(_name(question))
+            endings.note(claim_reaper.AllocationAnswer(question, answers[consumer]))
+        return unanswered
+
+    def _counting(
+        self,
+        snapshot: store_snapshot.Snapshot,
+        evidence: settlement_rules.SettlementEvidence,
+        consumers: Collection[str],
+    ) -> Iterator[tuple[str, str]]:
+        """Return host and consumer of what some consumers hold and no record counts.
+
+        Whatever the authority's mirror says: it may not have seen yet that they begin to
+        move, and gave what they had to their migration.
+        """
+        for consumer in consumers:
+            for host in self._index.hosts_of(consumer):
+                held = settlement_rules.claims_of(snapshot, host).get(consumer)
+                if (
+                    held is not None
+                    and held.state is model.ClaimState.CONFIRMED
+                    and evidence.counts(host, consumer, held)
+                ):
+                    yield host, consumer
+
+    def _suspects(
+        self,
+        snapshot: store_snapshot.Snapshot,
+        evidence: settlement_rules.SettlementEvidence,
+        own: Collection[str],
+    ) -> tuple[dict[records.RecordKey, frozenset[str]], bool]:
+        """Return the claims to ask for by record, and whether these are all.
+
+        No record accounts for them.
+        """
+        since = self._clock() - self._rest_seconds
+        self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
+        found: dict[records.RecordKey, frozenset[str]] = {}
+        for host, consumer in self._counting(snapshot, evidence, own):
+            key = records.RecordKey(_CLAIMS, host)
+            found[key] = found.get(key, frozenset()) | {consumer}
+        left = self._most
+        are_all = True
+        for host in self._index.hosts():
+            key = records.RecordKey(_CLAIMS, host)
+            claims = settlement_rules.claims_of(snapshot, host)
+            allocated = settlement_rules.allocated_on(snapshot, host)
+            here = [
+                consumer
+                for consumer, held in claims.items()
+                if held.state is model.ClaimState.CONFIRMED
+                and consumer not in own
+                and (host, consumer, held.claim_id) not in self._asked_at
+                and evidence.counts(host, consumer, held)
+                # Would the authority say the same as its mirror, it went.
+                and not evidence.is_needed(
+                    host, consumer, held, {host: allocated.get(consumer, {})}
+                )
+            ]
+            if len(here) > left:
+                are_all, here = False, here[:left]
+            left -= len(here)
+            if here:
+                found[key] = found.get(key, frozenset()) | {*here}
+            if not are_all:
+                break
+        return found, are_all
+
+
+def _name(question: claim_reaper.AllocationQuery) -> _Name:
+    return question.key.key, question.consumer, question.held.claim_id
+
+
+def _some_ended(before: store_snapshot.NamespaceView, now: store_snapshot.NamespaceView) -> bool:
+    """Say whether a record lacks a claim that it had before."""
+    return any(
+        _consumers(before, host) - _consumers(now, host) for host in now.changed_since(before)
+    )
+
+
+def _consumers(view: store_snapshot.NamespaceView, host: str) -> set[str]:
+    found = view.digest(host)
+    return {*found.claims} if isinstance(found, model.ClaimRecord) else set()

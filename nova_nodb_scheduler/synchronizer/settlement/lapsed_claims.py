@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten.
+
+Whether the process that took a claim is gone, as beats in the own store show it.
+
+Forgets lapsed claims that nothing can come of any more, by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import claim_rules
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.replication import heartbeats
+from nova_nodb_scheduler.wire import codec
+
+#: Begins the name by which a conductor takes claims; then come its host and a uuid.
+CONDUCTOR = "conductor"
+
+
+def writer_is_gone(
+    held: model.HeldClaim,
+    schedulers: Collection[str],
+    conductors_since: Mapping[str, Collection[float]],
+) -> bool:
+    """Say whether a claim's writer is none of those that live.
+
+    A scheduler takes claims by the name under which it beats. A conductor's name has
+    its host alone in common with its beats: it counts as gone only where no conductor
+    of that host beats, or none that had begun when the claim's lease ended.
+
+    :param schedulers: names of those that live
+    :param conductors_since: when those that live began, by host, in back-end seconds
+    """
+    role, _, rest = held.writer.partition(":")
+    if role != CONDUCTOR:
+        return held.writer not in schedulers
+    ended = held.deadline_seconds
+    since = conductors_since.get(rest.rpartition(":")[0], ())
+    return not any(ended is None or each <= ended for each in since)
+
+
+class ClaimWriters:
+    """Tells who is gone; one thread, no I/O.
+
+    :param own: this worker's name; it always lives
+    :param silent_seconds: a beat that did not change for that long, by this process's
+        own clock, is a dead process's. So nobody is gone before this one has looked
+        for that long
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        own: str,
+        silent_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._own = own
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._schedulers = heartbeats.Heartbeats(store, known_namespaces.SCHEDULERS.name)
+        self._reporters = heartbeats.Heartbeats(store, known_namespaces.REPORTERS.name)
+        self._begun_at: float | None = None
+        self._living_schedulers: frozenset[str] = frozenset()
+        self._conductors_since: dict[str, list[float]] = {}
+
+    def forget(self) -> None:
+        """Begin to look anew: of another epoch the beats are still to come."""
+        self._begun_at = None
+        self._schedulers.forget()
+        self._reporters.forget()
+
+    def look(self) -> None:
+        """Take in the beats; before each round of questions."""
+        now = self._clock()
+        if self._begun_at is None:
+            self._begun_at = now
+        schedulers = self._schedulers.living(now, self._silent_seconds)
+        reporters = self._reporters.living(now, self._silent_seconds)
+        self._living_schedulers = schedulers | {self._own}
+        self._conductors_since = {}
+        view = self._store.snapshot().namespace(known_namespaces.REPORTERS.name)
+        for name in reporters:
+            found = view.get(name)
+            if found is not None and found.state.get("binary") == CONDUCTOR:
+                since = float(found.state.get("since", 0.0))
+                host = str(found.state.get("host"))
+                self._conductors_since.setdefault(host, []).append(since)
+
+    def gone(self, held: model.HeldClaim) -> bool:
+        """Say whether a claim's writer does not live any more."""
+        if self._begun_at is None or self._clock() - self._begun_at < self._silent_seconds:
+            return False
+        return writer_is_gone(held, self._living_schedulers, self._conductors_since)
+
+
+LOG = logging.getLogger(__name__)
+
+
+def forget_lapsed(
+    synchronizer: contract.Synchronizer,
+    latest: record_editor.RecordCache,
+    ids_by_host: Mapping[str, Mapping[str, str]],
+) -> int:
+    """Drop what hosts' records remember of some claims; return of how many hosts.
+
+    Who loses against another write leaves it: a second call does the rest. Blocks for
+    a read and a write.
+
+    :param latest: where who claims here finds what was written
+    :param ids_by_host: claim ids by consumer
+    :raises BackendUnavailable: nobody knows what was dropped
+    """
+    if not ids_by_host:
+        return 0
+    epoch = latest.epoch
+    found = synchronizer.read([claim_rules.host_key(host) for host in ids_by_host])
+    writes = []
+    for host, ids in ids_by_host.items():
+        record = found.get(claim_rules.host_key(host))
+        if record is None or record.deleted:
+            continue
+        try:
+            decoded = codec.decode(record.payload)
+            codec.check_readable(decoded.schema, known_namespaces.CLAIM_RECORDS)
+        except errors.UndecodableRecord as error:
+            LOG.warning("Claims of %(host)s: %(error)s", {"host": host, "error": error})
+            continue
+        state: Any = decoded.state
+        read = model.ClaimRecord.from_state(host, state, record.version)
+        left = read.without_lapsed(ids)
+        if left is not read:
+            schema = known_namespaces.CLAIM_RECORDS.schema
+            payload = codec.encode(left.to_state(), schema, record=str(record.key))
+            writes.append(records.Write(record.key, record.revision, payload))
+    results = synchronizer.write(writes) if writes else ()
+    for result in results:
+        latest.note(result.record, result.epoch or epoch)
+    return sum(result.won for result in results)

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which claims of a record have served, by what a snapshot of the store proves; without I/O.
+
+What a snapshot of the store proves of claims: that they are shown, or no longer needed.
+
+Which claims of a record have served, by the evidence of one snapshot; without I/O.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.facts import group_members
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
+from nova_nodb_scheduler.scheduling.reservations import reported_usage
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer.claims import claim_rules, group_rules
+
+#: A consumer's allocations now, amounts by resource class by root provider.
+Allocations = Mapping[str, Mapping[str, int]]
+
+#: States of servers of which a compute service may hold no room yet.
+_NOT_BUILT = (None, "building", "shelved_offloaded")
+
+
+class SettlementEvidence:
+    """What one snapshot shows; one thread."""
+
+    def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
+        self._snapshot = snapshot
+        self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
+        self._instances = snapshot.namespace(known_namespaces.INSTANCES.name)
+        self._migrations = snapshot.namespace(known_namespaces.MIGRATIONS.name)
+        self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
+        self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
+        self._shown = reported_usage.ReportedUsage(snapshot)
+
+    # -- claims on hosts ------------------------------------------------------------
+
+    def shown_at(self, host: str) -> int:
+        """Return the version by which a view knows what the host's records show."""
+        found = (self._nodes.get(host), self._providers.get(host))
+        return max((record.version for record in found if record is not None), default=0)
+
+    def is_shown(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a claim counts for nothing: others' records show all of it."""
+        return self.is_allocated(host, consumer, held) and (
+            held.node == model.NodeShare()
+            or self._shown.counted(host, consumer, held.node) is reported_usage.Counted.WHOLE
+        )
+
+    def is_allocated(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether the host's provider shows a consumer with what it claims."""
+        record = self._providers.get(host)
+        if record is None:
+            return False
+        allocated = (record.state.get("allocations") or {}).get(consumer, {})
+        return bool(allocated) and not claim_facts.beyond(held.resources, held.node, allocated)
+
+    def counts(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a claim counts for something that others' records do not count."""
+        return not self.is_allocated(host, consumer, held) or self._shown.counted(
+            host, consumer, held.node
+        ) not in (reported_usage.Counted.LIKELY, reported_usage.Counted.WHOLE)
+
+    def is_new(self, host: str, consumer: str, since: int) -> bool:
+        """Say whether what links a server to a host was written after a version.
+
+        An older record may be of a former stay there.
+        """
+        versions = [
+            record.version
+            for record in (
+                self._instances.get(key) for key in self._keys(consumer) if self._stands(key, host)
+            )
+            if record is not None
+        ]
+        versions += [
+            record.version
+            for record in map(self._migrations.get, self._migrations.lookup("instance", consumer))
+            if record is not None
+        ]
+        return max(versions, default=0) > since
+
+    def is_needed(
+        self, host: str, consumer: str, held: model.HeldClaim, allocations: Allocations
+    ) -> bool:
+        """Say whether anything stands behind a claim.
+
+        :param allocations: the consumer's, asked of their authority after the
+            claim was read
+        """
+        if host not in self._nodes:
+            # Nobody chooses it. Should it come back, its first report counts who is there.
+            return False
+        allocated = allocations.get(host, {})
+        if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
+            # Shown and counted by records older than the claim; left behind, as by an
+            # evacuation; of a move on its own host that is over; or on its way.
+            left_behind = self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
+            return not (
+                self.is_shown(host, consumer, held)
+                or (claim_facts.stays(held.node) and not self._moves(consumer))
+                or (
+                    self.is_allocated(host, consumer, held)
+                    and (left_behind or self._is_taken_up(host, consumer, held))
+                )
+            )
+        if self._moves_to(host, consumer):
+            return True
+        if claim_facts.stays(held.node):
+            return False  # it was there before the claim, and has not got what it claimed
+        # What a server had that moves is its migration's by now; its node counts it still.
+        return (
+            any(self._stands(key, host) for key in self._keys(consumer))
+            and self._shown.counted(host, consumer, held.node) is not reported_usage.Counted.WHOLE
+            and not self._is_taken_up(host, consumer, held)
+        )
+
+    def _is_taken_up(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a host's compute service counts a server, though by no later record.
+
+        It saves its node before it builds the server, and never again while nothing
+        changes there. A server saved once more meanwhile has the later record for good.
+        """
+        return (
+            self._shown.counted(host, consumer, held.node)
+            in (reported_usage.Counted.LIKELY, reported_usage.Counted.WHOLE)
+            and self.is_new(host, consumer, held.confirmed_by or 0)
+            and any(
+                record.state["row"].get("vm_state") not in _NOT_BUILT
+                for record in (
+                    self._instances.get(key)
+                    for key in self._keys(consumer)
+                    if self._stands(key, host)
+                )
+                if record is not None
+            )
+        )
+
+    def _keys(self, consumer: str) -> Iterator[str]:
+        for cell in self._instances.vocabulary("cell").texts():
+            yield f"{consumer}@{cell}"
+
+    def _stands(self, key: str, host: str) -> bool:
+        place = self._instances.indexed(key, "cell_host")
+        return place is not None and place == self._nodes.indexed(host, "cell_host")
+
+    def _stays_elsewhere(self, host: str, consumer: str, since: int) -> bool:
+        """Say whether a server is on another host and on its way to none.
+
+        Nova writes the migration before it asks a scheduler where to, and may be shown
+        later than what that one wrote: only a row of after that tells that it went, or
+        that it failed to come.
+        """
+        there = [key for key in self._keys(consumer) if key in self._instances]
+        return (
+            any((self._instances.version_of(key) or 0) > since for key in there)
+            and not any(self._stands(key, host) for key in there)
+            and not self._moves(consumer)
+        )
+
+    def _moves(self, consumer: str) -> bool:
+        return bool(self._migrations.lookup("instance", consumer))
+
+    def _moves_to(self, host: str, consumer: str) -> bool:
+        place = self._nodes.indexed(host, "host")
+        return place is not None and any(
+            self._migrations.indexed(key, "destination") == place
+            for key in self._migrations.lookup("instance", consumer)
+        )
+
+    # -- places in groups -------------------------------------------------------------
+
+    def place_shown_at(self, place: group_model.Place) -> int | None:
+        """Return the version of a record that shows a member at a place; None without one.
+
+        On its way there it is not shown yet: while it moves, whoever joins is to know by
+        the group's record, conductors among them, which read no migrations.
+        """
+        consumer, host = place
+        name = group_members.place_of(self._snapshot, host)
+        if name not in group_members.hosts_of(self._snapshot, consumer):
+            return None
+        versions = [0]
+        for view, keys in (
+            (self._instances, self._keys(consumer)),
+            (self._migrations, self._migrations.lookup("instance", consumer)),
+        ):
+            versions += [record.version for record in map(view.get, keys) if record is not None]
+        return max(versions)
+
+    def is_place_needed(self, place: group_model.Place, allocations: Allocations) -> bool:
+        """Say whether anything but its own record stands behind a member's place."""
+        consumer, host = place
+        nodes = {host, *group_members.nodes_of(self._snapshot, [host])}
+        return any(
+            node in allocations or consumer in claims_of(self._snapshot, node) for node in nodes
+        )
+
+
+def allocated_on(snapshot: snapshot_module.Snapshot, host: str) -> Mapping[str, Any]:
+    """Return what a host's provider shows by consumer; nothing where there is none."""
+    record = snapshot.namespace(known_namespaces.PROVIDERS.name).get(host)
+    return {} if record is None else record.state.get("allocations") or {}
+
+
+def claims_of(snapshot: snapshot_module.Snapshot, host: str) -> Mapping[str, model.HeldClaim]:
+    """Return a host's claims by consumer as a snapshot has them; none where they are unreadable."""
+    record = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name).digest(host)
+    if record is None or isinstance(record, errors.InvalidRecord):
+        return {}
+    claims: Mapping[str, model.HeldClaim] = record.claims
+    return claims
+
+
+@attrs.frozen
+class SettlementVerdict:
+    """What to drop of a record, and what cannot be told.
+
+    :param expired: consumers, or places in a group
+    :param settled: confirmed entries that records show, by entry what tells one
+        taking of it from another
+    :param shown_at: version that a view must have come to, to see what was settled
+    :param unshown: likewise confirmed entries that no record shows
+    """
+
+    expired: frozenset[Any] = frozenset()
+    settled: Mapping[Any, str] = attrs.field(factory=dict)
+    shown_at: int = 0
+    unshown: Mapping[Any, str] = attrs.field(factory=dict)
+
+    @property
+    def ended(self) -> frozenset[Any]:
+        return self.expired.union(self.settled)
+
+
+class ClaimLedger(abc.ABC):
+    """The records of one kind: of hosts or of server groups. No I/O."""
+
+    name: str
+    #: Whether an entry stays for a while after records show it.
+    lingers: bool
+
+    def entries(self, key: str, state: Mapping[str, Any], version: int) -> Mapping[Any, Any]:
+        """Return a record's claims, or members, by consumer or place.
+
+        :param version: of the record's last write
+        """
+        return self._entries(self._record(key, state, version))
+
+    def without(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        entries: Collection[Any],
+        settled: records.Cursor | None,
+        expired: Collection[Any] = (),
+    ) -> Mapping[str, Any]:
+        """Return the state to write once some entries are dropped.
+
+        An emptied record stays: its next claimer has to know of the settlement.
+
+        :param expired: those of the entries whose lease ended
+        """
+        left = self._without(self._record(key, state, version), entries, expired)
+        written: Mapping[str, Any] = (left.settled_up_to(settled) if settled else left).to_state()
+        return written
+
+    @abc.abstractmethod
+    def _record(
+        self, key: str, state: Mapping[str, Any], version: int
+    ) -> model.ClaimRecord | group_model.GroupRecord:
+        """Return a record as it was read."""
+
+    def _without(self, record: Any, entries: Collection[Any], expired: Collection[Any]) -> Any:
+        """Return a record without some entries."""
+        return record.without(entries)
+
+    @abc.abstractmethod
+    def _entries(self, record: Any) -> Mapping[Any, Any]:
+        """Return what is claimed in a record."""
+
+    @abc.abstractmethod
+    def consumer(self, entry: Any) -> str:
+        """Return whose an entry is."""
+
+    @abc.abstractmethod
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: SettlementEvidence,
+        now_seconds: float,
+    ) -> SettlementVerdict:
+        """Tell what has served."""
+
+    @abc.abstractmethod
+    def is_needed(
+        self,
+        key: str,
+        entry: Any,
+        held: Any,
+        evidence: SettlementEvidence,
+        allocations: Allocations,
+    ) -> bool:
+        """Say whether anything stands behind an unshown entry."""
+
+
+class HostClaimLedger(ClaimLedger):
+    """Claims on hosts, by consumer."""
+
+    name = known_namespaces.CLAIM_RECORDS.name
+    lingers = False
+
+    def _record(self, key: str, state: Mapping[str, Any], version: int) -> model.ClaimRecord:
+        return model.ClaimRecord.from_state(key, state, version)
+
+    def _without(
+        self, record: model.ClaimRecord, entries: Collection[str], expired: Collection[str]
+    ) -> model.ClaimRecord:
+        return record.lapse(expired).without(entries)
+
+    def _entries(self, record: model.ClaimRecord) -> Mapping[str, model.HeldClaim]:
+        return record.claims
+
+    def consumer(self, entry: str) -> str:
+        return entry
+
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: SettlementEvidence,
+        now_seconds: float,
+    ) -> SettlementVerdict:
+        record = self._record(key, state, version)
+        shown_at = evidence.shown_at(key)
+        confirmed = claim_rules.confirmed(record, record.claims)
+        settled = {
+            consumer: record.claims[consumer].claim_id
+            for consumer in claim_rules.settled(record, confirmed, shown_at)
+            if _has_served(evidence, key, consumer, record.claims[consumer])
+        }
+        return SettlementVerdict(
+            frozenset(claim_rules.expired(record, now_seconds)),
+            settled,
+            shown_at,
+            {name: record.claims[name].claim_id for name in confirmed if name not in settled},
+        )
+
+    def is_needed(
+        self,
+        key: str,
+        entry: str,
+        held: model.HeldClaim,
+        evidence: SettlementEvidence,
+        allocations: Allocations,
+    ) -> bool:
+        return evidence.is_needed(key, entry, held, allocations)
+
+
+class GroupClaimLedger(ClaimLedger):
+    """Places in server groups, by consumer and host.
+
+    A request names the members that its group had when it was made. One that
+    waits for its turn meanwhile knows of later ones by this record alone.
+    """
+
+    name = known_namespaces.GROUP_CLAIMS.name
+    lingers = True
+
+    def _record(self, key: str, state: Mapping[str, Any], version: int) -> group_model.GroupRecord:
+        return group_model.GroupRecord.from_state(key, state, version)
+
+    def _entries(
+        self, record: group_model.GroupRecord
+    ) -> Mapping[group_model.Place, group_model.Member]:
+        return record.members
+
+    def consumer(self, entry: group_model.Place) -> str:
+        return entry[0]
+
+    def judge(
+        self,
+        key: str,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: SettlementEvidence,
+        now_seconds: float,
+    ) -> SettlementVerdict:
+        record = self._record(key, state, version)
+        shown_at = 0
+        settled = {}
+        confirmed = group_rules.confirmed(record)
+        for place in confirmed:
+            at = evidence.place_shown_at(place)
+            if at is not None and group_rules.settled(record, [place], at):
+                settled[place] = _confirm_of(record.members[place])
+                shown_at = max(shown_at, at)
+        return SettlementVerdict(
+            frozenset(group_rules.expired(record, now_seconds)),
+            settled,
+            shown_at,
+            {name: _confirm_of(record.members[name]) for name in confirmed if name not in settled},
+        )
+
+    def is_needed(
+        self,
+        key: str,
+        entry: group_model.Place,
+        held: group_model.Member,
+        evidence: SettlementEvidence,
+        allocations: Allocations,
+    ) -> bool:
+        return evidence.is_place_needed(entry, allocations)
+
+
+def _confirm_of(member: group_model.Member) -> str:
+    # One that is taken once more keeps its id.
+    return f"{member.claim_id} {member.confirmed_by}"
+
+
+def _has_served(
+    evidence: SettlementEvidence, host: str, consumer: str, held: model.HeldClaim
+) -> bool:
+    return evidence.is_shown(host, consumer, held) and (
+        held.node == model.NodeShare() or evidence.is_new(host, consumer, held.confirmed_by or 0)
+    )
+
+
+#: By the namespace of their records.
+LEDGERS: Mapping[str, ClaimLedger] = {
+    each.name: each for each in (HostClaimLedger(), GroupClaimLedger())
+}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Payloads packed for keeping: compressed against one of their own kind.
+
+Records of a namespace are much alike: field names, CPU flags and traits stand
+in each of them. Deflate with another record as its dictionary turns 5 kB of a
+compute node into 0.4 kB (1.8 kB without) in some 20 us, and back in 5 us.
+Small records take less space still where several stand in one stream; to read
+one of them is to unpack all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.wire import codec
+
+#: First byte of what is packed here; payloads on the wire begin otherwise.
+_PLAIN_MARK = b"\xa1"
+_ZLIB_MARK = b"\xa2"
+
+
+#: Records that share a stream, and the longest text that does: to unpack these
+#: takes some 30 us. Longer ones gain nothing by company.
+_MOST_TOGETHER = 16
+_LONGEST_TOGETHER = 4096
+_TOGETHER_BYTES = 16 * 1024
+
+
+class Bundle:
+    """The texts of several records in one stream.
+
+    :param packed: all texts, one behind the other
+    :param ends: where in the unpacked stream each text ends
+    :param formats: first byte of each payload
+    """
+
+    __slots__ = ("ends", "formats", "packed")
+
+    def __init__(self, packed: bytes, ends: tuple[int, ...], formats: bytes) -> None:
+        self.packed, self.ends, self.formats = packed, ends, formats
+
+
+#: A payload by itself, packed or not, or a place in a bundle.
+Kept = bytes | tuple[Bundle, int]
+
+
+class DictionaryPacking:
+    """Packs the payloads of one namespace; any thread may unpack."""
+
+    #: Smaller payloads change often (heartbeats), and there is little to gain.
+    least_bytes: ClassVar[int] = 256
+
+    def __init__(self) -> None:
+        self._dictionary = b""
+        #: Has taken the dictionary in; copied for each stream, which costs half.
+        self._primed: Any = None
+
+    def pack(self, payload: bytes, text: bytes | None = None) -> bytes:
+        """Return a payload packed, or as it is where that saves nothing.
+
+        The first one of some size becomes the dictionary. One thread at a time.
+
+        :param text: what it holds, where that is at hand
+        """
+        if len(payload) < self.least_bytes or payload[0] not in (codec.PLAIN, codec.ZLIB):
+            return payload
+        if text is None:
+            text = codec.text_of(payload)
+        if not self._dictionary:
+            self._dictionary = text
+        packed = self._packed(text)
+        if len(packed) + 1 >= len(payload):
+            return payload
+        return (_ZLIB_MARK if payload[0] == codec.ZLIB else _PLAIN_MARK) + packed
+
+    def pack_many(self, payloads: Sequence[bytes], texts: Sequence[bytes]) -> list[Kept]:
+        """Return payloads packed, as far as possible together.
+
+        :param texts: what they hold
+        """
+        kept: list[Kept] = []
+        first = size = 0
+        for at, text in enumerate(texts):
+            if at - first == _MOST_TOGETHER or (at > first and size >= _TOGETHER_BYTES):
+                kept += self._together(payloads[first:at], texts[first:at])
+                first, size = at, 0
+            size += len(text)
+        return kept + self._together(payloads[first:], texts[first:])
+
+    def _together(self, payloads: Sequence[bytes], texts: Sequence[bytes]) -> list[Kept]:
+        formats = bytes([payload[0] if payload else 0 for payload in payloads])
+        if len(payloads) < 2 or formats.strip(_KNOWN_FORMATS) or _is_long(texts):
+            return [self.pack(payload, text) for payload, text in zip(payloads, texts, strict=True)]
+        if not self._dictionary:
+            self._dictionary = texts[0]
+        packed = self._packed(b"".join(texts))
+        bundle = Bundle(packed, tuple(itertools.accumulate(map(len, texts))), formats)
+        return [(bundle, place) for place in range(len(texts))]
+
+    def _packed(self, text: bytes) -> bytes:
+        if self._primed is None:
+            self._primed = zlib.compressobj(
+                1, wbits=-zlib.MAX_WBITS, memLevel=7, zdict=self._dictionary
+            )
+        packer = self._primed.copy()
+        packed: bytes = packer.compress(text) + packer.flush()
+        return packed
+
+    def readable(self, kept: Kept) -> bytes:
+        """Return a payload of the same state as what was kept, quick to decode."""
+        if isinstance(kept, bytes) and not _is_packed(kept):
+            return kept
+        return bytes((codec.PLAIN,)) + self._text(kept)
+
+    def unpack(self, kept: Kept) -> bytes:
+        """Return a payload of the text that was given to :meth:`pack`.
+
+        It is the very payload unless a zlib of another make compressed that.
+        """
+        if _was_zlib(kept):
+            return bytes((codec.ZLIB,)) + codec.compress(self._text(kept))
+        return self.readable(kept)
+
+    def holds(self, kept: Kept, payload: bytes) -> bool:
+        """Return whether kept was made of a payload of the same text."""
+        if not _is_packed(kept):
+            return kept == payload
+        if not payload or payload[0] != (codec.ZLIB if _was_zlib(kept) else codec.PLAIN):
+            return False
+        try:
+            return self._text(kept) == codec.text_of(payload)
+        except (zlib.error, errors.UndecodableRecord):
+            return False
+
+    def _text(self, kept: Kept) -> bytes:
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS, self._dictionary)
+        if isinstance(kept, bytes):
+            return unpacker.decompress(kept[1:])
+        bundle, place = kept
+        begin = bundle.ends[place - 1] if place else 0
+        return unpacker.decompress(bundle.packed, bundle.ends[place])[begin:]
+
+
+#: First bytes of payloads whose text is known.
+_KNOWN_FORMATS = bytes((codec.PLAIN, codec.ZLIB))
+
+
+def _is_long(texts: Sequence[bytes]) -> bool:
+    return max(map(len, texts)) > _LONGEST_TOGETHER
+
+
+def _is_packed(kept: Kept) -> bool:
+    return not isinstance(kept, bytes) or kept[:1] in (_PLAIN_MARK, _ZLIB_MARK)
+
+
+def _was_zlib(kept: Kept) -> bool:
+    if isinstance(kept, bytes):
+        return kept[:1] == _ZLIB_MARK
+    bundle, place = kept
+    return bundle.formats[place] == codec.ZLIB

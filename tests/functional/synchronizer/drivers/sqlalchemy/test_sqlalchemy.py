@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL driver against the conformance suite, on the three databases."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent import futures
+
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
+from nova_nodb_scheduler.testing import conformance
+from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
+
+
+def _work(options: driver.SQLOptions, job: Callable[[contract.Synchronizer], int]) -> int:
+    """Do a job of the suite in a process of its own."""
+    synchronizer = driver.SQLAlchemySynchronizer(options)
+    synchronizer.open()
+    try:
+        return job(synchronizer)
+    finally:
+        synchronizer.close()
+
+
+class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSuite):
+    def make_synchronizer(self) -> driver.SQLAlchemySynchronizer:
+        return driver.SQLAlchemySynchronizer(self.sql_options())
+
+    def restart_backend(self) -> None:
+        """Do nothing: the engine ended with its last client."""
+
+    def _run_in_processes(
+        self, jobs: Sequence[Callable[[contract.Synchronizer], int]]
+    ) -> list[int]:
+        # The suite forks while its readers read. SQLite forbids to carry an
+        # open database across a fork, so these processes start from scratch.
+        context = multiprocessing.get_context("spawn")
+        with futures.ProcessPoolExecutor(len(jobs), context) as pool:
+            return list(pool.map(functools.partial(_work, self.sql_options()), jobs))
+
+
+class TestConformanceSQLiteSequencer(TestConformanceSQLite):
+    ordering = "sequencer"
+
+
+class TestConformanceMariaDB(sql_databases.MariaDBCase, conformance.ConformanceSuite):
+    make_synchronizer = TestConformanceSQLite.make_synchronizer
+
+    def restart_backend(self) -> None:
+        self.database.server.restart()
+
+
+class TestConformancePostgreSQL(sql_databases.PostgreSQLCase, conformance.ConformanceSuite):
+    make_synchronizer = TestConformanceSQLite.make_synchronizer
+
+    def restart_backend(self) -> None:
+        self.database.server.restart()
+
+
+class TestConformanceMariaDBSequencer(TestConformanceMariaDB):
+    ordering = "sequencer"
+
+
+class TestConformancePostgreSQLSequencer(TestConformancePostgreSQL):
+    ordering = "sequencer"

@@ -1,0 +1,871 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL driver when writers, connections, tables and servers are hurt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent import futures
+from typing import Any
+from unittest import mock
+
+import attrs
+import pymysql
+import sqlalchemy as sa
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    counter_statements,
+    deadline,
+    epochs,
+    schema,
+    statements,
+)
+from nova_nodb_scheduler.testing import servers
+from nova_nodb_scheduler.testing.conformance import contract_case
+from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
+
+KEY = records.RecordKey("suite", "a")
+OTHER = records.RecordKey("suite", "b")
+WHOLE = "send whole"
+PATIENCE_SECONDS = 60.0
+
+
+class TestFaultsSQLite(sql_databases.SQLiteCase):
+    #: Of a write.
+    steps: tuple[str, ...] = ("lock", "upsert", "commit", "reply")
+    #: Of those who keep house, see TestKeepingHouse.
+    keeping = ("begin epoch", "collect", "reset")
+    #: Behind which of them a write stands.
+    committed_at = "reply"
+    #: A connection that is cut before one of these is replaced, as nothing was sent on it.
+    replaced_at: tuple[str, ...] = ("lock",)
+    #: Per write, of a batch of any size, without its BEGINs.
+    write_statements = 3
+    write_transactions = 1
+    #: Whether a small write is one statement, and cannot be cut in two.
+    writes_whole = False
+
+    @property
+    def before_commit(self) -> tuple[str, ...]:
+        before = self.steps[: self.steps.index("commit")]
+        return tuple(step for step in before if step not in (*self.replaced_at, WHOLE))
+
+    def is_committed(self, step: str) -> bool:
+        return self.steps.index(step) >= self.steps.index(self.committed_at)
+
+    def client(self, **changes: float) -> driver.SQLAlchemySynchronizer:
+        synchronizer = driver.SQLAlchemySynchronizer(self.sql_options(**changes))
+        synchronizer.open()
+        self.addCleanup(synchronizer.close)
+        return synchronizer
+
+    def put(self, client: driver.SQLAlchemySynchronizer, payload: bytes) -> records.Record:
+        """Write the record, whatever its revision; it must win."""
+        standing = client.read([KEY]).get(KEY)
+        [result] = client.write([records.Write(KEY, standing.revision if standing else 0, payload)])
+        self.assertIs(records.Verdict.WON, result.verdict)
+        assert result.record is not None
+        return result.record
+
+    def at_step(
+        self, client: driver.SQLAlchemySynchronizer, wanted: str, action: Callable[[], object]
+    ) -> None:
+        """Do something when the client is about to take a step, the first time."""
+        pending = [action]
+
+        def on_step(step: str) -> None:
+            if step == wanted and pending:
+                pending.pop()()
+
+        client.on_step = on_step
+
+    def by_step(self, step: str, write: records.Write) -> list[records.Write]:
+        """Return a write that comes by a step, with others where it would not alone."""
+        if not self.writes_whole or step == WHOLE:
+            return [write]
+        # More than one statement carries.
+        names = (f"beside-{time.monotonic_ns()}-{number}" for number in range(40))
+        return [write, *(records.Write(records.RecordKey("suite", name), 0) for name in names)]
+
+    def test_the_steps_tried_here_are_all_that_there_are(self) -> None:
+        self.assertEqual((*self.steps, *self.keeping), self.client().STEPS)
+
+    def payload(self, client: driver.SQLAlchemySynchronizer) -> bytes:
+        return client.read([KEY])[KEY].payload
+
+    # --- cost ---
+
+    def statements_of(
+        self, client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[str]:
+        seen: list[str] = []
+
+        def count(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
+            seen.append(text)
+
+        for engine in client.engines:
+            sa.event.listen(engine, "before_cursor_execute", count)
+        try:
+            action()
+        finally:
+            for engine in client.engines:
+                sa.event.remove(engine, "before_cursor_execute", count)
+        return seen
+
+    def test_a_hundred_heartbeats_cost_as_many_statements_as_one(self) -> None:
+        client = self.client()
+        keys = [records.RecordKey("liveness", f"host-{number}") for number in range(100)]
+        written = client.write([records.Write(key, 0, b"1") for key in keys])
+        beats = [
+            records.Write(result.record.key, result.record.revision, b"2")
+            for result in written
+            if result.record
+        ]
+        client.now_seconds()  # The clock is asked once a second.
+        one = self.statements_of(client, lambda: client.write(beats[:1]))
+        hundred = self.statements_of(client, lambda: client.write(beats[1:]))
+        # BEGIN IMMEDIATE is a statement to SQLite's driver.
+        begins = self.write_transactions if self.dialect == "sqlite" else 0
+        self.assertEqual(self.write_statements + begins, len(hundred), hundred)
+        self.assertEqual(1 if self.writes_whole else len(hundred), len(one), one)
+
+    def test_waiting_costs_one_statement_per_poll_interval(self) -> None:
+        client = self.client(poll_interval_seconds=0.1)
+        cursor = client.head()
+        seen = self.statements_of(client, lambda: client.wait(cursor, 1.0))
+        selects = [text for text in seen if text != "BEGIN"]
+        self.assertLessEqual(len(selects), 11)
+        self.assertGreater(len(selects), 2)
+
+    def test_a_fetch_costs_two_statements(self) -> None:
+        client = self.client()
+        cursor = client.head()
+        self.put(client, b"one")
+        seen = self.statements_of(client, lambda: client.fetch(cursor))
+        self.assertEqual(2, len([text for text in seen if text != "BEGIN"]), seen)
+
+    # --- races ---
+
+    def test_of_writers_who_create_the_same_record_exactly_one_wins(self) -> None:
+        clients = [self.client() for _ in range(4)]
+        clients[0].head()
+        for number in range(20):
+            key = records.RecordKey("suite", f"key-{number}")
+            barrier = threading.Barrier(len(clients))
+            won: list[bool] = []
+
+            def create(
+                client: driver.SQLAlchemySynchronizer,
+                key: records.RecordKey = key,
+                barrier: threading.Barrier = barrier,
+                won: list[bool] = won,
+            ) -> None:
+                barrier.wait(PATIENCE_SECONDS)
+                won.append(client.write([records.Write(key, 0, b"mine")])[0].won)
+
+            self.in_threads([lambda who=client: create(who) for client in clients])
+            self.assertEqual([False, False, False, True], sorted(won))
+
+    def in_threads(self, jobs: list[Callable[[], object]]) -> None:
+        threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+            self.assertFalse(thread.is_alive())
+
+    def test_a_reader_never_passes_a_version_that_is_not_committed_yet(self) -> None:
+        self.assertEqual({KEY, OTHER}, self._read_beside_a_slow_commit())
+
+    def test_a_driver_that_numbers_before_the_commit_would_fail_that_test(self) -> None:
+        """Numbers as an auto-increment gives them out: the slow writer is lost."""
+
+        def number_at_once(
+            connection: sa.Connection, keys: Collection[records.RecordKey]
+        ) -> counter_statements.Found:
+            row = real_peek(connection)
+            assert row is not None
+            with numbers_lock:
+                numbers.append(numbers[-1] + 1000)
+                sequence = statements.SequenceRow(row.epoch, numbers[-1], row.floor)
+            return counter_statements.Found(sequence, statements.standing(connection, keys))
+
+        def put_alone(
+            connection: sa.Connection, _version: int, rows: Sequence[records.Record]
+        ) -> None:
+            statements.upsert(connection, rows)
+
+        def newest_as_head(connection: sa.Connection) -> statements.SequenceRow | None:
+            row = real_peek(connection)
+            assert row is not None
+            return attrs.evolve(row, version=max(row.newest or 0, row.floor))
+
+        real_peek = statements.peek
+        numbers_lock = threading.Lock()
+        if self.dialect == "sqlite":
+            self.skipTest("SQLite has one writer at a time, whatever a driver does")
+        if self.ordering == "sequencer":
+            self.skipTest("a test of its own shows it for the sequencer")
+        numbers = [self.client().head().version]
+        with (
+            mock.patch.object(
+                counter_statements, "allows_whole_writes", autospec=True, return_value=False
+            ),
+            mock.patch.object(counter_statements, "lock", number_at_once),
+            mock.patch.object(statements, "peek", newest_as_head),
+            mock.patch.object(counter_statements, "put", put_alone),
+        ):
+            self.assertEqual({OTHER}, self._read_beside_a_slow_commit(PATIENCE_SECONDS))
+
+    def _read_beside_a_slow_commit(self, quick_seconds: float = 1.0) -> set[records.RecordKey]:
+        """Follow the feed while one writer is slow to commit and another is not.
+
+        :param quick_seconds: how long the other one may take at the most, if
+            it does not have to wait for the first
+        """
+        slow, quick, reader = self.client(), self.client(), self.client()
+        cursor = reader.head()
+        committing, go_on = threading.Event(), threading.Event()
+
+        def linger() -> None:
+            committing.set()
+            go_on.wait(PATIENCE_SECONDS)
+
+        self.at_step(slow, "commit", linger)
+        slow_writes = self.by_step("commit", records.Write(KEY, 0, b"slow"))
+        first = threading.Thread(target=lambda: slow.write(slow_writes))
+        second = threading.Thread(target=lambda: quick.write([records.Write(OTHER, 0, b"quick")]))
+        first.start()
+        self.assertTrue(committing.wait(PATIENCE_SECONDS))
+        second.start()
+        second.join(quick_seconds)
+        seen: set[records.RecordKey] = set()
+        for _ in range(2):
+            fetched = reader.fetch(cursor)
+            assert isinstance(fetched, records.Changes)
+            seen |= {record.key for record in fetched.records} & {KEY, OTHER}
+            cursor = fetched.cursor
+            go_on.set()
+            first.join(PATIENCE_SECONDS)
+            second.join(PATIENCE_SECONDS)
+        self.assertEqual(reader.head(), cursor)
+        return seen
+
+    # --- writers that die or sleep ---
+
+    def test_a_writer_killed_at_any_step_leaves_all_or_nothing(self) -> None:
+        for step in self.steps:
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"old")
+                client.close()
+                self._write_and_die(step)
+                client.open()
+                expected = b"new" if self.is_committed(step) else b"old"
+                self.assertEqual(expected, self.payload(client))
+                self.put(client, b"next")
+
+    def _write_and_die(self, step: str) -> None:
+        def write(client: driver.SQLAlchemySynchronizer) -> None:
+            # Of an epoch that is not known yet nothing is written whole.
+            client.head()
+            write = records.Write(KEY, client.read([KEY])[KEY].revision, b"new")
+            client.write(self.by_step(step, write))
+
+        self._die(step, write)
+
+    def _die(self, step: str, job: Callable[[driver.SQLAlchemySynchronizer], object]) -> None:
+        """Let another process do a job, and be killed when it comes to a step."""
+        child = os.fork()
+        if child == 0:
+            try:
+                client = driver.SQLAlchemySynchronizer(self.sql_options())
+                client.open()
+                self.at_step(client, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+                job(client)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(signal.SIGKILL, os.WTERMSIG(status))
+
+    def test_who_keeps_house_may_die_at_any_of_its_steps(self) -> None:
+        def lose_the_sequence(client: driver.SQLAlchemySynchronizer) -> None:
+            self.execute("DELETE FROM nodb_sequence")
+            client.head()
+
+        jobs: dict[str, Callable[[driver.SQLAlchemySynchronizer], object]] = {
+            "begin epoch": lose_the_sequence,
+            "collect": lambda client: client.collect(0.0),
+            "reset": lambda client: client.reset(),
+        }
+        self.assertEqual(set(self.keeping), set(jobs))
+        for step, job in jobs.items():
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"kept")
+                [other] = client.write([records.Write(OTHER, 0)])
+                assert other.record is not None
+                client.write([records.Write(OTHER, other.record.revision, deleted=True)])
+                reader = contract_case.FeedReader(client)
+                epoch = reader.cursor.epoch
+                client.close()
+                self._die(step, job)
+                client.open()
+                reader.catch_up()
+                self.assertEqual([KEY], list(contract_case.everything(client)))
+                self.assertEqual(contract_case.everything(client), reader.held)
+                self.assertEqual(step == "begin epoch", reader.cursor.epoch != epoch)
+                self.assertEqual(1, client.statistics()["tombstones"])
+                # Who comes next ends it.
+                self.assertEqual(1, client.collect(0.0).tombstones)
+                client.reset()
+                reader.catch_up()
+                self.assertEqual({}, reader.held)
+                self.put(client, b"next")
+                client.close()
+
+    def test_a_writer_that_sleeps_longer_than_every_timeout_does_no_harm(self) -> None:
+        for step in self.steps:
+            with self.subTest(step=step):
+                self._sleep_at(step)
+
+    def _sleep_at(self, step: str) -> None:
+        sleeper, other = self.client(timeout_seconds=2.0), self.client(timeout_seconds=2.0)
+        start = self.put(other, b"old")
+        asleep, wake = threading.Event(), threading.Event()
+        outcome: list[object] = []
+
+        def sleep() -> None:
+            asleep.set()
+            wake.wait(PATIENCE_SECONDS)
+
+        def write() -> None:
+            try:
+                write = records.Write(KEY, start.revision, b"sleeper")
+                result, *_ = sleeper.write(self.by_step(step, write))
+                outcome.append(result.verdict)
+            except errors.BackendUnavailable as error:
+                outcome.append(error)
+
+        sleeper.head()
+        self.at_step(sleeper, step, sleep)
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        self.assertTrue(asleep.wait(PATIENCE_SECONDS))
+        won_by_other = self._insist(other, start.revision, wake)
+        wake.set()
+        thread.join(PATIENCE_SECONDS)
+        self.assertFalse(thread.is_alive())
+        stands = self.payload(other)
+        if won_by_other:
+            self.assertEqual(b"other", stands)
+            self.assertNotIn(records.Verdict.WON, outcome)
+        else:
+            self.assertEqual([records.Verdict.WON], outcome)
+            self.assertEqual(b"sleeper", stands)
+        if self.dialect != "sqlite" and not self.is_committed(step):
+            self.assertTrue(won_by_other, "the server did not end the sleeper's transaction")
+
+    def _insist(
+        self, client: driver.SQLAlchemySynchronizer, revision: int, wake: threading.Event
+    ) -> bool:
+        """Try to write for as long as a sleeping writer may hold others up."""
+        deadline = time.monotonic() + 15.0
+        while True:
+            started = time.monotonic()
+            try:
+                [result] = client.write([records.Write(KEY, revision, b"other")])
+                if result.verdict is not records.Verdict.UNKNOWN:
+                    return result.won
+                # Its statement may end while it waits for the lock: settled by reading.
+                if self.payload(client) == b"other":
+                    return True
+                self.assertLess(time.monotonic(), deadline)
+            except errors.BackendUnavailable:
+                self.assertLess(time.monotonic() - started, 8.0)
+                if self.dialect == "sqlite":
+                    # Nobody can end another process's transaction on a file.
+                    wake.set()
+                if time.monotonic() > deadline:
+                    raise
+
+    # --- tables that are emptied, backups that are restored ---
+
+    def _assert_recovers(self, *hurt: str) -> None:
+        """Hurt the tables behind a writer and a follower; both must go on."""
+        client, follower = self.client(), contract_case.FeedReader(self.client())
+        twentieth = self._write_thirty(client)
+        follower.catch_up()
+        self.assertEqual(30, len(follower.held))
+        epoch = follower.cursor.epoch
+        self.execute(*(statement.format(twentieth=twentieth) for statement in hurt))
+        self.put(client, b"new")
+        follower.catch_up()
+        self.assertNotEqual(epoch, follower.cursor.epoch)
+        self.assertGreaterEqual(follower.resyncs, 1)
+        self.assertEqual(contract_case.everything(client), follower.held)
+        self.assertIn(KEY, follower.held)
+
+    def _write_thirty(self, client: driver.SQLAlchemySynchronizer) -> int:
+        """Write thirty records; returns the head behind the twentieth."""
+        heads = []
+        for number in range(30):
+            client.write([records.Write(records.RecordKey("suite", f"k{number}"), 0, b"old")])
+            heads.append(client.head().version)
+        return heads[19]
+
+    def test_emptied_tables_begin_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+
+    def test_emptied_records_alone_begin_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_record")
+
+    def test_an_emptied_sequence_alone_begins_a_new_epoch(self) -> None:
+        self._assert_recovers("DELETE FROM nodb_sequence")
+
+    def test_an_older_backup_begins_a_new_epoch(self) -> None:
+        self._assert_recovers(
+            "DELETE FROM nodb_record WHERE version > {twentieth}",
+            "UPDATE nodb_sequence SET version = {twentieth}",
+        )
+
+    def test_an_older_backup_is_noticed_by_a_follower_alone(self) -> None:
+        client, follower = self.client(), contract_case.FeedReader(self.client())
+        twentieth = self._write_thirty(client)
+        follower.catch_up()
+        self.execute(
+            f"DELETE FROM nodb_record WHERE version > {twentieth}",
+            f"UPDATE nodb_sequence SET version = {twentieth}",
+        )
+        follower.catch_up()
+        self.assertEqual(20, len(follower.held))
+        self.assertEqual(1, follower.resyncs)
+
+    def test_a_revision_from_before_a_restored_backup_never_matches_again(self) -> None:
+        client = self.client()
+        for number in range(30):
+            last = self.put(client, b"%d" % number)
+        self.execute("DELETE FROM nodb_record", "UPDATE nodb_sequence SET version = 0")
+        for _ in range(5):
+            again = self.put(client, b"again")
+        self.assertGreater(again.revision, last.revision)
+
+    def test_a_late_write_of_a_former_epoch_never_wins(self) -> None:
+        """However the epoch ended: the revisions of the next one are others."""
+        emptied = ("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+        ends: dict[str, Callable[[driver.SQLAlchemySynchronizer], None]] = {
+            "an operator's word": lambda client: client.reset(),
+            "emptied tables": lambda _client: self.execute(*emptied),
+            "emptied records": lambda _client: self.execute(emptied[0]),
+        }
+        for name, end in ends.items():
+            for deleted in (False, True):
+                with self.subTest(name, deleted=deleted):
+                    slow = self.client()
+                    old = self.put(slow, b"of the former epoch")
+                    end(slow)
+                    # Another process, which remembers nothing.
+                    new = self.put(self.client(), b"of the new epoch")
+                    self.assertGreater(new.version, old.version)
+                    late = records.Write(KEY, old.revision, b"late", deleted)
+                    [result] = slow.write([late])
+                    self.assertIs(records.Verdict.LOST, result.verdict)
+                    self.assertEqual(b"of the new epoch", self.payload(slow))
+
+    def _dump(self) -> list[tuple[sa.Table, list[dict[str, Any]]]]:
+        engine = sa.create_engine(self.url)
+        with engine.connect() as connection:
+            dumped = [
+                (table, [dict(row._mapping) for row in connection.execute(table.select())])
+                for table in (schema.record, schema.sequence)
+            ]
+        engine.dispose()
+        return dumped
+
+    def _restore(self, dumped: list[tuple[sa.Table, list[dict[str, Any]]]]) -> None:
+        engine = sa.create_engine(self.url)
+        with engine.begin() as connection:
+            for table, rows in dumped:
+                connection.execute(table.delete())
+                connection.execute(table.insert(), rows)
+        engine.dispose()
+
+    def test_an_epoch_older_than_one_seen_is_never_adopted(self) -> None:
+        """A restored dump, or an address that goes from A to B and back to A."""
+        client, follower = self.client(), self.client()
+        old = self.put(client, b"first")
+        first, dumped = client.head(), self._dump()
+        client.reset()
+        self.put(client, b"second")
+        second = client.head()
+        self.assertEqual(second, follower.head())
+        # It must not count, either: the older epoch goes on beyond what was seen of it.
+        self._restore(dumped)
+        beside = self.client()
+        for number in range(20):
+            self.put(beside, b"elsewhere %d" % number)
+        answer = follower.fetch(second)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+        third = client.head()
+        self.assertNotIn(third.epoch, (first.epoch, second.epoch))
+        self.assertGreater(third.version, second.version)
+        self.assertEqual(third, beside.head())
+        [late] = client.write([records.Write(KEY, old.revision, b"late")])
+        self.assertIs(records.Verdict.LOST, late.verdict)
+
+    def test_a_promoted_replica_that_lagged_is_a_new_epoch_for_all(self) -> None:
+        client, beside = self.client(), self.client()
+        self.put(client, b"replicated")
+        dumped = self._dump()
+        lost = self.put(client, b"acknowledged, and not replicated")
+        self._restore(dumped)
+        # Who has not seen what was lost cannot know, until one comes who has.
+        before = beside.head().epoch
+        again = self.put(client, b"again")
+        self.assertNotEqual(before, beside.head().epoch)
+        self.assertGreater(again.revision, lost.revision)
+
+    def test_an_epoch_that_a_former_release_begins_at_zero_is_replaced(self) -> None:
+        """While services are upgraded in turn: theirs began to count anew."""
+        client = self.client()
+        old = self.put(client, b"one")
+        self.execute(
+            "DELETE FROM nodb_record",
+            "UPDATE nodb_sequence SET epoch = 'of-a-former-release', version = 0, floor = 0",
+        )
+        new = self.put(client, b"two")
+        self.assertNotEqual("of-a-former-release", client.head().epoch)
+        self.assertGreater(new.revision, old.revision)
+
+    def test_a_clock_that_was_set_back_repeats_no_revision(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        ahead = client.head().version + 10**12
+        self.execute(
+            f"UPDATE nodb_sequence SET version = {ahead}, floor = {ahead}, epoch = 'ahead'"
+        )
+        client.reset()
+        self.assertGreaterEqual(client.head().version, ahead)
+
+    def test_a_waiter_learns_that_the_tables_were_emptied(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        cursor = client.head()
+        self.execute("DELETE FROM nodb_record")
+        self.assertTrue(client.wait(cursor, 5.0))
+        answer = client.fetch(cursor)
+        assert isinstance(answer, records.ResyncNeeded)
+        self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+
+    def test_several_who_find_empty_tables_agree_on_one_epoch(self) -> None:
+        clients = [self.client() for _ in range(4)]
+        for _ in range(5):
+            self.execute("DELETE FROM nodb_record", "DELETE FROM nodb_sequence")
+            with futures.ThreadPoolExecutor(len(clients)) as pool:
+                heads = list(pool.map(lambda client: client.head(), clients))
+            self.assertEqual(1, len(set(heads)), heads)
+
+    def test_dropped_tables_are_told_with_the_remedy(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        self.execute("DROP TABLE nodb_record")
+        with self.assertRaisesRegex(errors.BackendUnavailable, "db sync"):
+            client.write([records.Write(OTHER, 0, b"two")])
+        with self.assertRaisesRegex(errors.BackendUnavailable, "db sync"):
+            client.head()
+
+
+class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
+    fixture = servers.MariaDB
+    write_statements = 2
+    #: What the server is asked for a write of many records, the COMMIT included.
+    write_questions = 3
+    #: For one of a few: whether the connection lives, and one that does all.
+    small_write_questions = 2
+    writes_whole = True
+    steps = ("lock", WHOLE, "upsert", "commit", "reply")
+
+    def test_a_write_is_as_few_exchanges_as_it_says(self) -> None:
+        if not self.write_questions:
+            self.skipTest("a sequenced write waits for its number")
+        client = self.client()
+        self.put(client, b"connected")
+        for count, questions in ((1, self.small_write_questions), (50, self.write_questions)):
+            keys = [records.RecordKey("suite", f"{count}-{number}") for number in range(count)]
+            client.now_seconds()  # The clock is asked once a second.
+            asked = self.exchanges_of(
+                client, lambda keys=keys: client.write([records.Write(key, 0) for key in keys])
+            )
+            self.assertEqual(questions, len(asked), asked)
+
+    def test_a_look_is_one_exchange_and_a_fetch_two(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        cursor = client.head()
+        self.assertEqual(1, len(self.exchanges_of(client, lambda: client.wait(cursor, 0.0))))
+        self.put(client, b"two")
+        self.assertEqual(2, len(self.exchanges_of(client, lambda: client.fetch(cursor))))
+        self.assertEqual(1, len(self.exchanges_of(client, lambda: client.read([KEY]))))
+
+    open_transactions = (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist "
+        "ON id = trx_mysql_thread_id WHERE db = DATABASE()"
+    )
+
+    def test_no_transaction_stays_open_behind_a_write_or_a_read(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        client.fetch(client.head())
+        engine = sa.create_engine(self.url)
+        self.addCleanup(engine.dispose)
+        writes = {
+            "won": records.Write(KEY, old.revision, b"new"),
+            "lost": records.Write(KEY, old.revision, b"late"),
+        }
+        for name, write in writes.items():
+            with self.subTest(write=name), engine.connect() as connection:
+                client.write([write])
+                time.sleep(0.2)  # InnoDB shows a picture that is up to 0.1 s old.
+                query = sa.text(self.open_transactions)
+                self.assertEqual(0, connection.execute(query).scalar_one())
+        with engine.connect() as connection, client.engines[0].connect() as held:
+            held.execute(sa.text("SELECT * FROM nodb_sequence FOR UPDATE"))
+            time.sleep(0.2)
+            self.assertEqual(1, connection.execute(query).scalar_one())
+
+    def exchanges_of(
+        self, client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[bytes]:
+        """Return what is sent on the client's connections, pings and rollbacks included."""
+        sent: list[bytes] = []
+        real = pymysql.connections.Connection._execute_command
+
+        def execute(connection: object, command: int, text: str | bytes) -> None:
+            sent.append(text.encode() if isinstance(text, str) else text)
+            real(connection, command, text)
+
+        with mock.patch.object(pymysql.connections.Connection, "_execute_command", execute):
+            action()
+        return sent
+
+    def test_a_connection_cut_before_the_commit_means_nothing_was_written(self) -> None:
+        others = [
+            records.Write(records.RecordKey("suite", f"with-{number}"), 0) for number in range(50)
+        ]
+        for step in self.before_commit:
+            with self.subTest(step=step):
+                client = self.client()
+                self.put(client, b"old")
+                revision = client.read([KEY])[KEY].revision
+                self.at_step(client, step, self.kill_connections)
+                with self.assertRaises(errors.BackendUnavailable):
+                    client.write([records.Write(KEY, revision, b"new"), *others])
+                self.assertEqual(b"old", self.payload(client))
+                self.put(client, b"next")
+
+    def test_a_connection_cut_before_the_first_statement_is_replaced(self) -> None:
+        for step in self.replaced_at:
+            with self.subTest(step=step):
+                client = self.client()
+                old = self.put(client, b"old")
+                self.at_step(client, step, self.kill_connections)
+                [result] = client.write([records.Write(KEY, old.revision, b"new")])
+                self.assertIs(records.Verdict.WON, result.verdict)
+                self.assertEqual(b"new", self.payload(client))
+
+    def test_a_connection_cut_at_the_commit_is_unknown(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        self.at_step(client, "commit", self.kill_connections)
+        lost = records.Write(OTHER, 17, b"")
+        results = client.write([records.Write(KEY, old.revision, b"new"), lost])
+        self.assertEqual(
+            [records.Verdict.UNKNOWN, records.Verdict.LOST], [result.verdict for result in results]
+        )
+        self.assertIsNone(results[0].record)
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_connection_cut_at_a_whole_write_leaves_all_of_it_unknown(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        old = self.put(client, b"old")
+        self.at_step(client, WHOLE, self.kill_connections)
+        writes = [records.Write(KEY, old.revision, b"new"), records.Write(OTHER, 17, b"")]
+        verdicts = {result.verdict for result in client.write(writes)}
+        self.assertEqual({records.Verdict.UNKNOWN}, verdicts)
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_small_write_that_is_killed_at_the_server_is_in_doubt(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client, results = self.client(), []
+        old = self.put(client, b"old")
+        write = records.Write(KEY, old.revision, b"new")
+        writer = threading.Thread(target=lambda: results.extend(client.write([write])))
+        engine = sa.create_engine(self.url)
+        self.addCleanup(engine.dispose)
+        waiting = sa.text(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%nodb_sequence%'"
+        )
+        with engine.connect() as holder, engine.connect() as killer:
+            holder.execute(sa.text("SELECT * FROM nodb_sequence FOR UPDATE"))
+            writer.start()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (found := killer.execute(waiting).scalar_one_or_none()) is None:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            killer.execute(sa.text(f"KILL QUERY {found}"))
+            writer.join(PATIENCE_SECONDS)
+        self.assertEqual([records.Verdict.UNKNOWN], [result.verdict for result in results])
+        self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_small_write_that_arrives_too_late_is_not_carried_out(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        old = self.put(client, b"old")
+        known = epochs.Known(client.head().epoch, 0)
+        writes = [records.Write(KEY, old.revision, b"new"), records.Write(OTHER, 0, b"new")]
+        with client.engines[0].connect() as connection:
+            late_seconds = client.now_seconds() - 1.0
+            self.assertIsNone(
+                counter_statements.write_whole(connection, writes, known, late_seconds)
+            )
+            self.assertEqual({KEY: old}, client.read([KEY, OTHER]))
+            in_time_seconds = client.now_seconds() + 60.0
+            version = counter_statements.write_whole(connection, writes, known, in_time_seconds)
+        self.assertEqual(old.version, version)
+        self.assertEqual({KEY, OTHER}, set(client.read([KEY, OTHER])))
+
+    def test_a_small_write_of_which_one_is_lost_writes_the_others(self) -> None:
+        client = self.client()
+        old = self.put(client, b"old")
+        keys = [records.RecordKey("suite", f"new-{number}") for number in range(3)]
+        late = records.Write(KEY, old.revision + 17, b"late")
+        writes = [late, *(records.Write(key, 0, key.key.encode()) for key in keys)]
+        lost, *won = client.write(writes)
+        self.assertIs(records.Verdict.LOST, lost.verdict)
+        self.assertEqual(old, lost.record)
+        self.assertTrue(all(each.won for each in won))
+        self.assertEqual([each.record for each in won], [client.read(keys)[key] for key in keys])
+
+    def test_a_reply_lost_after_the_commit_is_unknown_and_written(self) -> None:
+        proxy = sql_databases.Proxy(self.database.server.port)
+        self.addCleanup(proxy.close)
+        direct = self.client()
+        self.url = self.url.replace(f":{self.database.server.port}/", f":{proxy.port}/")
+        for step in ("commit", WHOLE) if self.writes_whole else ("commit",):
+            with self.subTest(step=step):
+                old = self.put(direct, b"old")
+                client = self.client(timeout_seconds=2.0)
+                # Known, so that a small write may be one statement.
+                client.head()
+                self.at_step(client, step, proxy.swallow_replies.set)
+                started = time.monotonic()
+                write = records.Write(KEY, old.revision, b"new")
+                result, *_ = client.write(self.by_step(step, write))
+                self.assertLess(time.monotonic() - started, 6.0)
+                self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+                self.assertEqual(b"new", self.payload(direct))
+                proxy.swallow_replies.clear()
+
+    def test_later_batches_of_a_call_are_unknown_when_an_earlier_one_was_written(self) -> None:
+        client = self.client()
+        client.head()
+        seen: list[str] = []
+
+        def on_step(step: str) -> None:
+            seen.append(step)
+            if seen.count("commit") == 1 and step == "upsert":
+                self.kill_connections()
+
+        client.on_step = on_step
+        keys = [records.RecordKey("suite", f"k{number}") for number in range(1200)]
+        verdicts = [result.verdict for result in client.write([records.Write(k, 0) for k in keys])]
+        self.assertEqual({records.Verdict.WON}, set(verdicts[:500]))
+        self.assertEqual({records.Verdict.UNKNOWN}, set(verdicts[500:]))
+
+    def test_a_pooled_connection_that_the_server_ended_is_replaced(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        self.kill_connections()
+        self.put(client, b"two")
+
+    def test_a_frozen_server_is_given_up_in_time_and_found_again(self) -> None:
+        private = self.enterContext(self.fixture(private=True))
+        self.url = private.url
+        client = self.client(timeout_seconds=2.0)
+        self.put(client, b"one")
+        cursor = client.head()
+        self.freeze(private.server)
+        try:
+            calls: dict[str, Callable[[], object]] = {
+                "head": client.head,
+                "fetch": lambda: client.fetch(cursor),
+                "wait": lambda: client.wait(cursor, 30.0),
+                "write": lambda: client.write([records.Write(OTHER, 0, b"x")]),
+            }
+            for name, call in calls.items():
+                with self.subTest(call=name):
+                    started = time.monotonic()
+                    with self.assertRaises(errors.BackendUnavailable):
+                        call()
+                    # 2 s, and what libpq and a busy machine add.
+                    self.assertLess(time.monotonic() - started, 6.0)
+        finally:
+            self.thaw(private.server)
+        self.put(client, b"two")
+        private.server.restart()
+        self.put(client, b"three")
+
+    def test_a_server_that_is_down_is_told_without_the_password(self) -> None:
+        url = sa.make_url(self.url).set(port=1, password="secret")
+        self.url = url.render_as_string(hide_password=False)
+        with self.assertRaises(errors.BackendUnavailable) as caught:
+            self.client()
+        self.assertNotIn("secret", str(caught.exception))
+        self.assertIn("127.0.0.1:1/", str(caught.exception))
+
+
+class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
+    fixture = servers.PostgreSQL
+    write_statements = 3
+    #: To psycopg the first and its BEGIN are one.
+    write_questions = small_write_questions = 4
+    writes_whole = False
+    steps = TestFaultsSQLite.steps
+
+    open_transactions = (
+        "SELECT COUNT(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+    )
+
+    def exchanges_of(
+        self, _client: driver.SQLAlchemySynchronizer, action: Callable[[], object]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        real = deadline.DeadlineConnection.wait
+
+        def wait(connection: Any, generator: Any, *rest: Any, **named: Any) -> Any:
+            sent.append(str(generator).encode())
+            return real(connection, generator, *rest, **named)
+
+        with mock.patch.object(deadline.DeadlineConnection, "wait", wait):
+            action()
+        return sent
+
+    kill_connections = sql_databases.PostgreSQLCase.kill_connections
+    freeze = sql_databases.PostgreSQLCase.freeze
+    thaw = sql_databases.PostgreSQLCase.thaw

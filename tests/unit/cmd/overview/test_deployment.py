@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What status gathers from back end and schedulers, and what it calls a problem."""
+
+import io
+
+import rich.console
+import testtools
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd.commands import status_command
+from nova_nodb_scheduler.cmd.framework import command
+from nova_nodb_scheduler.cmd.overview import cell_names, deployment, process_reports
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.wire import codec
+from tests.unit.cmd import samples
+
+
+class Unanswered(Exception):
+    """As a messaging library's time-out."""
+
+
+class GatherTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.cloud = self.useFixture(samples.BackendFixture())
+        self.answers = {}
+        self.asked = []
+
+    def ask(self, host):
+        """As the RPC client: the workers of a host answer in turns."""
+        self.asked.append(host)
+        waiting = self.answers.get(host)
+        if not waiting:
+            raise Unanswered(f"nobody on {host}")
+        waiting.append(waiting.pop(0))
+        return waiting[-1]
+
+    def gather(self):
+        return deployment.gather(
+            process_reports.read_backend(self.cloud.client()), self.ask, (Unanswered,), 15.0, 300.0
+        )
+
+    def run_scheduler(self, host, pid, age_seconds=0.0, answers=True, claiming=None, **status):
+        self.cloud.scheduler(host, pid, age_seconds, claiming=claiming)
+        if answers:
+            self.answers.setdefault(host, []).append(samples.status(host, pid, **status))
+
+    def healthy(self):
+        self.cloud.cell("cell1")
+        self.cloud.reporter("conductor", "cond1", "cell1")
+        self.run_scheduler("sched1", 11)
+
+    def test_a_healthy_deployment_has_no_problems(self):
+        self.healthy()
+
+        found = self.gather()
+
+        self.assertEqual((), found.problems)
+        self.assertTrue(found.as_dict()["healthy"])
+
+    def test_a_scheduler_tells_what_tools_read(self):
+        self.healthy()
+
+        [scheduler] = self.gather().as_dict()["schedulers"]
+
+        self.assertEqual(("sched1", 11, 6), tuple(scheduler[n] for n in ("host", "pid", "hosts")))
+        self.assertEqual({"feed not proved": 2}, scheduler["fallbacks"])
+        self.assertEqual(0.25, scheduler["schedule_seconds_p50"])
+        self.assertEqual(0.5, scheduler["schedule_seconds_p99"])
+        self.assertEqual(0.01, scheduler["feed_lag_seconds"])
+        self.assertTrue(scheduler["answered"])
+
+    def test_a_scheduler_that_does_not_answer_is_listed_from_its_beat(self):
+        self.healthy()
+        self.run_scheduler("sched2", 22, answers=False)
+
+        found = self.gather()
+
+        listed = {each["host"]: each for each in found.schedulers}
+        self.assertFalse(listed["sched2"]["answered"])
+        self.assertEqual(5, listed["sched2"]["hosts"])
+        self.assertEqual({"cold": 1}, listed["sched2"]["fallbacks"])
+        self.assertIn("nobody on sched2", found.problems[0])
+        self.assertTrue(listed["sched1"]["answered"])
+
+    def test_a_silent_scheduler_is_not_asked_and_is_a_problem(self):
+        self.healthy()
+        self.run_scheduler("sched2", 22, age_seconds=100.0)
+
+        found = self.gather()
+
+        self.assertEqual({"sched1"}, set(self.asked))
+        self.assertEqual(1, len(found.problems))
+        self.assertRegex(found.problems[0], r"sched2 \(process 22\) is silent for 1\d\d s")
+
+    def test_a_process_that_was_replaced_on_its_host_is_forgotten(self):
+        self.healthy()
+        self.run_scheduler("sched1", 9, age_seconds=100.0, answers=False)
+
+        found = self.gather()
+
+        self.assertEqual([11], [each["pid"] for each in found.schedulers])
+        self.assertEqual((), found.problems)
+
+    def test_each_worker_of_a_host_is_asked(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12)
+        self.run_scheduler("sched1", 13)
+
+        found = self.gather()
+
+        self.assertEqual([True] * 3, [each["answered"] for each in found.schedulers])
+
+    def test_a_worker_that_never_gets_the_question_is_said_so(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, answers=False)
+
+        found = self.gather()
+
+        self.assertEqual(3 * 1 + 1, len(self.asked))
+        self.assertIn("another worker", found.problems[0])
+
+    def test_a_feed_that_does_not_follow_is_a_problem(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, state="dead")
+
+        self.assertIn("its feed is dead", self.gather().problems[0])
+
+    def test_a_worker_that_takes_no_request_yet_is_shown_with_its_per_cent(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, state="starting, 43%")
+
+        found = self.gather()
+
+        self.assertEqual("starting, 43%", found.schedulers[0]["state"])
+        self.assertIn("takes no request yet: starting, 43%", found.problems[0])
+
+    def test_a_cell_without_proof_is_a_problem_with_its_reason(self):
+        self.cloud.cell("cell1")
+        self.run_scheduler("sched1", 11, missing={"cell1": "reporter silent"})
+
+        found = self.gather()
+
+        [cell] = found.cells
+        self.assertFalse(cell["proved"])
+        self.assertEqual(
+            ("Cell cell1 is not proved for sched1:11:1: reporter silent.",), found.problems
+        )
+
+    def test_schedulers_that_claim_beside_others_that_do_not_are_a_problem_by_name(self):
+        self.healthy()
+        self.cloud.mirror(age_seconds=40)
+        self.run_scheduler("sched1", 12, claiming=True)
+        self.run_scheduler("sched2", 21, claiming=True)
+        self.assertEqual((), self.gather().problems)
+
+        self.run_scheduler("sched2", 22, claiming=False)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched1 (process 12), sched2 (process 21) claim hosts", problem)
+        self.assertIn("and sched2 (process 22) do not", problem)
+        self.assertIn("[nodb_scheduler] claims", problem)
+
+    def test_a_conductor_that_does_not_claim_as_schedulers_do_is_a_problem_by_name(self):
+        self.healthy()
+        self.cloud.mirror(age_seconds=40)
+        self.run_scheduler("sched1", 12, claiming=True)
+        self.cloud.reporter("conductor", "cond1", "cell1", claiming=True)
+        self.cloud.reporter("api", "api1", "*", guards=[], claiming=None)
+        self.assertEqual((), self.gather().problems)
+
+        self.cloud.reporter("conductor", "cond1", "cell1", claiming=False)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched1 (process 12) claim hosts and cond1 (process 5) do not", problem)
+
+    def test_schedulers_none_of_which_claims_agree(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, claiming=False)
+        self.run_scheduler("sched2", 21, claiming=False)
+
+        self.assertEqual((), self.gather().problems)
+
+    def test_schedulers_that_cannot_judge_their_claims_are_a_problem(self):
+        self.healthy()
+        self.run_scheduler("sched1", 12, claiming=True)
+
+        [never] = self.gather().problems
+        self.cloud.mirror(age_seconds=400)
+        [late] = self.gather().problems
+        self.cloud.mirror(age_seconds=40)
+
+        self.assertIn("since the back end is in use", never)
+        self.assertRegex(late, r"not compared for 4\d\d s: .* claim no hosts")
+        self.assertEqual((), self.gather().problems)
+
+    def test_what_a_silent_scheduler_claimed_is_not_compared(self):
+        self.healthy()
+        self.cloud.mirror(age_seconds=40)
+        self.run_scheduler("sched2", 21, claiming=True)
+        self.run_scheduler("sched3", 31, claiming=False, age_seconds=100.0)
+
+        [problem] = self.gather().problems
+        self.assertIn("sched3 (process 31) is silent", problem)
+
+    def test_unreadable_records_are_problems(self):
+        self.healthy()
+        self.answers["sched1"] = [samples.status("sched1", 11, quarantined={"instances": 2})]
+        self.cloud.write_raw(known_namespaces.REPORTERS.name, "broken", b"\xff")
+
+        problems = " ".join(self.gather().problems)
+
+        self.assertIn("cannot read 2 records", problems)
+        self.assertIn("Record reporters/broken cannot be read", problems)
+
+    def test_a_silent_reporter_is_a_problem(self):
+        self.healthy()
+        self.cloud.reporter("conductor", "cond2", "cell1", age_seconds=60.0)
+
+        [problem] = self.gather().problems
+
+        self.assertIn("conductor:cond2", problem)
+
+    def test_a_cell_tells_its_reporters_and_whether_it_is_of_this_epoch(self):
+        self.healthy()
+        self.cloud.reporter("api", "api1", "*", guards=())
+        self.cloud.cell("cell2", epoch="an older one")
+
+        cells = {each["cell"]: each for each in self.gather().cells}
+
+        self.assertEqual((True, 2), (cells["cell1"]["imported"], cells["cell1"]["reporters"]))
+        self.assertEqual((False, 1), (cells["cell2"]["imported"], cells["cell2"]["reporters"]))
+
+    def test_the_mirror_of_placement_is_shown_with_its_age(self):
+        self.assertEqual({}, self.gather().mirror)
+
+        self.cloud.mirror(age_seconds=40)
+
+        mirror = self.gather().mirror
+        self.assertEqual(7, mirror["providers"])
+        self.assertAlmostEqual(40, mirror["age_seconds"], delta=5)
+
+    def test_what_is_claimed_is_told_by_the_scheduler_that_settles(self):
+        self.assertEqual({}, self.gather().claims)
+        for host, settles, age_seconds in (("a", 0.0, 0), ("b", 1.0, 0), ("c", 1.0, 10_000)):
+            self.cloud.scheduler(
+                host, 1, settling={"settles": settles, "pending": 2.0}, age_seconds=age_seconds
+            )
+            self.answers[host] = [samples.status(host, 1)]
+
+        found = self.gather()
+        self.assertEqual(2.0, found.claims["pending"])
+        self.assertTrue(found.claims["settles"].startswith("b:"))
+        shown = self.shown(found)
+        self.assertIn("Claims", shown)
+        self.assertRegex(shown, r"pending +2\b")
+        self.assertRegex(shown, r"settled by +b:1:1\b")
+
+    def shown(self, found):
+        """Return what people see of it."""
+        printer = command.Command(None, None)
+        printer.console = rich.console.Console(width=160, record=True, file=io.StringIO())
+        status_command.show(printer, found, cell_names.CellNames())
+        return printer.console.export_text()
+
+    def test_no_scheduler_at_all_is_a_problem(self):
+        self.assertEqual(("No scheduler with the plugin runs.",), self.gather().problems)
+
+    def test_with_the_back_end_down_whoever_answers_is_shown(self):
+        self.answers[None] = [samples.status("sched7", 77)]
+        self.cloud.hub.faults.go_down()
+
+        found = self.gather()
+
+        self.assertEqual(["sched7"], [each["host"] for each in found.schedulers])
+        self.assertIn("cannot be read", found.problems[0])
+        self.assertFalse(found.as_dict()["backend"]["reachable"])
+
+    def test_with_everything_down_the_answer_says_so(self):
+        self.cloud.hub.faults.go_down()
+
+        problems = self.gather().problems
+
+        self.assertIn("cannot be read", problems[0])
+        self.assertIn("No scheduler", problems[1])
+
+
+class BackendTest(testtools.TestCase):
+    def test_reading_leaves_the_connection_closed(self):
+        hub = memory.MemoryHub()
+        client = memory.MemorySynchronizer(shared_hub=hub)
+
+        backend = process_reports.read_backend(client)
+
+        self.assertIsNone(backend.error)
+        error = self.assertRaises(errors.BackendUnavailable, client.head)
+        self.assertIn("open", str(error))
+
+    def test_a_beat_of_the_future_is_of_age_zero(self):
+        backend = process_reports.Backend("memory", now_seconds=10.0)
+
+        self.assertEqual(0.0, backend.age_seconds({"beat_at": 11.0}))
+        self.assertEqual(4.0, backend.age_seconds({"beat_at": 6.0}))
+
+    def test_records_are_decoded(self):
+        key = records.RecordKey("cells", "c")
+        payload = codec.encode({"epoch": "e"}, known_namespaces.CELLS.schema)
+
+        self.assertEqual({"epoch": "e"}, process_reports._state(records.Record(key, 1, 1, payload)))

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which names records may have."""
+
+import unittest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+
+#: Any text that Python can hold: lone surrogates, NUL and unassigned ones, too.
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
+
+
+class RuleTest(unittest.TestCase):
+    def test_names_of_nodes_and_cells_are_taken(self):
+        for key in ("host", "höst", "主机", "a b", "host ", "0f7@2c1", "k" * 255, "\u00a0", "🖥"):
+            self.assertIsNone(records.RecordKey("compute_nodes", key).fault, ascii(key))
+
+    def test_each_fault_is_said(self):
+        for key, fault in (
+            ("", "its key is empty"),
+            ("k" * 256, "its key has 256 characters, at most 255 are taken"),
+            ("a\nb", "its key holds a control character, U+000A"),
+            ("a\x00", "its key holds a control character, U+0000"),
+            ("\x9f", "its key holds a control character, U+009F"),
+            ("\udcff", "its key holds a lone surrogate, U+DCFF"),
+        ):
+            self.assertEqual(fault, records.RecordKey("n", key).fault)
+        self.assertEqual("its namespace is empty", records.RecordKey("", "a").fault)
+
+    def test_a_name_is_shown_in_one_line_of_bounded_length(self):
+        shown = str(records.RecordKey("n", "a\nERROR forged line\r\x1b[2J" + "x" * 10_000))
+        self.assertTrue(shown.isprintable())
+        self.assertLess(len(shown), 400)
+        self.assertTrue(shown.startswith("n/a\\nERROR forged line\\r\\x1b[2J"))
+
+    @given(ANY_TEXT, ANY_TEXT)
+    def test_what_is_taken_every_layout_can_hold_and_the_rest_is_shown(self, namespace, key):
+        name = records.RecordKey(namespace, key)
+        self.assertTrue(str(name).isprintable())
+        str(name).encode()
+        if name.fault is None:
+            self.assertEqual(name, record_names.decode(record_names.encode(name)))
+            self.assertLessEqual(len(key.encode()), 4 * records.KEY_CHARACTERS)
+        else:
+            self.assertTrue(name.fault.isprintable())
+            self.assertRaises(ValueError, record_names.encode, name)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reporter publishes what hosts say: in order, not too fast, and honest about its silence."""
+
+import threading
+
+import testtools
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.simulator.run import fleet, host_reporter, true_ledger
+from nova_nodb_scheduler.simulator.scenario import made_hosts, workload
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.wire import codec
+
+FLAVOR = workload.MadeFlavor("f", 1, 1024, 10)
+SERVER = "5e000000-0000-4000-8000-000000000001"
+
+
+class Away(memory.MemorySynchronizer):
+    """A driver whose back end may be away."""
+
+    is_away = False
+
+    def write(self, writes, *, atomic=False):
+        if self.is_away:
+            raise errors.BackendUnavailable("memory", "away")
+        return super().write(writes, atomic=atomic)
+
+
+class ReportingTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 0.0
+        self.cluster = made_hosts.Cluster(made_hosts.ClusterOptions(hosts=3, rack_hosts=2))
+        self.ledger = true_ledger.TrueLedger(self.cluster, checked=False)
+        self.synchronizer = Away(shared_hub=hub.MemoryHub())
+        self.synchronizer.open()
+        self.fleet = fleet.Fleet(self.cluster, self.ledger, self.mark)
+        self.reporter = self.make(updates_per_second=100.0)
+        self.host = self.cluster.hosts[0]
+
+    def mark(self, key):
+        self.reporter.mark(key)
+
+    def make(self, **options):
+        return host_reporter.HostReporter(
+            self.synchronizer,
+            self.fleet.state,
+            threading.RLock(),
+            lambda: self.now,
+            beat_seconds=5.0,
+            **options,
+        )
+
+    def stored(self, namespace, key):
+        found = self.synchronizer.read([records.RecordKey(namespace, key)])
+        return next(iter(found.values()), None)
+
+    def state(self, namespace, key):
+        return codec.decode_state(self.stored(namespace, key).payload)
+
+    def beat_at(self):
+        state = self.state("reporters", "simulated-conductor")
+        return state["beat_at"] - made_hosts.BEGINNING_SECONDS
+
+    def place(self):
+        """Have a server allocated, granted and counted on the first host."""
+        self.fleet.accept(SERVER, FLAVOR, self.host.uuid)
+        return self.fleet.built(SERVER)
+
+    def test_all_records_of_all_hosts_are_there_before_the_run(self):
+        self.assertEqual(15, self.reporter.populate(self.fleet.everything()))
+
+        self.assertEqual(
+            self.host.kind.vcpus, self.state("compute_nodes", self.host.uuid)["row"]["vcpus"]
+        )
+        self.assertEqual(0.0, self.beat_at())
+
+    def test_a_back_end_that_holds_something_is_refused(self):
+        self.reporter.populate(self.fleet.everything())
+        error = self.assertRaises(
+            errors.ConfigurationError, self.reporter.populate, self.fleet.everything()
+        )
+        self.assertIn("--reset", str(error))
+
+    def test_a_node_is_told_after_the_servers_it_counts(self):
+        self.reporter.populate(self.fleet.everything())
+        self.place()
+        self.now = 1.0
+        self.reporter.flush()
+
+        server = self.stored("instances", made_hosts.instance_key(SERVER))
+        node = self.stored("compute_nodes", self.host.uuid)
+        self.assertLess(server.version, node.version)
+        self.assertEqual(1, self.state("compute_nodes", self.host.uuid)["row"]["vcpus_used"])
+
+    def test_no_more_is_published_than_the_rate_allows(self):
+        reporter = self.reporter = self.make(updates_per_second=2.0)
+        reporter.populate(self.fleet.everything())
+        for host in self.cluster.hosts:
+            self.fleet.beat(host, 0.0)
+            self.fleet.report(host, 0.0)
+        self.now = 1.0
+        self.assertEqual(2, reporter.flush())
+        self.assertEqual(0, reporter.flush())
+        self.now = 2.0
+        self.assertEqual(2, reporter.flush())
+        self.assertEqual(2, reporter.flush(everything=True))
+
+    def test_two_changes_that_come_close_together_are_told_once(self):
+        self.reporter.populate(self.fleet.everything())
+        for seconds in (0.5, 0.6):
+            self.fleet.beat(self.host, seconds)
+        self.now = 1.0
+
+        self.assertEqual(1, self.reporter.flush())
+        state = self.state("service_liveness", self.host.service_uuid)
+        self.assertEqual(3, state["report_count"])
+
+    def test_the_beat_is_as_old_as_what_waits(self):
+        self.reporter.populate(self.fleet.everything())
+        self.now = 3.0
+        self.fleet.beat(self.host, 3.0)
+        self.reporter.lost = True
+        self.now = 20.0
+        self.assertEqual(0, self.reporter.flush())
+        self.assertEqual(0.0, self.beat_at())
+
+        self.reporter = reporter = self.make(updates_per_second=0.001)
+        self.now = 3.0
+        self.fleet.beat(self.host, 3.0)
+        self.now = 20.0
+        reporter.flush()
+        self.assertEqual(3.0, self.beat_at())
+
+    def test_what_was_not_published_waits_for_the_back_end(self):
+        self.reporter.populate(self.fleet.everything())
+        self.synchronizer.is_away = True
+        self.fleet.beat(self.host, 1.0)
+        self.now = 2.0
+        self.assertEqual(0, self.reporter.flush())
+        self.assertEqual((1, 1), (self.reporter.waiting, self.reporter.figures.failures))
+
+        self.synchronizer.is_away = False
+        self.assertEqual(1, self.reporter.flush())
+
+    def test_a_lost_rack_says_nothing_and_builds_nothing_until_it_is_back(self):
+        self.reporter.populate(self.fleet.everything())
+        self.fleet.lose(0, 1.0)
+        self.now = 2.0
+        for host in self.cluster.hosts:
+            self.fleet.beat(host, 2.0)
+        self.assertEqual(1, self.reporter.flush())
+        self.assertFalse(self.place())
+        self.assertEqual(1.0, self.fleet.lost_at(self.host.uuid))
+
+        self.assertEqual([SERVER], self.fleet.find(0, 3.0))
+        self.assertTrue(self.fleet.built(SERVER))
+        self.assertIsNone(self.fleet.lost_at(self.host.uuid))
+
+    def test_a_deleted_server_leaves_no_record_and_no_use(self):
+        self.reporter.populate(self.fleet.everything())
+        self.place()
+        self.fleet.deleted(SERVER)
+        self.now = 1.0
+        self.reporter.flush()
+
+        server = self.stored("instances", made_hosts.instance_key(SERVER))
+        self.assertTrue(server is None or server.deleted)
+        self.assertEqual(0, self.state("compute_nodes", self.host.uuid)["row"]["vcpus_used"])

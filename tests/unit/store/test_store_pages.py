@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes applied a page at a time leave what the same changes leave one by one."""
+
+import itertools
+
+import fixtures
+import testtools
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tests.unit.store import store_samples, test_store_against_model
+
+KEYS = [f"k{number}" for number in range(24)]
+
+#: A digest that some states make fail.
+SIZES = st.sampled_from([1, 2, None])
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["pools", "drives", "pools", "nobody"]),
+        st.sampled_from(KEYS),
+        st.integers(0, 3),
+        test_store_against_model.STATES | st.none(),
+        st.sampled_from([{}, {}, {}, {"thin": "x"}, {"tags": [1]}, {"zone": {}}, {"backend": {}}]),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+def change(version, namespace, key, step, state, bad, with_text):
+    """A change whose revision may be old, and whose state may be refused."""
+    made = store_samples.change(
+        key,
+        max(1, version // 3 + step),
+        None if state is None else test_store_against_model.carried(state),
+        version=version,
+        namespace=namespace,
+    )
+    if state is None:
+        return made
+    text = codec.decode(made.record.payload).text if with_text else None
+    return records.Change(made.record, {**state, **bad}, text)
+
+
+def store():
+    return host_state_store.HostStateStore(
+        (store_samples.POOLS, store_samples.DRIVES),
+        codec.decode_state,
+        packing=payload_packing.DictionaryPacking,
+    )
+
+
+def described(made):
+    """Return all that a snapshot shows, without the order of rows."""
+    shown = {"tombstones": made.tombstone_count}
+    for declared in (store_samples.POOLS, store_samples.DRIVES):
+        view = made.snapshot().namespace(declared.name)
+        keys = sorted(view.keys())
+        shown[declared.name] = [
+            (
+                key,
+                (record := view.get(key)).revision,
+                record.version,
+                record.payload,
+                record.state,
+                view.digest(key) if declared.digest else None,
+                [view.indexed(key, index.name) for index in declared.indexes],
+            )
+            for key in keys
+        ]
+        shown[declared.name, "lookups"] = [
+            view.lookup(index.name, *texts)
+            for index in declared.indexes
+            for texts in ((a, b)[: len(index.paths)] for a in TEXTS for b in TEXTS)
+        ]
+    shown["columns"] = test_store_against_model.actual_rows(made.snapshot().namespace("pools"))
+    return shown
+
+
+TEXTS = ("lvm", "ceph", "1", "none", "")
+
+
+class PagesTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks.CHUNK_ROWS", 4)
+        )
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks._ENOUGH_TO_BUNDLE", 3)
+        )
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(drawn=CHANGES, cuts=st.sets(st.integers(0, 60)), packed=st.booleans())
+    def test_pages_leave_what_single_changes_leave(self, drawn, cuts, packed):
+        changes = [change(version, *each) for version, each in enumerate(drawn, 1)]
+        paged, single = store(), store()
+        held = []
+        outcomes = []
+        edges = [0, *sorted(cut for cut in cuts if cut < len(changes)), len(changes)]
+        for begin, end in itertools.pairwise(edges):
+            outcomes += paged.apply_page(changes[begin:end])
+            held.append((paged.snapshot().namespace("pools"), described(paged)["pools"]))
+            if packed:
+                while paged.pack(5):
+                    pass
+        expected = []
+        for each in changes:
+            try:
+                expected.append(single.apply(each))
+            except Exception as error:
+                expected.append(error)
+
+        self.assertEqual(list(map(repr, expected)), list(map(repr, outcomes)))
+        self.assertEqual(described(single), described(paged))
+        for view, then in held:
+            now = [(key, view.get(key).revision, view.get(key).payload) for key, *_ in then]
+            self.assertEqual(
+                [(key, revision, payload) for key, revision, _, payload, *_ in then], now
+            )
+
+    def test_all_of_a_long_page_is_applied_and_told(self):
+        changes = [store_samples.change(f"k{number}", 1, {}) for number in range(1000)]
+        made = store()
+        subscription = made.subscribe(["pools"])
+        subscription.drain()
+
+        self.assertEqual([True] * 1000, made.apply_page(changes))
+        self.assertEqual(1000, len(subscription.drain()["pools"]))
+        self.assertEqual(1000, len(made.snapshot().namespace("pools")))

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands between an empty worker and a filled frame, guarded by counts."""
+
+import gc
+
+import fixtures
+import testtools
+from testtools import matchers
+
+from nova_nodb_scheduler.model import namespaces as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import collector, host_state_store, store_snapshot
+from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
+from nova_nodb_scheduler.synchronizer.replication import follower
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tests.unit.scheduling import hosts
+
+HOSTS = 1500
+KINDS = 4
+
+
+class Counting:
+    """Counts calls, and makes them."""
+
+    def __init__(self, call):
+        self.call, self.count = call, 0
+
+    def __call__(self, *given):
+        self.count += 1
+        return self.call(*given)
+
+
+class BulkLoadTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        backend = hub.MemoryHub()
+        writer = driver.MemorySynchronizer(shared_hub=backend)
+        writer.open()
+        writes = []
+        for number in range(HOSTS):
+            uuid, host = f"uuid-{number:05}", f"host-{number:05}"
+            for namespace, key, state in (
+                (known_namespaces.COMPUTE_NODES, uuid, hosts.node(uuid, host)),
+                (known_namespaces.SERVICES, f"s-{uuid}", hosts.service(f"s-{uuid}", host)),
+                (known_namespaces.SERVICE_LIVENESS, f"s-{uuid}", hosts.liveness(60)),
+                (known_namespaces.PROVIDERS, uuid, hosts.provider()),
+            ):
+                payload = codec.encode(state, model.SchemaVersion(1, 0))
+                writes.append(records.Write(records.RecordKey(namespace.name, key), 0, payload))
+        for first in range(0, len(writes), 500):
+            writer.write(writes[first : first + 500])
+        reader = driver.MemorySynchronizer(shared_hub=backend)
+        self.decode = Counting(codec.decode)
+        self.read_again = Counting(codec.decode_state)
+        self.world = hosts.Hosts()
+        self.world.store = host_state_store.HostStateStore(
+            known_namespaces.BUILT_IN, self.read_again, packing=payload_packing.DictionaryPacking
+        )
+        self.follower = follower.Follower(
+            reader,
+            self.world.store,
+            known_namespaces.BUILT_IN,
+            identity="one",
+            decode=self.decode,
+        )
+
+    def load(self):
+        while not self.follower.generation or self.follower.generation % 2:
+            self.follower.step()
+
+    def test_each_record_is_decoded_once_until_the_frame_is_filled(self):
+        self.load()
+        self.assertEqual(KINDS * HOSTS, self.decode.count)
+
+        keeper, feed = self.world.keeper()
+        keeper.catch_up(60.0)
+
+        self.assertEqual(HOSTS, len(feed.frame))
+        self.assertEqual(KINDS * HOSTS, self.decode.count)
+        self.assertEqual(0, self.read_again.count)
+
+    def test_a_frame_is_filled_without_a_look_at_each_record(self):
+        self.load()
+        keeper, feed = self.world.keeper()
+        looked_up = []
+        digest = store_snapshot.NamespaceView.digest
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_nodb_scheduler.store.store_snapshot.NamespaceView.digest",
+                lambda view, key: looked_up.append(key) or digest(view, key),
+            )
+        )
+        keeper.catch_up(60.0)
+
+        self.assertEqual(HOSTS, len(feed.frame))
+        self.assertEqual([], looked_up)
+        self.assertEqual(["aggregates"], feed.fed)
+
+    def test_the_collector_rests_while_a_frame_is_filled_and_is_on_afterwards(self):
+        self.load()
+        keeper, feed = self.world.keeper()
+        collections = []
+
+        def note(phase, _about):
+            collections.append(phase)
+
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(100)
+        gc.callbacks.append(note)
+        self.addCleanup(gc.callbacks.remove, note)
+        keeper.catch_up(60.0)
+
+        self.assertEqual(HOSTS, len(feed.frame))
+        self.assertTrue(gc.isenabled())
+        # One for each hundred objects would be some fifty.
+        self.assertThat(len(collections), matchers.LessThan(10))
+
+    def test_columns_that_are_filled_alone_are_settled_once(self):
+        for name, value in (("_settled_at", None), ("_is_settled", True)):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_nodb_scheduler.store.collector.{name}", value)
+            )
+        self.addCleanup(gc.unfreeze)
+        self.load()
+        self.world.keeper()[0].catch_up(60.0)
+        self.assertTrue(collector.is_settled())
+
+        keeper, _feed = self.world.keeper()
+        keeper.catch_up(60.0)
+        # Not twice within a minute.
+        self.assertFalse(collector.is_settled())
+
+        collector._settled_at = None
+        keeper.catch_up(120.0)
+        self.assertTrue(collector.is_settled())
+
+        collector._settled_at = None
+        keeper.catch_up(180.0)
+        self.assertIsNone(collector._settled_at)

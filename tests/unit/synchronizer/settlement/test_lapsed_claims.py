@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A claim whose lease ended is remembered, for nobody else knows whose its allocation is."""
+
+from __future__ import annotations
+
+import testtools
+
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer.claims import claim_rules
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims, settlement_rules
+from nova_nodb_scheduler.wire import codec
+
+HOST = "n1"
+
+
+def held(
+    name: str = "a", deadline_seconds: float | None = 10.0, writer: str = "s1"
+) -> model.HeldClaim:
+    state = model.ClaimState.CONFIRMED if deadline_seconds is None else model.ClaimState.PENDING
+    return model.HeldClaim({"VCPU": 1}, state, f"id-{name}", writer, deadline_seconds)
+
+
+def taking(now_seconds: float) -> claim_rules.Taking:
+    return claim_rules.Taking(
+        {"new": "id-new"},
+        "s2",
+        lambda claim, record: not record.claims,
+        records.Cursor("e", 5),
+        now_seconds,
+        now_seconds + 60,
+    )
+
+
+class LapsedClaimsTest(testtools.TestCase):
+    def test_who_claims_where_a_lease_ended_remembers_the_claim_and_does_not_count_it(self):
+        before = model.ClaimRecord(HOST, {"old": held("old")})
+        claim = model.Claim("new", HOST, {"VCPU": 1})
+        proposal = claim_rules.take_each(before, [claim], taking(10.0))
+        self.assertTrue(proposal.accepted)
+        after = model.ClaimRecord.from_state(HOST, proposal.state, 7)
+        self.assertEqual(({"new"}, {"old"}), (set(after.claims), set(after.lapsed)))
+        self.assertEqual("s1", after.lapsed["old"].writer)
+        self.assertEqual({"VCPU": 1}, after.used({}))
+
+    def test_who_settles_remembers_what_expired_and_not_what_was_settled(self):
+        state = model.ClaimRecord(HOST, {"old": held("old"), "done": held("done", None)}).to_state()
+        left = settlement_rules.HostClaimLedger().without(
+            HOST, state, 7, {"old", "done"}, None, {"old"}
+        )
+        after = model.ClaimRecord.from_state(HOST, left, 8)
+        self.assertEqual((set(), {"old"}), (set(after.claims), set(after.lapsed)))
+
+    def test_a_record_remembers_a_bounded_number_the_latest(self):
+        claims_ = {str(at): held(str(at), float(at)) for at in range(2 * model.MOST_LAPSED)}
+        after = model.ClaimRecord(HOST, claims_).lapse(list(claims_))
+        self.assertEqual(model.MOST_LAPSED, len(after.lapsed))
+        self.assertEqual(
+            float(model.MOST_LAPSED),
+            min(each.deadline_seconds or 0.0 for each in after.lapsed.values()),
+        )
+
+    def test_a_record_without_any_is_written_as_before(self):
+        state = model.ClaimRecord(HOST, {"a": held()}).to_state()
+        self.assertEqual({"claims", "settled"}, set(state))
+        self.assertIs(False, bool(model.ClaimRecord.from_state(HOST, state, 1).lapse(()).lapsed))
+
+    def test_only_the_claim_of_that_id_is_forgotten_and_all_else_of_the_record_stays(self):
+        synchronizer = memory.MemorySynchronizer()
+        synchronizer.open()
+        key = claim_rules.host_key(HOST)
+        record = model.ClaimRecord(HOST, {"c": held("c")}, lapsed={"a": held("a"), "b": held("b")})
+        payload = codec.encode(record.to_state(), known_namespaces.CLAIM_RECORDS.schema)
+        self.assertTrue(synchronizer.write([records.Write(key, 0, payload)])[0].won)
+        latest = record_editor.RecordCache()
+        ids = {HOST: {"a": "id-a", "b": "of an earlier claim"}, "absent": {"a": "id-a"}}
+        self.assertEqual(1, lapsed_claims.forget_lapsed(synchronizer, latest, ids))
+        self.assertEqual(0, lapsed_claims.forget_lapsed(synchronizer, latest, ids))
+        state = codec.decode(synchronizer.read([key])[key].payload).state
+        after = model.ClaimRecord.from_state(HOST, state, 1)
+        self.assertEqual(({"c"}, {"b"}), (set(after.claims), set(after.lapsed)))
+
+
+class WritersTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 0.0
+        self.version = 0
+        self.store = host_state_store.HostStateStore(known_namespaces.BUILT_IN, codec.decode_state)
+        self.writers = lapsed_claims.ClaimWriters(self.store, "own", 30.0, clock=lambda: self.now)
+
+    def beat(self, namespace, key, **state):
+        self.version += 1
+        name = records.RecordKey(namespace.name, key)
+        payload = codec.encode({"beat": self.version, **state}, namespace.schema)
+        record = records.Record(name, self.version, self.version, payload)
+        self.store.apply(records.Change(record, codec.decode_state(payload)))
+
+    def looked(self, seconds):
+        self.now += seconds
+        self.writers.look()
+
+    def test_nobody_is_gone_before_this_one_has_looked_for_a_while(self):
+        self.assertFalse(self.writers.gone(held()))
+        self.looked(0)
+        self.assertFalse(self.writers.gone(held()))
+        self.looked(31)
+        self.assertTrue(self.writers.gone(held()))
+        self.writers.forget()
+        self.looked(0)
+        self.assertFalse(self.writers.gone(held()))
+
+    def test_the_worker_itself_and_who_beats_live(self):
+        self.looked(0)
+        for _ in range(5):
+            self.beat(known_namespaces.SCHEDULERS, "s1")
+            self.looked(20)
+        self.assertFalse(self.writers.gone(held(writer="s1")))
+        self.assertFalse(self.writers.gone(held(writer="own")))
+        self.looked(31)
+        self.assertTrue(self.writers.gone(held(writer="s1")))
+        self.assertFalse(self.writers.gone(held(writer="own")))
+
+    def test_a_conductor_lives_while_one_of_its_host_does_that_had_begun(self):
+        def conductor(host, deadline=50.0):
+            return held(deadline_seconds=deadline, writer=f"conductor:{host}:some-uuid")
+
+        self.looked(0)
+        for _ in range(5):
+            self.beat(known_namespaces.REPORTERS, "r1", binary="conductor", host="h1", since=40.0)
+            self.beat(known_namespaces.REPORTERS, "r2", binary="nova-api", host="h2", since=0.0)
+            self.looked(20)
+        self.assertFalse(self.writers.gone(conductor("h1")))
+        # That one began after the lease had ended: it cannot have taken it.
+        self.assertTrue(self.writers.gone(conductor("h1", 39.0)))
+        # Of a confirmed claim nobody knows when it was taken.
+        self.assertFalse(self.writers.gone(conductor("h1", None)))
+        self.assertTrue(self.writers.gone(conductor("h2")))
