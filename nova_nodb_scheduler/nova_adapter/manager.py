@@ -257,26 +257,15 @@ class SchedulerManager(
     ) -> None:
         """Count and record a request; the answer stands whatever happens here."""
         try:
-            self.nodb.served(view.served)
             why: str | None = "candidates = placement"
-            if self.nodb.decisions is not None:
+            decisions = self.nodb.decisions
+            if decisions is not None:
                 outside = view.deferred.outside if view.deferred is not None else None
                 why = view.asked_placement or outside
-                self.nodb.decided(why)
                 if outcome == "no_valid_host" and why is not None and spec is not None:
-                    parts = (
-                        self.nodb.decisions.decider.parts if why not in _STATES_IN_DOUBT else None
-                    )
+                    parts = decisions.parts if why not in _STATES_IN_DOUBT else None
                     request_planner.log_refusal(parts, view.trace, spec, view.offered, why)
-            self.nodb.scheduled(seconds, outcome)
-            self.nodb.log.record(
-                view.trace,
-                chosen,
-                at=time.time(),
-                seconds=seconds,
-                outcome=outcome,
-                asked_placement=why,
-            )
+            self.nodb.account(view.served, view.trace, chosen, seconds, outcome, why)
         except Exception:
             LOG.exception("A request could not be recorded.")
 
@@ -417,7 +406,8 @@ class SchedulerManager(
 
     def _memory_decides(self, view: request_views.RequestView, spec: Any = None) -> bool:
         """Tell whether all that a choice looks at is proved, Placement's mirror too."""
-        if view.stock or self.nodb.decisions is None:
+        decisions = self.nodb.decisions
+        if view.stock or decisions is None:
             view.asked_placement = "states not proved"
             return False
         enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
@@ -425,7 +415,7 @@ class SchedulerManager(
             view.asked_placement = "states not proved"
             return False
         try:
-            view.asked_placement = self.nodb.decisions.refusal()
+            view.asked_placement = decisions.placement_mirror.refusal()
         except Exception:
             LOG.exception("Whether the mirror of Placement may be used is not known.")
             view.asked_placement = "fault of the plugin"

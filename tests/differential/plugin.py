@@ -98,7 +98,7 @@ class Plugin:
         """
         queries: tuple[requests.CandidateQuery, ...] | None = None
         if asked is not None:
-            parsed = [deferred_candidates.parse_query(each.to_querystring()) for each in asked]
+            parsed = [deferred_candidates.query_of(each) for each in asked]
             for each in parsed:
                 if isinstance(each, deferred_candidates.OutsideMemory):
                     raise Outside(each.reason)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 
-from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.observe import claim_metrics
@@ -27,7 +27,7 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.synchronizer.settlement import (
     claim_proof,
     claim_reaper,
@@ -133,7 +133,6 @@ class ClaimDuty:
         latest: record_editor.RecordCache | None = None,
     ) -> None:
         self._store = store
-        self._follower = follower
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = placement_reader.PlacementReader(get)
@@ -141,16 +140,17 @@ class ClaimDuty:
         self.settler = settlement_worker.Settler(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
             is_own=is_own,
             latest=latest,
         )
-        self._proof = claim_proof.ClaimProof(
+        #: Ends claims that nothing stands behind, before a request is refused for them.
+        self.proof = claim_proof.ClaimProof(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
             latest,
@@ -168,23 +168,6 @@ class ClaimDuty:
         """End the thread; before the synchronizer is closed. Idempotent."""
         self._duty.stop()
 
-    def prove(self, before: store_snapshot.NamespaceView | None, own: Collection[str] = ()) -> int:
-        """End claims that nothing stands behind, before a request is refused for them.
-
-        :param before: claim records before it was decided
-        :param own: the request's servers
-        :returns: the version to wait for; 0 if nothing ended
-        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove`
-        """
-        return self._proof.prove(before, own)
-
-    def prove_of(self, servers: Collection[str]) -> int:
-        """End claims of some servers that nothing stands behind; as :meth:`prove`.
-
-        :raises NodbError: see :meth:`.claim_proof.ClaimProof.prove_of`
-        """
-        return self._proof.prove_of(servers)
-
     @property
     def settles(self) -> bool:
         """Whether this process settles for all; any thread."""
@@ -192,7 +175,7 @@ class ClaimDuty:
 
     def figures(self) -> dict[str, float]:
         """Return what is claimed now and what was ended here, by what is counted."""
-        status, proof = self._duty.status, self._proof.status
+        status, proof = self._duty.status, self.proof.status
         return {
             "settles": float(self._duty.settles),
             **claim_reaper.claim_counts(
@@ -206,17 +189,6 @@ class ClaimDuty:
             "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }
-
-    def _cursor(self) -> records.Cursor | None:
-        generation = self._follower.generation
-        status = self._follower.status()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self._follower.generation
-        ):
-            return None
-        return records.Cursor(status.epoch, status.cursor_version)
 
     def _allocations(self, consumer: str) -> settlement_rules.Allocations | None:
         try:

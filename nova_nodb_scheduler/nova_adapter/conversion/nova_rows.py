@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
-import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -249,35 +247,3 @@ def _instance(context: Any, uuid: str, record: store_snapshot.StoredRecord) -> A
     made.system_metadata = dict(row.get("system_metadata", {}))
     made.obj_reset_changes()
     return made
-
-
-class Built:
-    """A bounded memory of objects built from records, by key and revision.
-
-    Shared by all requests: what is in it must not be changed by its users.
-
-    :param limit: most objects kept; the oldest go first
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[str, tuple[object, Any]] = collections.OrderedDict()
-
-    def get(self, key: str, revision: object, build: Callable[[], Any]) -> Any:
-        """Return what was built for this revision, or build it."""
-        found = self._kept.get(key)
-        if found is not None and found[0] == revision:
-            return found[1]
-        made = build()
-        with self._lock:
-            self._kept[key] = (revision, made)
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-        return made
-
-    def clear(self) -> None:
-        """Forget everything: revisions of another epoch mean other states."""
-        with self._lock:
-            self._kept.clear()

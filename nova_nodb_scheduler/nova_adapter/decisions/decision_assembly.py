@@ -32,13 +32,13 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper as m
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
 from nova_nodb_scheduler.scheduling.frame import host_frame
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, placing
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 
 LOG = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class DecisionAssembly:
         self._around = around
         self.host_manager = around.host_manager
         self.placement_client = around.placement_client
+        self._replicator = around.replicator
         self._options = options
         self._stop = threading.Event()
         #: True once the hosts' columns were made of a whole store.
@@ -112,6 +113,8 @@ class DecisionAssembly:
             options.mirror,
             wait_for=self._wait_for,
         )
+        #: Placement as this worker has it in memory.
+        self.placement_mirror = self._mirror.mirror
         self._writer = allocation_writer.AllocationWriter(
             _Late(around.placement_client),
             batch_window_seconds=options.batch_window_seconds,
@@ -122,37 +125,35 @@ class DecisionAssembly:
         self._latest_claims = record_editor.RecordCache()
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
+        self._claim_proof = self.claim_duty.proof
         #: Looks for allocations that somebody left behind as he died.
         self.orphan_duty = self._make_orphan_duty()
-        self._room = placing.HostReservations(self.engine, self.reservations)
+        #: What decides a request here.
+        self.parts = self._make_parts()
         self.decider = request_decider.RequestDecider(
-            request_planner.DecisionEngine(
-                host_manager=around.host_manager,
-                engine=self.engine,
-                keeper=self.frame_keeper,
-                ways=placing.PlacingParts(
-                    self._room,
-                    self._make_claimer(),
-                    self._spread,
-                ),
-                placement=request_allocations.AllocationAccess(
-                    around.placement_client,
-                    self._writer,
-                    self._mirror.hints.hint,
-                    verification.AllocationVerifier(
-                        around.placement_client, meter=around.claim_meter
-                    ),
-                    self._is_verified,
-                    self._mirror.chosen,
-                ),
-                places=self._present.locate,
-                generation=lambda: around.replicator.generation,
-                claims=lambda: around.store.snapshot().namespace(
-                    known_namespaces.CLAIM_RECORDS.name
-                ),
+            self.parts, self._proved_full, deadline_seconds=options.deadline_seconds
+        )
+
+    def _make_parts(self) -> request_planner.DecisionEngine:
+        around = self._around
+        room = placing.HostReservations(self.engine, self.reservations)
+        return request_planner.DecisionEngine(
+            host_manager=around.host_manager,
+            engine=self.engine,
+            keeper=self.frame_keeper,
+            ways=placing.PlacingParts(room, self._make_claimer(), self._spread),
+            placement=request_allocations.AllocationAccess(
+                around.placement_client,
+                self._writer,
+                self._mirror.hints.hint,
+                verification.AllocationVerifier(around.placement_client, meter=around.claim_meter),
+                self._options.verify_allocations,
+                room.left,
+                self._mirror.chosen,
             ),
-            self._proved_full,
-            deadline_seconds=options.deadline_seconds,
+            places=self._present.locate,
+            generation=lambda: around.replicator.generation,
+            snapshot=around.store.snapshot,
         )
 
     def _make_engine(self) -> tuple[engine.Engine, frame_keeper.FrameKeeper]:
@@ -238,7 +239,7 @@ class DecisionAssembly:
     def _make_spread(self) -> placing.Spreading | None:
         if not self._options.claims or self._options.claim_spread == "off":
             return None
-        own = self._around.replicator.status().identity
+        own = self._replicator.status().identity
         return placing.Spreading(
             own,
             heartbeats.SchedulerLiveness(
@@ -247,12 +248,6 @@ class DecisionAssembly:
             tolerant=self._options.claim_spread == "tolerant",
         )
 
-    def _is_verified(self, wanted: chosen_hosts.WantedClaim) -> bool:
-        """See :class:`request_allocations.AllocationAccess`."""
-        if self._options.verify_allocations != "tight":
-            return self._options.verify_allocations == "always"
-        return verification.is_tight(wanted.resources, self._room.left(wanted.chosen))
-
     def fallback_claims(
         self, unjudged: outside_claims.UnjudgedClaimer | None
     ) -> fallback_claims.FallbackClaims | None:
@@ -260,7 +255,7 @@ class DecisionAssembly:
         if not self._options.claims:
             return None
         return fallback_claims.FallbackClaims(
-            self.decider.parts, self._proves, self._options.deadline_seconds, unjudged
+            self.parts, self._proves, self._options.deadline_seconds, unjudged
         )
 
     # -- life -------------------------------------------------------------------
@@ -320,13 +315,9 @@ class DecisionAssembly:
         """Return how the mirror is kept, for the metrics; any thread."""
         return self._mirror.figures()
 
-    def refusal(self) -> str | None:
-        """Say why the mirror may not be used now; None if it may."""
-        return self._mirror.mirror.usable(self._around.store.snapshot())
-
     def _epoch(self) -> str | None:
-        status = self._around.replicator.status()
-        return status.epoch if status.state is replicator_contract.State.FOLLOWING else None
+        followed = self._replicator.followed()
+        return None if followed is None else followed.epoch
 
     def _proved_full(
         self,
@@ -361,8 +352,8 @@ class DecisionAssembly:
         :raises MemoryCannotDecide: nobody can tell
         """
         try:
-            proof = self._mirror.mirror.prove_current(decided_at, resources, seen=planned_on)
-            ended = 0 if proof.changed else self.claim_duty.prove(claims, servers)
+            proof = self.placement_mirror.prove_current(decided_at, resources, seen=planned_on)
+            ended = 0 if proof.changed else self._claim_proof.prove(claims, servers)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
             raise request_planner.MemoryCannotDecide("mirror not proved") from error
@@ -379,7 +370,7 @@ class DecisionAssembly:
         be sent elsewhere. Whatever fails here, the request is decided all the same.
         """
         try:
-            ended = self.claim_duty.prove_of(servers)
+            ended = self._claim_proof.prove_of(servers)
             if ended:
                 self._wait_for(ended)
         except errors.NodbError as error:
@@ -396,7 +387,7 @@ class DecisionAssembly:
         :param before: claim records as the request saw them
         """
         try:
-            ended = self.claim_duty.prove(before, servers)
+            ended = self._claim_proof.prove(before, servers)
             if ended:
                 self._wait_for(ended)
         except errors.NodbError as error:
@@ -412,7 +403,7 @@ class DecisionAssembly:
             # Another published it: to ask again at once would meet the same snapshot.
             time.sleep(0.05)
         deadline = time.monotonic() + 5.0
-        while (self._around.replicator.status().cursor_version or 0) < version:
+        while (self._replicator.status().cursor_version or 0) < version:
             if time.monotonic() > deadline:
                 raise request_planner.MemoryCannotDecide("feed behind")
             time.sleep(0.01)

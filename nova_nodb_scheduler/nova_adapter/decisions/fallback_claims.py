@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
 from nova_nodb_scheduler.nova_adapter.decisions import request_planner
-from nova_nodb_scheduler.scheduling.namespaces import claim_facts
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.store import store_snapshot
 
@@ -48,13 +48,16 @@ class FallbackClaims:
         unjudged: outside_claims.UnjudgedClaimer | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._parts = parts
+        self._ways = parts.ways
+        self._places = parts.places
+        self._keeper = parts.keeper
+        self._engine = parts.engine
         self._deadline_seconds = deadline_seconds
         self._unjudged = unjudged
         self._clock = clock
         self._proves = proves
         self._began = clock()
-        self._claims = parts.claims()
+        self._claims = parts.snapshot().namespace(known_namespaces.CLAIM_RECORDS.name)
         self._is_proved = False
 
     def claimed(
@@ -76,7 +79,7 @@ class FallbackClaims:
             if self._unjudged is None:
                 return allocate()
             return self._unjudged.claimed(move, allocate, take_back)
-        own = self._parts.ways.claimer
+        own = self._ways.claimer
         return outside_claims.carried_out(own, answer, move, allocate, take_back, self._unjudged)
 
     def _taken(
@@ -89,7 +92,7 @@ class FallbackClaims:
         chosen = self._chosen(move.host)
         if chosen is None:
             return None
-        places = self._parts.places(move.consumer)
+        places = self._places(move.consumer)
         share = claim_facts.share_of(move.request, stays=(chosen.cell, chosen.host) in places)
         wanted = chosen_hosts.WantedClaim(
             move.consumer, chosen, move.resources, share, moves=bool(places)
@@ -106,13 +109,13 @@ class FallbackClaims:
     def _answer(
         self, move: outside_claims.OutsideMove, wanted: chosen_hosts.WantedClaim
     ) -> chosen_hosts.TakenClaim | chosen_hosts.RefusedClaim:
-        ways = self._parts.ways
+        ways = self._ways
         deadline = self._clock() + self._deadline_seconds
         return outside_claims.looked_again(ways.claimer, move.request, wanted, deadline, ways.sleep)
 
     def _chosen(self, host: str) -> chosen_hosts.Choice | None:
-        engine = self._parts.engine
-        self._parts.keeper.catch_up(time.time())
+        engine = self._engine
+        self._keeper.catch_up(time.time())
         with engine.lock:
             row = engine.frame.row_of(host)
             if row is None:

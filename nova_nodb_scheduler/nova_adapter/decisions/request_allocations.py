@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,7 +32,9 @@ class AllocationAccess:
     :param client: names Nova's SchedulerReportClient
     :param look_at: told of hosts whose record turned out to be behind
     :param verifier: looks at what was written
-    :param is_verified: says of which allocations, for it costs a request each
+    :param verified: which allocations: ``always``, ``tight`` or ``never``, for it costs a
+        request each
+    :param room_left: of each class that a choice takes, by all that is known here
     :param chosen: compares hosts' records with Placement before they are written to
     """
 
@@ -40,7 +42,8 @@ class AllocationAccess:
     writer: allocation_writer.AllocationWriter
     look_at: Callable[[Sequence[str]], None]
     verifier: verification.AllocationVerifier
-    is_verified: Callable[[chosen_hosts.WantedClaim], bool]
+    verified: str
+    room_left: Callable[[chosen_hosts.Choice], Mapping[str, int]]
     chosen: chosen_trees.ChosenTrees
 
 
@@ -61,7 +64,13 @@ class RequestAllocations:
         spec: Any,
         planned_on: Callable[[], snapshot_module.Snapshot],
     ) -> None:
-        self._placement = placement
+        self._writer = placement.writer
+        self._verifier = placement.verifier
+        self._verified_ones = placement.verified
+        self._room_left = placement.room_left
+        self._chosen_trees = placement.chosen
+        self._client = placement.client
+        self._look_at = placement.look_at
         self._planned_on = planned_on
         self._context = context
         self._elevated = context.elevated()
@@ -88,7 +97,7 @@ class RequestAllocations:
         # Another host's would be added to it.
         self.end_left(deadline)
         roots = {each.chosen.uuid for each in wanted}
-        behind = self._placement.chosen.behind(roots, self._planned_on())
+        behind = self._chosen_trees.behind(roots, self._planned_on())
         found = {
             each.consumer: placing.AllocationOutcome(
                 placing.AllocationResult.PLAN_AGAIN, "changed in Placement"
@@ -102,7 +111,7 @@ class RequestAllocations:
             self._write(wanted, deadline, found)
             self._look_at_misjudged(wanted, found)
             for each in wanted:
-                if _stands(found[each.consumer]) and self._placement.is_verified(each):
+                if _stands(found[each.consumer]) and self._is_verified(each):
                     found[each.consumer] = self._verified(each, found[each.consumer])
         except BaseException:
             # A green thread that is killed, too. Of what has no outcome nobody knows.
@@ -113,7 +122,7 @@ class RequestAllocations:
                 unknown = [e for e in wanted if e.consumer not in found and not e.moves]
                 if unknown:
                     servers = [self._server(each) for each in unknown]
-                    self._placement.writer.undo(servers, deadline, unsure=True)
+                    self._writer.undo(servers, deadline, unsure=True)
             raise
         refused = [
             each.chosen.uuid
@@ -131,7 +140,7 @@ class RequestAllocations:
         it was to get on the chosen host goes.
         """
         new = [self._server(each) for each in wanted if each.consumer not in self._joined]
-        left = list(self._placement.writer.undo(new, deadline)) if new else []
+        left = list(self._writer.undo(new, deadline)) if new else []
         left += [
             each.consumer
             for each in wanted
@@ -155,7 +164,7 @@ class RequestAllocations:
             return
         wanted = list(self._left.values())
         new = [self._server(each) for each in wanted if each.consumer not in self._joined]
-        left = {*self._placement.writer.undo(new, deadline, unsure=True)}
+        left = {*self._writer.undo(new, deadline, unsure=True)}
         for each in wanted:
             if each.consumer in self._joined and not self._removed(each):
                 left.add(each.consumer)
@@ -173,7 +182,7 @@ class RequestAllocations:
     ) -> None:
         new = [each for each in wanted if not each.moves]
         if new:
-            written = self._placement.writer.write(
+            written = self._writer.write(
                 [self._server(each) for each in new],
                 deadline,
                 divisible=True,
@@ -185,7 +194,7 @@ class RequestAllocations:
                 result = self._judge(each, outcome, deadline)
                 found[each.consumer] = placing.AllocationOutcome(result, _reason(outcome))
         else:
-            self._placement.writer.not_coming()
+            self._writer.not_coming()
         for each in wanted:
             if each.moves:
                 result = self._as_nova_does(each)
@@ -210,18 +219,24 @@ class RequestAllocations:
         if not refused:
             return
         roots = {*refused.values()}
-        behind = self._placement.chosen.behind(roots, self._planned_on(), anew=True)
+        behind = self._chosen_trees.behind(roots, self._planned_on(), anew=True)
         for consumer, root in refused.items():
             if root in behind:
                 found[consumer] = attrs.evolve(
                     found[consumer], result=placing.AllocationResult.PLAN_AGAIN
                 )
 
+    def _is_verified(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """Say whether an allocation that was written for a claim is looked at."""
+        if self._verified_ones != "tight":
+            return self._verified_ones == "always"
+        return verification.is_tight(wanted.resources, self._room_left(wanted.chosen))
+
     def _verified(
         self, wanted: chosen_hosts.WantedClaim, outcome: placing.AllocationOutcome
     ) -> placing.AllocationOutcome:
         """Look whether others, who know of no claims, raced for the room; then it goes back."""
-        verifier = self._placement.verifier
+        verifier = self._verifier
         written = verification.VerifiedAllocation(
             wanted.consumer,
             self._server(wanted).amounts,
@@ -246,7 +261,7 @@ class RequestAllocations:
         """Take a server's allocations on the chosen host away; False if that failed."""
         try:
             return bool(
-                self._placement.client().remove_provider_tree_from_instance_allocation(
+                self._client().remove_provider_tree_from_instance_allocation(
                     self._context, wanted.consumer, wanted.chosen.uuid
                 )
             )
@@ -282,7 +297,7 @@ class RequestAllocations:
             {"server": wanted.consumer, "host": wanted.chosen.uuid, "why": outcome.text},
         )
         if isinstance(outcome, placement_replies.UnknownOutcome):
-            if self._placement.writer.undo([self._server(wanted)], deadline, unsure=True):
+            if self._writer.undo([self._server(wanted)], deadline, unsure=True):
                 self._left[wanted.consumer] = wanted
             return placing.AllocationResult.GIVEN_UP
         return (
@@ -294,7 +309,7 @@ class RequestAllocations:
     def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
         claimed = outside_claims.stock_claim_resources(
             self._elevated,
-            self._placement.client(),
+            self._client(),
             self._spec,
             wanted.consumer,
             dict(wanted.chosen.allocation_requests[0]),
@@ -311,7 +326,7 @@ class RequestAllocations:
     def _hint(self, hosts: Sequence[str]) -> None:
         """Have hosts read again; what was written stands whatever happens here."""
         try:
-            self._placement.look_at(hosts)
+            self._look_at(hosts)
         except Exception:
             LOG.exception("Hosts whose record is behind could not be told of.")
 

@@ -70,6 +70,7 @@ class RequestDecider:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.parts = parts
+        self._writer = parts.placement.writer
         self._proved_full = proved_full
         self._deadline_seconds = deadline_seconds
         self._clock = clock
@@ -92,7 +93,7 @@ class RequestDecider:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
             writes = asked.queries is not None
-            with self.parts.placement.writer.coming() if writes else contextlib.nullcontext():
+            with self._writer.coming() if writes else contextlib.nullcontext():
                 try:
                     selections = decision.decide()
                 except request_planner.MemoryCannotDecide:
@@ -162,9 +163,13 @@ class _Decision:
         now: Callable[[], float],
     ) -> None:
         self._asked = asked
-        self._view = view
-        group = asked.spec.instance_group if "instance_group" in asked.spec else None
-        self._group_hosts = list(group.hosts) if group and "hosts" in group else None
+        self._trace = view.trace
+        self._reads = view.reads
+        spec = asked.spec
+        self._group: Any = spec.instance_group if "instance_group" in spec else None
+        self._group_hosts: list[str] | None = None
+        if self._group and "hosts" in self._group:
+            self._group_hosts = list(self._group.hosts)
         self._planner = request_planner.RequestPlanner(parts, asked, view, now)
         self._allocations = request_allocations.RequestAllocations(
             parts.placement, asked.context, asked.spec, lambda: self._planner.planned_on
@@ -231,7 +236,7 @@ class _Decision:
             )
             raise request_planner.MemoryCannotDecide("mirror not proved") from error
         except Exception as error:
-            if error is self._planner.objects.raised:
+            if error is self._planner.raised:
                 raise
             LOG.exception("The choice in memory failed; Placement is asked instead.")
             raise request_planner.MemoryCannotDecide("fault of the plugin") from error
@@ -252,15 +257,15 @@ class _Decision:
         to find them.
         """
         if self._group_hosts is not None:
-            group = self._asked.spec.instance_group
-            group.hosts = self._group_hosts
-            group.obj_reset_changes(["hosts"])
+            self._group.hosts = self._group_hosts
+            self._group.obj_reset_changes(["hosts"])
 
     # -- answering --------------------------------------------------------------------
 
     def _selections(self, chosen: Sequence[chosen_hosts.Choice]) -> list[list[Any]]:
         """Return the choices, each with its alternates, as Nova's Selections."""
-        alternates = self._placing.plan.alternates(chosen, self._asked.alternates)
+        plan = self._placing.plan
+        alternates = plan.alternates(chosen, self._asked.alternates)
         return [
             [self._selection(each) for each in (choice, *others)]
             for choice, others in zip(chosen, alternates, strict=True)
@@ -272,23 +277,23 @@ class _Decision:
             choice,
             choice.allocation_requests[0] if claims else None,
             self._asked.version if claims else None,
-            self._planner.objects.limits(choice.uuid),
-            self._view.reads.aggregates_of_host,
+            self._planner.limits(choice.uuid),
+            self._reads.aggregates_of_host,
         )
 
     def _note(self, chosen: Sequence[chosen_hosts.Choice] | None) -> None:
         """Tell the request's trace how the plan went."""
-        self._view.trace.counts = decision_log.counts_of(
+        self._trace.counts = decision_log.counts_of(
             self._planner.first_counts, self._placing.plan, is_placed=chosen is not None
         )
         if chosen is not None:
             servers = self._asked.instance_uuids
-            self._view.trace.chosen = dict(zip(servers, chosen, strict=True))
+            self._trace.chosen = dict(zip(servers, chosen, strict=True))
 
     def log_refusal(self) -> None:
         """Say in one line which step left how many hosts, and which were refused."""
         servers = self._asked.instance_uuids
-        trace = self._view.trace
+        trace = self._trace
         try:
             # Counted only now, for it costs more than the decision.
             parts = self._planner.placement_parts()
@@ -298,7 +303,7 @@ class _Decision:
         LOG.info(
             "No valid host for server %(server)s, one of %(servers)d in the request: %(trace)s.",
             {
-                "server": self._asked.spec.instance_uuid,
+                "server": self._planner.server,
                 "servers": len(servers),
                 "trace": trace.text(),
             },

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -99,7 +99,7 @@ class DecisionEngine:
     :param places: (cell, host) of each place where the store knows a server: one
         that it knows moves, and may have allocations
     :param generation: grows when the store begins to be built anew
-    :param claims: claim records as the store has them now
+    :param snapshot: names the store's present
     """
 
     host_manager: Any
@@ -109,7 +109,7 @@ class DecisionEngine:
     placement: request_allocations.AllocationAccess
     places: placing.Places
     generation: Callable[[], int]
-    claims: Callable[[], store_snapshot.NamespaceView]
+    snapshot: Callable[[], store_snapshot.Snapshot]
 
     def request(
         self, spec: Any, queries: tuple[requests.CandidateQuery, ...] | None
@@ -137,16 +137,21 @@ class RequestPlanner:
         *,
         explain: bool = False,
     ) -> None:
-        self._parts = parts
         self._asked = asked
+        self._spec = asked.spec
+        self._keeper = parts.keeper
+        self._engine = parts.engine
+        self._host_manager = parts.host_manager
+        self._generation = parts.generation
+        self._snapshot = parts.snapshot
         self._view = view
         self._now = now
         self._explain = explain
         self.request = parts.request(asked.spec, asked.queries)
-        self.objects = self._make_objects()
+        self._objects = self._make_objects()
         self.first_counts: tuple[decision_steps.FilterCount, ...] = ()
         self.leaves_out = False
-        self.planned_on = parts.placement.chosen.snapshot()
+        self.planned_on = parts.snapshot()
 
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
         """See :class:`placing.PlanMaker`.
@@ -155,12 +160,12 @@ class RequestPlanner:
         """
         # A store that is being built anew lacks hosts, and servers of groups.
         self._check_whole()
-        self.planned_on = self._parts.placement.chosen.snapshot()
-        self._parts.keeper.catch_up(self._now())
+        self.planned_on = self._snapshot()
+        self._keeper.catch_up(self._now())
         self._check_whole()
-        engine = self._parts.engine
+        engine = self._engine
         with engine.lock:
-            self.leaves_out = self._parts.keeper.left_out(self.request) is not None
+            self.leaves_out = self._keeper.left_out(self.request) is not None
             for query in self._asked.queries or ():
                 reason = candidates.outside(query, engine.frame)
                 if reason is not None:
@@ -171,7 +176,7 @@ class RequestPlanner:
             self._tell_objects(request)
         made = engine.plan(
             request,
-            self.objects,
+            self._objects,
             servers=len(self._asked.instance_uuids),
             explain=self._explain,
         )
@@ -180,13 +185,26 @@ class RequestPlanner:
 
     def placement_parts(self) -> tuple[decision_steps.FilterCount, ...]:
         """Return which parts of Placement's question refuse how many hosts now."""
-        return self._parts.engine.placement_parts(self.request)
+        return self._engine.placement_parts(self.request)
 
     def about(self, consumer: str) -> None:
         """Name the server; as in Nova, filters that look at it see the one they are asked about."""
-        spec = self._asked.spec
-        spec.instance_uuid = consumer
-        spec.obj_reset_changes(["instance_uuid"])
+        self._spec.instance_uuid = consumer
+        self._spec.obj_reset_changes(["instance_uuid"])
+
+    @property
+    def server(self) -> str:
+        """The server that was named last."""
+        return str(self._spec.instance_uuid)
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What one of Nova's own filters raised, or of the operator's; None if none did."""
+        return self._objects.raised
+
+    def limits(self, uuid: str) -> Mapping[str, Any]:
+        """Return what Nova's own filters say of the limits of a host; empty for none."""
+        return self._objects.limits(uuid)
 
     def _check_whole(self) -> None:
         """Refuse a store other than the one that the view was proved on, and other cells.
@@ -194,7 +212,8 @@ class RequestPlanner:
         :raises MemoryCannotDecide: it began to be built anew meanwhile, or a cell was enabled
             after the request was judged
         """
-        if self._parts.generation() != self._view.reads.generation:
+        seen = self._view.reads
+        if self._generation() != seen.generation:
             raise MemoryCannotDecide("states not proved")
         if not self._view.serves_all(self.request.cells):
             raise MemoryCannotDecide("states not proved")
@@ -203,19 +222,19 @@ class RequestPlanner:
 
     def _make_objects(self) -> host_objects.NovaHostObjects:
         return host_objects.NovaHostObjects(
-            self._parts.host_manager, self._asked.spec, self._make_states, self._candidates_of
+            self._host_manager, self._spec, self._make_states, self._candidates_of
         )
 
     def _tell_objects(self, request: requests.Request) -> None:
         """Have Nova's own filters see where the group is, and hosts as they are now."""
-        group = self._asked.spec.instance_group
+        group = self._spec.instance_group
         if request.group is not None:
             group.hosts = sorted(request.group.hosts)
             group.obj_reset_changes(["hosts"])
-        self.objects = self._make_objects()
+        self._objects = self._make_objects()
 
     def _make_states(self, uuids: Collection[str]) -> dict[str, Any]:
-        engine = self._parts.engine
+        engine = self._engine
         with engine.lock:
             rows = {uuid: engine.frame.row_of(uuid) for uuid in uuids}
             uuid_of = {
@@ -223,8 +242,8 @@ class RequestPlanner:
                 for uuid, row in rows.items()
                 if row is not None
             }
-        states = self._parts.host_manager.get_host_states_by_uuids(
-            self._asked.context, list(uuids), self._asked.spec
+        states = self._host_manager.get_host_states_by_uuids(
+            self._asked.context, list(uuids), self._spec
         )
         return {
             uuid_of[state.host, state.nodename]: state
@@ -233,7 +252,7 @@ class RequestPlanner:
         }
 
     def _candidates_of(self, uuid: str) -> Sequence[plugin_contract.AllocationRequest]:
-        return self._parts.engine.allocation_requests(self.request, uuid)
+        return self._engine.allocation_requests(self.request, uuid)
 
 
 LOG = logging.getLogger(__name__)

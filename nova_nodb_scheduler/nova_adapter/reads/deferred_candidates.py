@@ -16,9 +16,7 @@ question is noted instead, to be answered from memory once the choice is made.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
 from typing import Any
-from urllib import parse
 
 import attrs
 from nova.scheduler.client import report
@@ -36,64 +34,33 @@ class OutsideMemory:
     reason: str
 
 
-#: Parameters of the one group that is understood, without a suffix.
-_UNDERSTOOD = frozenset(
-    ["limit", "resources", "required", "member_of", "in_tree", "root_required", "group_policy"]
-)
+def query_of(wanted: Any) -> requests.CandidateQuery | OutsideMemory:
+    """Return what Nova's ResourceRequest asks of GET /allocation_candidates.
 
-
-def parse_query(text: str) -> requests.CandidateQuery | OutsideMemory:
-    """Read the query string of a GET /allocation_candidates.
-
-    ``limit`` is left aside: from memory all candidates are weighed. So is
-    ``group_policy``, which means nothing for a single group.
+    Its fields are read instead of the query string that Nova makes of them, in every
+    supported release alike; tests hold the two against one another. Its limit is left
+    aside: from memory all candidates are weighed. So is its group policy, which means
+    nothing for a single group.
     """
-    pairs = parse.parse_qsl(text)
-    for name, value in pairs:
-        if name not in _UNDERSTOOD:
-            return OutsideMemory(
-                "same subtree" if name == "same_subtree" else "more than one group"
-            )
-        if name in ("required", "root_required") and value.startswith("in:"):
-            return OutsideMemory("any of several traits")
-    values = dict(pairs)
-    if "resources" not in values:
+    groups = dict(wanted._rg_by_id)
+    group = groups.pop(None, None)
+    if groups:
+        return OutsideMemory("more than one group")
+    if any(wanted._same_subtree):
+        return OutsideMemory("same subtree")
+    if group is None or not group.resources:
         return OutsideMemory("no resources")
-    required, forbidden = _signed(value for name, value in pairs if name == "required")
-    root_required, root_forbidden = _signed(
-        value for name, value in pairs if name == "root_required"
-    )
-    memberships = [value for name, value in pairs if name == "member_of"]
+    if any(name.startswith("in:") for name in (*group.required_traits, *wanted._root_required)):
+        return OutsideMemory("any of several traits")
     return requests.CandidateQuery(
-        resources={
-            name: int(amount)
-            for name, _, amount in (item.partition(":") for item in values["resources"].split(","))
-        },
-        required_traits=required,
-        forbidden_traits=forbidden,
-        root_required=root_required,
-        root_forbidden=root_forbidden,
-        member_of=tuple(
-            frozenset(value.removeprefix("in:").split(","))
-            for value in memberships
-            if not value.startswith("!")
-        ),
-        forbidden_aggregates=frozenset(
-            aggregate
-            for value in memberships
-            if value.startswith("!")
-            for aggregate in value.removeprefix("!").removeprefix("in:").split(",")
-        ),
-        in_tree=values.get("in_tree"),
-    )
-
-
-def _signed(values: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Split lists of traits into those that must be there and those that must not."""
-    traits = [trait for value in values for trait in value.split(",")]
-    return (
-        frozenset(trait for trait in traits if not trait.startswith("!")),
-        frozenset(trait[1:] for trait in traits if trait.startswith("!")),
+        resources=dict(group.resources),
+        required_traits=frozenset(group.required_traits),
+        forbidden_traits=frozenset(group.forbidden_traits),
+        root_required=frozenset(wanted._root_required),
+        root_forbidden=frozenset(wanted._root_forbidden),
+        member_of=tuple(map(frozenset, sorted(map(sorted, group.aggregates)))),
+        forbidden_aggregates=frozenset(group.forbidden_aggregates),
+        in_tree=group.in_tree or None,
     )
 
 
@@ -135,7 +102,7 @@ class DeferredCandidates:
             # The former ones were asked when they came.
             answer: Answer = self._client.get_allocation_candidates(context, resources)
             return answer
-        query = parse_query(resources.to_querystring())
+        query = query_of(resources)
         if isinstance(query, OutsideMemory):
             self.outside = query.reason
             return self.ask(context)

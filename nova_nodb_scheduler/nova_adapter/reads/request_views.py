@@ -11,6 +11,7 @@ a view of the present.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import logging
@@ -35,6 +36,38 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 COMPUTE_BINARY = "nova-compute"
 
 
+class Built:
+    """A bounded memory of objects built from records, by key and revision.
+
+    Shared by all requests: what is in it must not be changed by its users.
+
+    :param limit: most objects kept; the oldest go first
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: collections.OrderedDict[str, tuple[object, Any]] = collections.OrderedDict()
+
+    def get(self, key: str, revision: object, build: Callable[[], Any]) -> Any:
+        """Return what was built for this revision, or build it."""
+        found = self._kept.get(key)
+        if found is not None and found[0] == revision:
+            return found[1]
+        made = build()
+        with self._lock:
+            self._kept[key] = (revision, made)
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+        return made
+
+    def clear(self) -> None:
+        """Forget everything: revisions of another epoch mean other states."""
+        with self._lock:
+            self._kept.clear()
+
+
 class BuiltObjects:
     """Objects kept between requests, for one store.
 
@@ -42,12 +75,12 @@ class BuiltObjects:
     """
 
     def __init__(self, hosts: int = 20_000) -> None:
-        self.nodes = nova_rows.Built(hosts)
-        self.services = nova_rows.Built(hosts)
-        self.aggregates = nova_rows.Built(10_000)
-        self.all_aggregates = nova_rows.Built(1)
-        self.host_aggregates = nova_rows.Built(1)
-        self.service_versions = nova_rows.Built(1)
+        self.nodes = Built(hosts)
+        self.services = Built(hosts)
+        self.aggregates = Built(10_000)
+        self.all_aggregates = Built(1)
+        self.host_aggregates = Built(1)
+        self.service_versions = Built(1)
 
     def clear(self) -> None:
         """Forget everything: a new epoch began."""

@@ -144,7 +144,7 @@ class DecisionExplainer:
             prepared = Preparation(decisions)
             prepared.run(context, spec, uuids)
             asked = prepared.asked(context, spec, uuids)
-            found.reason = decisions.refusal() or prepared.outside or ""
+            found.reason = decisions.placement_mirror.refusal() or prepared.outside or ""
             if not found.reason:
                 try:
                     plan, parts = decisions.decider.explain(asked, view)

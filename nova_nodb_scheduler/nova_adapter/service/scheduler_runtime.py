@@ -267,6 +267,34 @@ class SchedulerRuntime:
         starting = self.starting()
         return self.replicator.status().state.value if starting is None else str(starting)
 
+    def account(
+        self,
+        served: set[str],
+        trace: decision_log.DecisionTrace,
+        chosen: Any,
+        seconds: float,
+        outcome: str,
+        asked_placement: str | None,
+    ) -> None:
+        """Count and remember one select_destinations.
+
+        :param served: scopes that were answered from memory
+        :param chosen: its answer; None where it refused
+        :param asked_placement: why its candidates were Placement's; None for memory
+        """
+        self.served(served)
+        if self.decisions is not None:
+            self.decided(asked_placement)
+        self.scheduled(seconds, outcome)
+        self.log.record(
+            trace,
+            chosen,
+            at=time.time(),
+            seconds=seconds,
+            outcome=outcome,
+            asked_placement=asked_placement,
+        )
+
     def decided(self, asked_placement: str | None) -> None:
         """Count where a request's candidates came from: None for memory, else the reason."""
         self._candidates[asked_placement or decision_log.MEMORY] += 1

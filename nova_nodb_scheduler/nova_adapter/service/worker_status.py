@@ -65,7 +65,7 @@ class StartProof:
         missing = list(_texts(unproved, len(scopes)))
         done = _SNAPSHOT + _SCOPES * (1 - len(unproved) / len(scopes))
         decisions = self._runtime.decisions
-        refusal = None if decisions is None else decisions.refusal()
+        refusal = None if decisions is None else decisions.placement_mirror.refusal()
         if refusal is None:
             done += _MIRROR
         else:

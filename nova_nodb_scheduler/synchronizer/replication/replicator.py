@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
 from nova_nodb_scheduler.synchronizer.replication import follower, replicator_contract
@@ -86,6 +86,19 @@ class Replicator(follower.Follower):
             detail=self._detail,
             thread_alive=self._thread.alive,
         )
+
+    def followed(self) -> records.Cursor | None:
+        """Return up to where the store holds the feed; None while that is not proved.
+
+        A snapshot of the store that is taken afterwards holds all up to it, and perhaps
+        more, as long as the generation is still the one of before.
+        """
+        generation = self.generation
+        cursor, epoch = self._cursor, self._rebuild.epoch
+        is_following = self._state is replicator_contract.State.FOLLOWING and not self._thread.lost
+        if cursor is None or not is_following or generation != self.generation:
+            return None
+        return records.Cursor(epoch, cursor.version)
 
     def wait_until(self, cursor_version: int, timeout_seconds: float) -> bool:
         """Block until everything up to a version is applied; False after the time-out.

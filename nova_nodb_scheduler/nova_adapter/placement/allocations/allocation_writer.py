@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -415,7 +416,7 @@ class AllocationWriter:
         self._batcher: batched_write.CallBatcher[
             batched_write.RequestPart, placement_replies.Reply
         ] = batched_write.CallBatcher(
-            lambda parts: batched_write.write_batch(self._posting.post, parts),
+            functools.partial(batched_write.write_batch, self._posting.post),
             window_seconds=batch_window_seconds,
             max_size=max_batch_consumers,
             max_calls=max_calls,

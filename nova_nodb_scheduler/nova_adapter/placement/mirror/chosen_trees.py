@@ -99,10 +99,6 @@ class ChosenTrees:
         #: Trees that were asked for, and those of them that had changed.
         self.asked = self.changed = 0
 
-    def snapshot(self) -> snapshot_module.Snapshot:
-        """Return the store's present, to be taken before a plan is made."""
-        return self._snapshot()
-
     def behind(
         self,
         roots: Collection[str],

@@ -118,13 +118,6 @@ class SchedulerMirror:
             ),
         )
 
-    def observe(self, write: write_hints.ObservedWrite) -> None:
-        """Add a write for new servers to the mirror; hint at all others."""
-        if write.placed:
-            self.own_writes.wrote(write.placed)
-        if write.providers or write.consumers:
-            self.hints.hint(write.providers, write.consumers)
-
     def figures(self) -> dict[str, float]:
         """Return what the keeper did so far and how old the mirror is; any thread, no I/O."""
         status = self.keeper.status
@@ -144,13 +137,13 @@ class SchedulerMirror:
 
     def start(self) -> None:
         """Observe this process's writes and start the threads; after the fork."""
-        install(self.observe)
+        install(self.own_writes.observe)
         self.own_writes.start()
         self.keeper.start()
 
     def stop(self) -> None:
         """End the threads, the own writes published; idempotent."""
-        write_hints.uninstall(self.observe)
+        write_hints.uninstall(self.own_writes.observe)
         self.keeper.stop()
         self.own_writes.stop()
         self.hints.stop()

@@ -86,9 +86,9 @@ class PlacementMirror:
             return None
         return float(max(0.0, now - swept["swept_from"]))
 
-    def usable(self, snapshot: snapshot_module.Snapshot) -> str | None:
-        """Return why the mirror may not be used, None if it may. No I/O."""
-        swept = self._swept(snapshot)
+    def refusal(self) -> str | None:
+        """Return why the mirror may not be used now, None if it may. No I/O."""
+        swept = self._swept(self._snapshot())
         if swept is None or swept["epoch"] != self._epoch():
             return NEVER_SWEPT
         now = self._now_seconds()

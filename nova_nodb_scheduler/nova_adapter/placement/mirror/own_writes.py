@@ -17,10 +17,11 @@ from __future__ import annotations
 import collections
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -35,7 +36,7 @@ class OwnWrites:
     """A bounded queue of calls and the thread that publishes them.
 
     :param publisher: of owner ``placement``
-    :param hint: has providers read again; must not block
+    :param hint: has providers read again, and those of consumers; must not block
     :param limit: calls that wait; the providers of those beyond it are hinted at
     :param batch: calls published together
     :param gather_seconds: how long calls are gathered before they are published;
@@ -46,7 +47,7 @@ class OwnWrites:
         self,
         synchronizer: contract.Synchronizer,
         publisher: publisher_module.Publisher,
-        hint: Callable[[Collection[str]], None],
+        hint: Callable[..., None],
         *,
         limit: int = 10_000,
         batch: int = 200,
@@ -66,6 +67,16 @@ class OwnWrites:
         #: Records published with an own write, and hints given instead.
         self.published = 0
         self.hinted = 0
+
+    def observe(self, write: write_hints.ObservedWrite) -> None:
+        """Add a write of this process for new servers to the mirror; hint at all others.
+
+        Any thread; never blocks.
+        """
+        if write.placed:
+            self.wrote(write.placed)
+        if write.providers or write.consumers:
+            self._hint(write.providers, write.consumers)
 
     def wrote(self, placed: Mapping[str, Placed]) -> None:
         """Note one successful call to Placement that allocated for new consumers.

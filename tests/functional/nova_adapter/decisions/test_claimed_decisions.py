@@ -137,7 +137,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         uuids, _chosen = self.select(servers=6)
         self.wait_for_mirror(uuids)
         self.client.delete(f"/allocations/{uuids[0]}")
-        proof = self.runtime.decisions.claim_duty._proof
+        proof = self.runtime.decisions.claim_duty.proof
         with mock.patch.object(proof, "_ask", lambda consumer: None):
             self.select()
         self.assertEqual({"memory": 1, "mirror not proved": 1}, self.runtime.candidates())
@@ -150,7 +150,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.wait_for_mirror(uuids)
         for server in uuids[:3]:
             self.client.delete(f"/allocations/{server}")
-        proof = self.runtime.decisions.claim_duty._proof
+        proof = self.runtime.decisions.claim_duty.proof
         with mock.patch.object(proof, "_most", 0):
             self.select()
         self.assertEqual({"memory": 1, "mirror not proved": 1}, self.runtime.candidates())
@@ -469,7 +469,7 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
         [server], _chosen = self.select_devices(1)
         self.wait_for_mirror([server])
         self.give_to_migration(server)
-        proof = self.runtime.decisions.claim_duty._proof
+        proof = self.runtime.decisions.claim_duty.proof
         with mock.patch.object(proof, "prove_of", autospec=True, side_effect=ZeroDivisionError):
             self.select_devices(1, [server])
         self.assertEqual({"memory": 2}, self.runtime.candidates())

@@ -132,7 +132,8 @@ class MemoryDecisionsCase(cloud.CloudCase):
         """Return what of cells and mirror is not proved; empty if all is."""
         self.beat()
         view = self.runtime.views.open()
-        return [each for each in (view.proof.missing, self.runtime.decisions.refusal()) if each]
+        mirror = self.runtime.decisions.placement_mirror
+        return [each for each in (view.proof.missing, mirror.refusal()) if each]
 
     def spec(self, uuids: list[str], vcpus: int = 1, **fields: Any) -> Any:
         """Return a request as Nova's conductor sends it."""

@@ -136,7 +136,7 @@ class ChosenTreesTest(test_memory_decisions.MemoryDecisionsCase):
                 self.set_traits(best.host, DISABLED)
                 key = self.nodes[best.host].uuid
                 with mock.patch.object(self.chosen, "_bound_seconds", 0.0):
-                    self.chosen.behind([key], self.chosen.snapshot())
+                    self.chosen.behind([key], self.runtime.store.snapshot())
             return made
 
         self.chosen._bound_seconds = 60.0

@@ -194,7 +194,7 @@ class SweepTest(mirror_cloud.MirrorCase):
         self,
     ) -> None:
         asked = self.mirror(bound_seconds=180)
-        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.assertIsNone(asked.refusal())
         self.down = True
         for _ in range(4):
             self.clock.now += 60
@@ -202,21 +202,21 @@ class SweepTest(mirror_cloud.MirrorCase):
             with contextlib.suppress(placement_reader.PlacementUnanswered):
                 self.kept.turn()
         self.follow()
-        self.assertEqual(mirror_proof.TOO_OLD, asked.usable(self.store_.snapshot()))
+        self.assertEqual(mirror_proof.TOO_OLD, asked.refusal())
         self.assertLess(180, asked.age_seconds(self.store_.snapshot()) or 0)
         self.down = False
         self.allocate(self.roots[0])
         self.turns(self.kept, 60)
-        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.assertIsNone(asked.refusal())
         self.assert_mirrored()
 
     def test_a_new_epoch_begins_without_a_mirror_and_with_an_import(self) -> None:
         asked = self.mirror()
         self.synchronizer.reset()
         self.follow()
-        self.assertEqual(mirror_proof.NEVER_SWEPT, asked.usable(self.store_.snapshot()))
+        self.assertEqual(mirror_proof.NEVER_SWEPT, asked.refusal())
         self.turns(self.kept, 1)
-        self.assertIsNone(asked.usable(self.store_.snapshot()))
+        self.assertIsNone(asked.refusal())
         self.assert_mirrored()
 
     def test_another_takes_over_from_a_keeper_that_died_and_finds_what_it_missed(self) -> None:

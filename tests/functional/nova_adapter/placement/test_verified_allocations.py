@@ -255,7 +255,8 @@ class MixedRaceTest(RacesCase):
             allocation_writer.AllocationWriter(client),
             lambda hosts: None,
             verification.AllocationVerifier(lambda: client),
-            lambda wanted: verifies,
+            "always" if verifies else "never",
+            lambda chosen: {},
             _JustCompared(),
         )
         written = request_allocations.RequestAllocations(

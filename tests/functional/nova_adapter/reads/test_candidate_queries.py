@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query strings as Nova makes them, read back."""
+"""Nova's resource requests say the same in memory as in the query strings that Nova makes."""
 
+import uuid
+from urllib import parse
+
+import microversion_parse
+import webob
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
 from oslotest import base
+from placement import lib, microversion
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
 
-AGGREGATES = ("a" * 8, "b" * 8, "c" * 8)
+AGGREGATES = tuple(str(uuid.UUID(int=number)) for number in range(1, 4))
 
 
 def resource_request(extra_specs: dict[str, str], **group_fields: object) -> object:
@@ -34,15 +40,54 @@ def resource_request(extra_specs: dict[str, str], **group_fields: object) -> obj
     return made
 
 
+def asked_by(text: str) -> dict[str, object]:
+    """Return a query string's parameters as Placement's own code reads them."""
+    pairs = [pair for pair in parse.parse_qsl(text) if pair[0] not in ("limit", "group_policy")]
+    asked = webob.Request.blank(f"/allocation_candidates?{parse.urlencode(pairs)}")
+    latest = microversion_parse.parse_version_string(microversion.max_version_string())
+    latest.max_version = latest
+    latest.min_version = microversion_parse.Version(1, 0)
+    asked.environ[microversion.MICROVERSION_ENVIRON] = latest
+    wide = lib.RequestWideParams.from_request(asked)
+    (group,) = lib.RequestGroup.dict_from_request(asked, wide).values()
+    return {
+        "resources": group.resources,
+        "required": {frozenset(each) for each in group.required_traits},
+        "forbidden": set(group.forbidden_traits),
+        "root required": set(wide.anchor_required_traits or ()),
+        "root forbidden": set(wide.anchor_forbidden_traits or ()),
+        "member of": {frozenset(each) for each in group.member_of},
+        "forbidden aggregates": set(group.forbidden_aggs),
+        "tree": group.in_tree,
+    }
+
+
+def told_by(query: requests.CandidateQuery) -> dict[str, object]:
+    """Return the same of a query in memory."""
+    return {
+        "resources": dict(query.resources),
+        "required": {frozenset([each]) for each in query.required_traits},
+        "forbidden": set(query.forbidden_traits),
+        "root required": set(query.root_required),
+        "root forbidden": set(query.root_forbidden),
+        "member of": set(query.member_of),
+        "forbidden aggregates": set(query.forbidden_aggregates),
+        "tree": query.in_tree,
+    }
+
+
 class CandidateQueryTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
 
     def parse(self, extra_specs: dict[str, str], **fields: object) -> object:
-        return deferred_candidates.parse_query(
-            resource_request(extra_specs, **fields).to_querystring()
-        )
+        made = resource_request(extra_specs, **fields)
+        found = deferred_candidates.query_of(made)
+        if isinstance(found, requests.CandidateQuery):
+            # What Placement would read of the string; each fault of ours would show here.
+            self.assertEqual(asked_by(made.to_querystring()), told_by(found))
+        return found
 
     def test_a_plain_flavor_asks_for_its_three_resources(self):
         found = self.parse({})
@@ -69,7 +114,7 @@ class CandidateQueryTest(base.BaseTestCase):
         made = resource_request({})
         made._root_required = {"CUSTOM_A"}
         made._root_forbidden = {"CUSTOM_B"}
-        found = deferred_candidates.parse_query(made.to_querystring())
+        found = deferred_candidates.query_of(made)
         self.assertEqual(frozenset(["CUSTOM_A"]), found.root_required)
         self.assertEqual(frozenset(["CUSTOM_B"]), found.root_forbidden)
 
@@ -84,7 +129,7 @@ class CandidateQueryTest(base.BaseTestCase):
         made._same_subtree = [["_1", "_2"]]
         self.assertEqual(
             deferred_candidates.OutsideMemory("same subtree"),
-            deferred_candidates.parse_query(made.to_querystring()),
+            deferred_candidates.query_of(made),
         )
 
     def test_nothing_asked_for_is_outside(self):
