@@ -21,7 +21,7 @@ from nova.objects import base
 
 from nova_nodb_scheduler.nova_adapter import activation, assembly, decision_log, rpc_server
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
-from nova_nodb_scheduler.nova_adapter.decisions import request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.reads import (
     database_reads,
     deferred_candidates,
@@ -162,9 +162,10 @@ class SchedulerManager(
         """
         started = time.monotonic()
         given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-        if self.nodb.decisions is not None:
+        decisions = self.nodb.decisions
+        if decisions is not None:
             # Before the view: it is not to see what their former moves claimed.
-            self.nodb.decisions.begin(_servers(given))
+            decisions.claim_duty.end_former_claims(_servers(given))
         view = self.nodb.views.open()
         view.decides = self._memory_decides(view, given.get("spec_obj"))
         # Nova changes the request as it goes; a second decision needs the first one's.
@@ -250,7 +251,7 @@ class SchedulerManager(
             or view.asked_placement in _IN_DOUBT
         ):
             return False
-        return decisions.claims_ended(view.reads.claims, _servers(given))
+        return decisions.claim_duty.some_ended(view.reads.claims, _servers(given))
 
     def _account(
         self, view: request_views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float
@@ -264,7 +265,7 @@ class SchedulerManager(
                 why = view.asked_placement or outside
                 if outcome == "no_valid_host" and why is not None and spec is not None:
                     parts = decisions.parts if why not in _STATES_IN_DOUBT else None
-                    request_planner.log_refusal(parts, view.trace, spec, view.offered, why)
+                    request_decider.log_refusal(parts, view.trace, spec, view.offered, why)
             self.nodb.account(view.served, view.trace, chosen, seconds, outcome, why)
         except Exception:
             LOG.exception("A request could not be recorded.")
@@ -335,7 +336,7 @@ class SchedulerManager(
             # A rebuild asks for no candidates and claims nothing.
             is_rebuild = alloc_reqs_by_rp_uuid is None
             if is_rebuild or (deferred is not None and deferred.outside is None):
-                asked = request_planner.ScheduleCall(
+                asked = request_decider.ScheduleCall(
                     context=context,
                     spec=spec_obj,
                     instance_uuids=instance_uuids,
@@ -345,7 +346,7 @@ class SchedulerManager(
                 )
                 try:
                     return decisions.decider.schedule(asked, view)
-                except request_planner.MemoryCannotDecide as error:
+                except request_decider.MemoryCannotDecide as error:
                     view.asked_placement = error.reason
             view.decides = False
             self._tell_left(view)
@@ -411,7 +412,7 @@ class SchedulerManager(
             view.asked_placement = "states not proved"
             return False
         enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
-        if not view.serves_all(request_planner.scopes_of_request(spec, enabled, view.cells)):
+        if not view.serves_all(request_decider.scopes_of_request(spec, enabled, view.cells)):
             view.asked_placement = "states not proved"
             return False
         try:

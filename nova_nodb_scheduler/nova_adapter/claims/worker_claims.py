@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler worker claims and settles with: its claimer, and its duty of settling.
-
-What claims in one scheduler worker: made together, over what the worker runs.
-
-The duty of settling claims in a scheduler worker, and its questions to Placement.
-"""
+"""What a scheduler worker claims and settles with: its claimer, and its duty of settling."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
@@ -34,6 +30,8 @@ from nova_nodb_scheduler.synchronizer.settlement import (
     settlement_rules,
     settlement_worker,
 )
+
+LOG = logging.getLogger(__name__)
 
 #: The filter that keeps each policy.
 _KEEPERS = {
@@ -107,9 +105,6 @@ class _Fits:
             return tuple(known[each] for each in frame.facts(row).aggregates if each in known)
 
 
-LOG = logging.getLogger(__name__)
-
-
 class ClaimDuty:
     """Started and stopped with its worker, which settles its own; one of all settles the rest.
 
@@ -117,6 +112,8 @@ class ClaimDuty:
     :param lease_seconds: how long a pending claim is held
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
     :param latest: shared with who claims in this worker
+    :param wait_for: blocks until a version is in the worker's store; raises a NodbError
+        where that takes too long
     """
 
     def __init__(
@@ -131,8 +128,10 @@ class ClaimDuty:
         *,
         is_own: Callable[[str], bool] | None = None,
         latest: record_editor.RecordCache | None = None,
+        wait_for: Callable[[int], None] = lambda version: None,
     ) -> None:
         self._store = store
+        self._wait_for = wait_for
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = placement_reader.PlacementReader(get)
@@ -167,6 +166,40 @@ class ClaimDuty:
     def stop(self) -> None:
         """End the thread; before the synchronizer is closed. Idempotent."""
         self._duty.stop()
+
+    def end_former_claims(self, servers: Collection[str]) -> None:
+        """End what servers claimed before that a request comes for, where nothing stands behind.
+
+        One that moves again within seconds would be refused room that it holds itself, or
+        be sent elsewhere. Whatever fails here, the request is decided all the same.
+        """
+        try:
+            ended = self.proof.prove_of(servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.info("Former claims of servers stay: %(error)s", {"error": error})
+        except Exception:
+            LOG.exception("Former claims of servers cannot be looked at.")
+
+    def some_ended(self, before: store_snapshot.NamespaceView, servers: Collection[str]) -> bool:
+        """Say whether claims kept hosts full for nothing, where Nova's own code found none.
+
+        As far as the mirror shows; those of the request's servers are asked for anyway.
+        Where nobody can tell they stand.
+
+        :param before: claim records as the request saw them
+        """
+        try:
+            ended = self.proof.prove(before, servers)
+            if ended:
+                self._wait_for(ended)
+        except errors.NodbError as error:
+            LOG.warning(
+                "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
+            )
+            return False
+        return bool(ended)
 
     @property
     def settles(self) -> bool:

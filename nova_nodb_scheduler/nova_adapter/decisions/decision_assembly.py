@@ -19,7 +19,6 @@ from nova_nodb_scheduler.nova_adapter.decisions import (
     fallback_claims,
     request_allocations,
     request_decider,
-    request_planner,
 )
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_finder, orphan_verdicts
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
@@ -134,10 +133,10 @@ class DecisionAssembly:
             self.parts, self._proved_full, deadline_seconds=options.deadline_seconds
         )
 
-    def _make_parts(self) -> request_planner.DecisionEngine:
+    def _make_parts(self) -> request_decider.DecisionEngine:
         around = self._around
         room = placing.HostReservations(self.engine, self.reservations)
-        return request_planner.DecisionEngine(
+        return request_decider.DecisionEngine(
             host_manager=around.host_manager,
             engine=self.engine,
             keeper=self.frame_keeper,
@@ -193,6 +192,7 @@ class DecisionAssembly:
             around.plugin.conf.host,
             is_own=None if self._spread is None else self._spread.is_own,
             latest=self._latest_claims,
+            wait_for=self._wait_for,
         )
 
     def _make_orphan_duty(self) -> orphan_finder.OrphanDuty:
@@ -321,7 +321,7 @@ class DecisionAssembly:
 
     def _proved_full(
         self,
-        asked: request_planner.ScheduleCall,
+        asked: request_decider.ScheduleCall,
         decided_at: float,
         claims: store_snapshot.NamespaceView | None,
         planned_on: store_snapshot.Snapshot,
@@ -331,7 +331,7 @@ class DecisionAssembly:
         cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
-                raise request_planner.MemoryCannotDecide("broken provider")
+                raise request_decider.MemoryCannotDecide("broken provider")
         return all(
             self._proves(query.resources, decided_at, claims, asked.instance_uuids, planned_on)
             for query in asked.queries or ()
@@ -356,46 +356,12 @@ class DecisionAssembly:
             ended = 0 if proof.changed else self._claim_proof.prove(claims, servers)
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
-            raise request_planner.MemoryCannotDecide("mirror not proved") from error
+            raise request_decider.MemoryCannotDecide("mirror not proved") from error
         if not proof.complete:
-            raise request_planner.MemoryCannotDecide("mirror behind")
+            raise request_decider.MemoryCannotDecide("mirror behind")
         if proof.changed or ended:
             self._wait_for(max(proof.version, ended))
         return not (proof.changed or ended)
-
-    def begin(self, servers: Collection[str]) -> None:
-        """End what servers claimed before that a request comes for, where nothing stands behind.
-
-        One that moves again within seconds would be refused room that it holds itself, or
-        be sent elsewhere. Whatever fails here, the request is decided all the same.
-        """
-        try:
-            ended = self._claim_proof.prove_of(servers)
-            if ended:
-                self._wait_for(ended)
-        except errors.NodbError as error:
-            LOG.info("Former claims of servers stay: %(error)s", {"error": error})
-        except Exception:
-            LOG.exception("Former claims of servers cannot be looked at.")
-
-    def claims_ended(self, before: store_snapshot.NamespaceView, servers: Collection[str]) -> bool:
-        """Say whether claims kept hosts full for nothing, where Nova's own code found none.
-
-        As far as the mirror shows; those of the request's servers are asked for anyway.
-        Where nobody can tell they stand.
-
-        :param before: claim records as the request saw them
-        """
-        try:
-            ended = self._claim_proof.prove(before, servers)
-            if ended:
-                self._wait_for(ended)
-        except errors.NodbError as error:
-            LOG.warning(
-                "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
-            )
-            return False
-        return bool(ended)
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""
@@ -405,7 +371,7 @@ class DecisionAssembly:
         deadline = time.monotonic() + 5.0
         while (self._replicator.status().cursor_version or 0) < version:
             if time.monotonic() > deadline:
-                raise request_planner.MemoryCannotDecide("feed behind")
+                raise request_decider.MemoryCannotDecide("feed behind")
             time.sleep(0.01)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
-from nova_nodb_scheduler.nova_adapter.decisions import request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.store import store_snapshot
@@ -42,7 +42,7 @@ class FallbackClaims:
 
     def __init__(
         self,
-        parts: request_planner.DecisionEngine,
+        parts: request_decider.DecisionEngine,
         proves: Proves,
         deadline_seconds: float,
         unjudged: outside_claims.UnjudgedClaimer | None,
@@ -69,7 +69,7 @@ class FallbackClaims:
         """Claim, have the resources allocated, confirm; False if they could not be had."""
         try:
             answer = self._taken(move)
-        except request_planner.MemoryCannotDecide as error:
+        except request_decider.MemoryCannotDecide as error:
             LOG.warning("Claims are not judged by now: %(error)s", {"error": error})
             answer = None
         except Exception:

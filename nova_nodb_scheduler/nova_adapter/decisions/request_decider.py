@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides a request from memory: choose, hold the room, have it allocated, answer.
+"""Decides a request from memory: plan, choose, hold the room, have it allocated, answer.
 
 Nova's own manager has run its request filters and made its resource request;
 what it then does in _schedule is done here over columns, with Nova's results.
+A request is planned over what is known at present. Only the scopes that its
+answer rests on are judged: a server that may not leave its cell is decided by
+that cell's states, enabled or not (operators disable a cell to keep new servers
+out, and move within it); what other cells lack is none of its concern.
 """
 
 from __future__ import annotations
@@ -10,25 +14,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import attrs
 from nova import exception as nova_exception
 from nova.i18n import _
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter import decision_log
 from nova_nodb_scheduler.nova_adapter.conversion import request_conversion
-from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import host_objects, request_allocations
 from nova_nodb_scheduler.nova_adapter.placement.mirror import chosen_trees, placement_reader
 from nova_nodb_scheduler.nova_adapter.reads import request_views as views_module
+from nova_nodb_scheduler.nova_adapter.reporting import scopes
+from nova_nodb_scheduler.scheduling.facts import frame_keeper
 from nova_nodb_scheduler.scheduling.pipeline import (
+    candidates,
     chosen_hosts,
     decision_steps,
     placing,
     planning,
+    plugin_contract,
     refusal_counts,
 )
+from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.store import store_snapshot
 
 LOG = logging.getLogger(__name__)
@@ -37,10 +48,216 @@ LOG = logging.getLogger(__name__)
 #: a Placement that starts anew takes some seconds.
 _ENDING_SECONDS = 10.0
 
+
+def scopes_of_request(
+    spec: Any, enabled_cells: Collection[str], all_cells: Collection[str]
+) -> tuple[str, ...]:
+    """Return the scopes that a choice for a RequestSpec looks at.
+
+    :param spec: None where it is not known yet: the request may go anywhere
+    :param all_cells: uuids of all cells but cell0
+    """
+    if spec is None:
+        return (*sorted({*enabled_cells, *all_cells}), scopes.API)
+    destination = request_conversion.destination(spec)
+    cells = set(request_conversion.cells(destination, enabled_cells))
+    if destination is not None and destination.cell:
+        # Where a server stands that may leave its cell: its claims there stay.
+        cells.add(destination.cell)
+    return (*sorted(cells), scopes.API)
+
+
+class MemoryCannotDecide(errors.NodbError):
+    """The columns cannot say which hosts are candidates: Placement must be asked.
+
+    :param reason: a few words, the same for all requests of a kind
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Candidates are asked of Placement: {self.reason}."
+
+
+@attrs.frozen
+class ScheduleCall:
+    """What Nova hands to _schedule, as far as memory needs it.
+
+    :param queries: what Placement would be asked; None for a rebuild
+    :param alternates: how many for each server
+    """
+
+    context: Any
+    spec: Any
+    instance_uuids: Sequence[str]
+    queries: tuple[requests.CandidateQuery, ...] | None
+    version: str | None
+    alternates: int
+
+
+@attrs.frozen
+class DecisionEngine:
+    """What decides in one worker.
+
+    :param host_manager: Nova's, ours in its place
+    :param ways: how it places: what holds room and claims
+    :param placement: what writes allocations
+    :param places: (cell, host) of each place where the store knows a server: one
+        that it knows moves, and may have allocations
+    :param generation: grows when the store begins to be built anew
+    :param snapshot: names the store's present
+    """
+
+    host_manager: Any
+    engine: engine_module.Engine
+    keeper: frame_keeper.FrameKeeper
+    ways: placing.PlacingParts
+    placement: request_allocations.AllocationAccess
+    places: placing.Places
+    generation: Callable[[], int]
+    snapshot: Callable[[], store_snapshot.Snapshot]
+
+    def request(
+        self, spec: Any, queries: tuple[requests.CandidateQuery, ...] | None
+    ) -> requests.Request:
+        """Return what columns are asked for a RequestSpec, over the cells enabled now."""
+        enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
+        return request_conversion.request(spec, queries, enabled)
+
+
+class RequestPlanner:
+    """Plans one request over the present, as :class:`placing.PlanMaker` has it.
+
+    :ivar first_counts: of the latest plan, before any server was placed
+    :ivar planned_on: a snapshot that the latest plan is no older than
+    :ivar leaves_out: whether it lacks a host that the request might have gone to,
+        for a record of it cannot be understood
+    """
+
+    def __init__(
+        self,
+        parts: DecisionEngine,
+        asked: ScheduleCall,
+        view: views_module.RequestView,
+        now: Callable[[], float],
+        *,
+        explain: bool = False,
+    ) -> None:
+        self._asked = asked
+        self._spec = asked.spec
+        self._keeper = parts.keeper
+        self._engine = parts.engine
+        self._host_manager = parts.host_manager
+        self._generation = parts.generation
+        self._snapshot = parts.snapshot
+        self._view = view
+        self._now = now
+        self._explain = explain
+        self.request = parts.request(asked.spec, asked.queries)
+        self.objects = self._make_objects()
+        self.first_counts: tuple[decision_steps.FilterCount, ...] = ()
+        self.leaves_out = False
+        self.planned_on = parts.snapshot()
+
+    def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
+        """See :class:`placing.PlanMaker`.
+
+        :raises MemoryCannotDecide: see there
+        """
+        # A store that is being built anew lacks hosts, and servers of groups.
+        self._check_whole()
+        self.planned_on = self._snapshot()
+        self._keeper.catch_up(self._now())
+        self._check_whole()
+        engine = self._engine
+        with engine.lock:
+            self.leaves_out = self._keeper.left_out(self.request) is not None
+            for query in self._asked.queries or ():
+                reason = candidates.outside(query, engine.frame)
+                if reason is not None:
+                    raise MemoryCannotDecide(reason)
+        request = self.request
+        if group_hosts:
+            request = placing.with_group_hosts(request, group_hosts)
+            self._tell_objects(request)
+        made = engine.plan(
+            request,
+            self.objects,
+            servers=len(self._asked.instance_uuids),
+            explain=self._explain,
+        )
+        self.first_counts = made.counts
+        return made
+
+    def placement_parts(self) -> tuple[decision_steps.FilterCount, ...]:
+        """Return which parts of Placement's question refuse how many hosts now."""
+        return self._engine.placement_parts(self.request)
+
+    def about(self, consumer: str) -> None:
+        """Name the server; as in Nova, filters that look at it see the one they are asked about."""
+        self._spec.instance_uuid = consumer
+        self._spec.obj_reset_changes(["instance_uuid"])
+
+    @property
+    def server(self) -> str:
+        """The server that was named last."""
+        return str(self._spec.instance_uuid)
+
+    def _check_whole(self) -> None:
+        """Refuse a store other than the one that the view was proved on, and other cells.
+
+        :raises MemoryCannotDecide: it began to be built anew meanwhile, or a cell was enabled
+            after the request was judged
+        """
+        seen = self._view.reads
+        if self._generation() != seen.generation:
+            raise MemoryCannotDecide("states not proved")
+        if not self._view.serves_all(self.request.cells):
+            raise MemoryCannotDecide("states not proved")
+
+    # -- what Nova's own filters need ---------------------------------------------
+
+    def _make_objects(self) -> host_objects.NovaHostObjects:
+        return host_objects.NovaHostObjects(
+            self._host_manager, self._spec, self._make_states, self._candidates_of
+        )
+
+    def _tell_objects(self, request: requests.Request) -> None:
+        """Have Nova's own filters see where the group is, and hosts as they are now."""
+        group = self._spec.instance_group
+        if request.group is not None:
+            group.hosts = sorted(request.group.hosts)
+            group.obj_reset_changes(["hosts"])
+        self.objects = self._make_objects()
+
+    def _make_states(self, uuids: Collection[str]) -> dict[str, Any]:
+        engine = self._engine
+        with engine.lock:
+            rows = {uuid: engine.frame.row_of(uuid) for uuid in uuids}
+            uuid_of = {
+                (engine.frame.facts(row).host, engine.frame.facts(row).node): uuid
+                for uuid, row in rows.items()
+                if row is not None
+            }
+        states = self._host_manager.get_host_states_by_uuids(
+            self._asked.context, list(uuids), self._spec
+        )
+        return {
+            uuid_of[state.host, state.nodename]: state
+            for state in states
+            if (state.host, state.nodename) in uuid_of
+        }
+
+    def _candidates_of(self, uuid: str) -> Sequence[plugin_contract.AllocationRequest]:
+        return self._engine.allocation_requests(self.request, uuid)
+
+
 #: See :class:`RequestDecider`; the claims are None where they do not matter any more.
 ProvedFull = Callable[
     [
-        request_planner.ScheduleCall,
+        ScheduleCall,
         float,
         store_snapshot.NamespaceView | None,
         store_snapshot.Snapshot,
@@ -62,7 +279,7 @@ class RequestDecider:
 
     def __init__(
         self,
-        parts: request_planner.DecisionEngine,
+        parts: DecisionEngine,
         proved_full: ProvedFull,
         *,
         deadline_seconds: float,
@@ -76,13 +293,11 @@ class RequestDecider:
         self._clock = clock
         self._now = now
 
-    def schedule(
-        self, asked: request_planner.ScheduleCall, view: views_module.RequestView
-    ) -> list[list[Any]]:
+    def schedule(self, asked: ScheduleCall, view: views_module.RequestView) -> list[list[Any]]:
         """Return for each server its Selection and the alternates.
 
         :raises NoValidHost: on proved state only
-        :raises request_planner.MemoryCannotDecide: see there; nothing is allocated
+        :raises MemoryCannotDecide: see there; nothing is allocated
         :raises AllocationUpdateFailed: Nova's own: something may be, for Placement did
             not answer
         """
@@ -96,7 +311,7 @@ class RequestDecider:
             with self._writer.coming() if writes else contextlib.nullcontext():
                 try:
                     selections = decision.decide()
-                except request_planner.MemoryCannotDecide:
+                except MemoryCannotDecide:
                     decision.end_left(self._clock() + _ENDING_SECONDS)
                     raise
             if selections is not None:
@@ -104,9 +319,9 @@ class RequestDecider:
             decision.end_left(self._clock() + _ENDING_SECONDS)
             if decision.given_up:
                 # That hosts are full was not what ended it.
-                raise request_planner.MemoryCannotDecide("claims not answered in time")
+                raise MemoryCannotDecide("claims not answered in time")
             if decision.leaves_out:
-                raise request_planner.MemoryCannotDecide("unreadable records")
+                raise MemoryCannotDecide("unreadable records")
             if asked.queries is None or self._is_proved(
                 asked, decided_at, claims, decision.planned_on
             ):
@@ -117,37 +332,37 @@ class RequestDecider:
                 )
                 raise nova_exception.NoValidHost(reason=why)
             if self._clock() > deadline:
-                raise request_planner.MemoryCannotDecide("mirror behind")
+                raise MemoryCannotDecide("mirror behind")
             # What it saw is over: claims, and the records that hosts are judged by.
             if not view.renew():
-                raise request_planner.MemoryCannotDecide("states not proved")
+                raise MemoryCannotDecide("states not proved")
             # Claims end all the time: that some did is looked at once.
             claims = None
 
     def _is_proved(
         self,
-        asked: request_planner.ScheduleCall,
+        asked: ScheduleCall,
         decided_at: float,
         claims: store_snapshot.NamespaceView | None,
         planned_on: store_snapshot.Snapshot,
     ) -> bool:
         try:
             return self._proved_full(asked, decided_at, claims, planned_on)
-        except request_planner.MemoryCannotDecide:
+        except MemoryCannotDecide:
             raise
         except Exception as error:
             LOG.exception("Whether hosts are full cannot be proved; Placement is asked instead.")
-            raise request_planner.MemoryCannotDecide("fault of the plugin") from error
+            raise MemoryCannotDecide("fault of the plugin") from error
 
     def explain(
-        self, asked: request_planner.ScheduleCall, view: views_module.RequestView
+        self, asked: ScheduleCall, view: views_module.RequestView
     ) -> tuple[planning.Plan, tuple[decision_steps.FilterCount, ...]]:
         """Plan a request, and do no more: nothing is held or allocated.
 
         :returns: the plan, and which parts of Placement's question refuse how many hosts
-        :raises request_planner.MemoryCannotDecide: see there
+        :raises MemoryCannotDecide: see there
         """
-        planner = request_planner.RequestPlanner(self.parts, asked, view, self._now, explain=True)
+        planner = RequestPlanner(self.parts, asked, view, self._now, explain=True)
         return planner.plan(frozenset()), planner.placement_parts()
 
 
@@ -156,8 +371,8 @@ class _Decision:
 
     def __init__(
         self,
-        parts: request_planner.DecisionEngine,
-        asked: request_planner.ScheduleCall,
+        parts: DecisionEngine,
+        asked: ScheduleCall,
         view: views_module.RequestView,
         deadline: float,
         now: Callable[[], float],
@@ -170,7 +385,7 @@ class _Decision:
         self._group_hosts: list[str] | None = None
         if self._group and "hosts" in self._group:
             self._group_hosts = list(self._group.hosts)
-        self._planner = request_planner.RequestPlanner(parts, asked, view, now)
+        self._planner = RequestPlanner(parts, asked, view, now)
         self._allocations = request_allocations.RequestAllocations(
             parts.placement, asked.context, asked.spec, lambda: self._planner.planned_on
         )
@@ -197,7 +412,7 @@ class _Decision:
 
     @property
     def leaves_out(self) -> bool:
-        """See :class:`request_planner.RequestPlanner`."""
+        """See :class:`RequestPlanner`."""
         return self._planner.leaves_out
 
     @property
@@ -219,13 +434,13 @@ class _Decision:
             self._note(chosen)
             if chosen is not None:
                 answer = self._selections(chosen)
-        except (nova_exception.NovaException, request_planner.MemoryCannotDecide):
+        except (nova_exception.NovaException, MemoryCannotDecide):
             raise
         except placing.ClaimsUnavailable as error:
             LOG.warning(
                 "No host can be claimed; Placement is asked instead: %(error)s", {"error": error}
             )
-            raise request_planner.MemoryCannotDecide("claims unavailable") from error
+            raise MemoryCannotDecide("claims unavailable") from error
         except (
             placement_reader.PlacementUnanswered,
             errors.BackendUnavailable,
@@ -234,12 +449,13 @@ class _Decision:
             LOG.warning(
                 "A chosen host cannot be compared with Placement: %(error)s", {"error": error}
             )
-            raise request_planner.MemoryCannotDecide("mirror not proved") from error
+            raise MemoryCannotDecide("mirror not proved") from error
         except Exception as error:
-            if error is self._planner.raised:
+            objects = self._planner.objects
+            if error is objects.raised:
                 raise
             LOG.exception("The choice in memory failed; Placement is asked instead.")
-            raise request_planner.MemoryCannotDecide("fault of the plugin") from error
+            raise MemoryCannotDecide("fault of the plugin") from error
         finally:
             if answer is None:
                 self._placing.undo()
@@ -273,11 +489,12 @@ class _Decision:
 
     def _selection(self, choice: chosen_hosts.Choice) -> Any:
         claims = self._asked.queries is not None
+        objects = self._planner.objects
         return request_conversion.selection(
             choice,
             choice.allocation_requests[0] if claims else None,
             self._asked.version if claims else None,
-            self._planner.limits(choice.uuid),
+            objects.limits(choice.uuid),
             self._reads.aggregates_of_host,
         )
 
@@ -308,3 +525,47 @@ class _Decision:
                 "trace": trace.text(),
             },
         )
+
+
+def log_refusal(
+    parts: DecisionEngine | None,
+    trace: decision_log.DecisionTrace,
+    spec: Any,
+    offered: Sequence[str],
+    reason: str,
+) -> None:
+    """Log the line and have the trace keep its counts; never raises.
+
+    Called once it is known that nobody is left: what is counted is of then.
+
+    :param parts: None where what the columns know may be old: then nothing is counted
+    :param offered: the providers of Placement's answer; empty where it had none
+    :param reason: why Placement was asked
+    """
+    counts: tuple[decision_steps.FilterCount, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    if parts is not None:
+        try:
+            counts, uncounted = _counts(parts, spec, offered)
+            trace.counts = counts
+        except Exception:
+            LOG.exception("Which filters refused Placement's candidates cannot be told.")
+    LOG.info(
+        "No valid host for server %(server)s, one of %(servers)d in the request. Placement was "
+        "asked (%(reason)s) and offered %(offered)d providers%(counts)s%(uncounted)s.",
+        {
+            "server": spec.instance_uuid if "instance_uuid" in spec else None,
+            "servers": len(trace.servers),
+            "reason": reason,
+            "offered": len(offered),
+            "counts": f": {trace.text()}" if counts else "",
+            "uncounted": f"; not counted: {', '.join(uncounted)}" if uncounted else "",
+        },
+    )
+
+
+def _counts(
+    parts: DecisionEngine, spec: Any, offered: Sequence[str]
+) -> tuple[tuple[decision_steps.FilterCount, ...], tuple[str, ...]]:
+    parts.keeper.catch_up(time.time())
+    return parts.engine.counts_among(parts.request(spec, None), offered)

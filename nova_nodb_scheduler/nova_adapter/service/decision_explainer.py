@@ -24,7 +24,7 @@ from nova import objects as nova_objects
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import decision_log
-from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly, request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly, request_decider
 from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
 from nova_nodb_scheduler.nova_adapter.reads import request_views as views_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
@@ -102,7 +102,7 @@ class DecisionExplainer:
             self._fill(found, context, spec, uuids, limit, watch)
         except errors.LimitExceeded:
             raise
-        except request_planner.MemoryCannotDecide as error:
+        except request_decider.MemoryCannotDecide as error:
             found.candidates = "placement"
             found.reason = error.reason
         except nova_exception.NoValidHost as error:
@@ -138,7 +138,7 @@ class DecisionExplainer:
     ) -> None:
         decisions = self._runtime.decisions
         if decisions is None:
-            raise request_planner.MemoryCannotDecide("[nodb_scheduler] candidates = placement")
+            raise request_decider.MemoryCannotDecide("[nodb_scheduler] candidates = placement")
         view = self._view(decisions, spec)
         with views_module.working_on(view):
             prepared = Preparation(decisions)
@@ -148,7 +148,7 @@ class DecisionExplainer:
             if not found.reason:
                 try:
                     plan, parts = decisions.decider.explain(asked, view)
-                except request_planner.MemoryCannotDecide as error:
+                except request_decider.MemoryCannotDecide as error:
                     found.reason = error.reason
             if found.reason:
                 # Who would be offered is not known; what is said of all hosts is.
@@ -174,11 +174,11 @@ class DecisionExplainer:
         """Return a view of what is proved, in which nothing is counted."""
         opened = self._runtime.views.open()
         cells = [str(cell.uuid) for cell in decisions.host_manager.enabled_cells]
-        for scope in request_planner.scopes_of_request(spec, cells, opened.cells):
+        for scope in request_decider.scopes_of_request(spec, cells, opened.cells):
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
-                raise request_planner.MemoryCannotDecide(f"{scope} is not proved: {why}")
+                raise request_decider.MemoryCannotDecide(f"{scope} is not proved: {why}")
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -224,10 +224,10 @@ class Preparation:
         """Why memory has no answer to this kind of request; None if it has one."""
         return self.placement_client.outside
 
-    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> request_planner.ScheduleCall:
+    def asked(self, context: Any, spec: Any, uuids: Sequence[str]) -> request_decider.ScheduleCall:
         """Return what memory is to decide, where it can."""
         questions = self.placement_client
-        return request_planner.ScheduleCall(
+        return request_decider.ScheduleCall(
             context=context,
             spec=spec,
             instance_uuids=uuids,

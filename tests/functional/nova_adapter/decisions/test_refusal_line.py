@@ -15,7 +15,7 @@ class RefusalLineTest(test_memory_decisions.MemoryDecisionsCase):
         """Have a request refused; return the line of the log."""
         with (
             self.assertLogs(
-                "nova_nodb_scheduler.nova_adapter.decisions.request_planner", "INFO"
+                "nova_nodb_scheduler.nova_adapter.decisions.request_decider", "INFO"
             ) as logged,
             self.assertRaises(exception.NoValidHost),
         ):

@@ -12,7 +12,7 @@ from oslotest import base
 
 from nova_nodb_scheduler.nova_adapter import manager
 from nova_nodb_scheduler.nova_adapter.conversion import request_conversion
-from nova_nodb_scheduler.nova_adapter.decisions import request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.reads import request_views
 from nova_nodb_scheduler.nova_adapter.reporting import scopes, state_proof
 
@@ -110,5 +110,5 @@ class RequestScopesTest(base.BaseTestCase):
         for spec in (_spec(), _spec(A), _spec(B), _spec(B, leaves=True), _spec(A, leaves=True)):
             wanted = request_conversion.destination(spec)
             cells: Collection[str] = request_conversion.cells(wanted, [A, C])
-            judged = request_planner.scopes_of_request(spec, [A, C], [A, B, C])
+            judged = request_decider.scopes_of_request(spec, [A, C], [A, B, C])
             self.assertLessEqual(set(cells), set(judged))
