@@ -92,6 +92,7 @@ class SchedulerManager(
         """Make what a worker runs, and the gate that its requests wait behind."""
         self._nodb_pid = os.getpid()
         self.nodb = self._runtime(plugin)
+        self._nodb_views = self.nodb.views
         proof = worker_status.StartProof(self.nodb, self._nodb_scopes)
         self.nodb.gate = start_gate.RequestGate(
             proof.judge, float(plugin.options.start_timeout_seconds)
@@ -166,7 +167,7 @@ class SchedulerManager(
         if decisions is not None:
             # Before the view: it is not to see what their former moves claimed.
             decisions.claim_duty.end_former_claims(_servers(given))
-        view = self.nodb.views.open()
+        view = self._nodb_views.open()
         view.decides = self._memory_decides(view, given.get("spec_obj"))
         # Nova changes the request as it goes; a second decision needs the first one's.
         untouched_args = tuple(map(_copy, args))
@@ -215,7 +216,7 @@ class SchedulerManager(
                 if not self._in_doubt(view):
                     raise
             view.asked_placement = "not proved any more"
-            retry = self.nodb.views.stock()
+            retry = self._nodb_views.stock()
         try:
             with request_views.working_on(retry):
                 return self._select(context, args, kwargs)
@@ -235,7 +236,7 @@ class SchedulerManager(
                 view.decides = self._memory_decides(view, given.get("spec_obj"))
                 return view
         view.asked_placement = "not proved any more"
-        return self.nodb.views.stock()
+        return self._nodb_views.stock()
 
     def _claims_ended(self, view: request_views.RequestView, given: Mapping[str, Any]) -> bool:
         """Say whether Nova's own code refused a request for claims that had served.
@@ -381,10 +382,11 @@ class SchedulerManager(
 
     def _unjudged(self, summaries: Any) -> outside_claims.UnjudgedClaimer | None:
         """Return what allocates for a request without a claim that is judged."""
-        if self.nodb.unjudged is None:
+        unjudged = self.nodb.unjudged
+        if unjudged is None:
             return None
         try:
-            return self.nodb.unjudged.claims(summaries)
+            return unjudged.claims(summaries)
         except Exception:
             LOG.exception("Allocations of a request cannot be verified.")
             return None
@@ -432,7 +434,7 @@ class SchedulerManager(
             view.miss(scope, proof_module.UnprovedReason.UNNAMED)
         if unnamed:
             return True
-        if self.nodb.views.still_proved(view):
+        if self._nodb_views.still_proved(view):
             return False
         for scope in sorted(view.served):
             view.miss(scope, proof_module.UnprovedReason.FEED)

@@ -83,13 +83,14 @@ class _Fits:
 
     def __init__(self, engine: engine_module.Engine) -> None:
         self._engine = engine
+        self._filters = tuple(engine.settings.enabled_filters)
         self._bounds = claim_fit.InstanceLimits.of(engine.settings)
 
     def make(self, snapshot: store_snapshot.Snapshot, request: requests.Request) -> claim_fit.Fits:
         forced = (request.force_hosts or request.force_nodes) and not request.check_type
         # As in Nova no filter looks at a forced host: Placement's capacity alone holds.
         bounds = claim_fit.InstanceLimits() if forced else self._bounds
-        filters = () if forced else self._engine.settings.enabled_filters
+        filters = () if forced else self._filters
         fitting = numa_pci_claims.NumaPciFitting(
             snapshot, filters, nova_context.get_admin_context()
         )

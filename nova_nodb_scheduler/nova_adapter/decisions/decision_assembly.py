@@ -112,6 +112,7 @@ class DecisionAssembly:
             options.mirror,
             wait_for=self._wait_for,
         )
+        self._hints = self._mirror.hints
         #: Placement as this worker has it in memory.
         self.placement_mirror = self._mirror.mirror
         self._writer = allocation_writer.AllocationWriter(
@@ -144,7 +145,7 @@ class DecisionAssembly:
             placement=request_allocations.AllocationAccess(
                 around.placement_client,
                 self._writer,
-                self._mirror.hints.hint,
+                self._hints.hint,
                 verification.AllocationVerifier(around.placement_client, meter=around.claim_meter),
                 self._options.verify_allocations,
                 room.left,
@@ -203,16 +204,17 @@ class DecisionAssembly:
             # Nobody hurries: one whose beats are late is not dead.
             max(30.0, 3 * self._options.silent_scheduler_seconds),
         )
+        settler = self.claim_duty.settler
         made = orphan_finder.OrphanFinder(
             around.synchronizer,
-            lambda: around.store.snapshot() if self.claim_duty.settler.ready else None,
+            lambda: around.store.snapshot() if settler.ready else None,
             orphan_verdicts.OrphanJudge(
                 placement_calls.AllocationCalls(_Late(around.placement_client))
             ),
             alive,
             around.now_seconds,
             self._latest_claims,
-            self._mirror.hints.hint,
+            self._hints.hint,
             orphan_finder.OrphanFinderOptions(deletes=self._options.delete_orphan_allocations),
         )
         return orphan_finder.OrphanDuty(made, lambda: self.claim_duty.settles)
@@ -327,7 +329,7 @@ class DecisionAssembly:
         planned_on: store_snapshot.Snapshot,
     ) -> bool:
         """See :class:`request_decider.RequestDecider`."""
-        enabled = [str(cell.uuid) for cell in self._around.host_manager.enabled_cells]
+        enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
         cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):

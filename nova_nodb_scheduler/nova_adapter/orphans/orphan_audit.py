@@ -59,12 +59,13 @@ class AuditRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        found = self.judged.found
+        judged = self.judged
+        found = judged.found
         return {
-            "consumer": self.judged.consumer,
+            "consumer": judged.consumer,
             "hosts": list(self.hosts),
-            "resources": {name: dict(each) for name, each in self.judged.amounts.items()},
-            "kind": self.judged.kind.value,
+            "resources": {name: dict(each) for name, each in judged.amounts.items()},
+            "kind": judged.kind.value,
             "detail": found.detail if found is not None else "",
             "server_cell": found.cell if found is not None else "",
             "server_host": found.host if found is not None else "",

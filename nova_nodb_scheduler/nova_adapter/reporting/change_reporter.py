@@ -127,12 +127,14 @@ class ChangeReporter:
     ) -> None:
         self._synchronizer = synchronizer
         self._rows = rows
+        self._implausible = rows.implausible
         self._beat_publisher = beat_publisher
         self._identify = identify
         self._options = options
         self._beats = beats
         self._clock = clock
         self._dirty = dirty_module.DirtyRecords(options.max_dirty_records, clock)
+        self._wake = self._dirty.wake
         self._start_lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._stop = threading.Event()
@@ -181,7 +183,7 @@ class ChangeReporter:
         self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
-            self._dirty.wake.set()
+            self._wake.set()
         self.ensure_started()
 
     def ensure_started(self) -> None:
@@ -209,7 +211,7 @@ class ChangeReporter:
         atexit.unregister(self.stop)
         deadline = self._clock() + self._options.exit_flush_seconds
         self._stop.set()
-        self._dirty.wake.set()
+        self._wake.set()
         thread.join(self._options.exit_flush_seconds)
         company, self._company = self._company, None
         if company is not None:
@@ -260,7 +262,7 @@ class ChangeReporter:
         self._keep_company()
         pause = self._options.flush_interval_seconds
         while not self._stop.is_set():
-            self._dirty.wake.wait(self._until_next_duty())
+            self._wake.wait(self._until_next_duty())
             if self._stop.wait(self._options.flush_interval_seconds):
                 break
             try:
@@ -442,7 +444,7 @@ class ChangeReporter:
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
             "unnamed": sorted(self._unnamed),
-            "implausible": self._rows.implausible.count,
+            "implausible": self._implausible.count,
         }
         key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})

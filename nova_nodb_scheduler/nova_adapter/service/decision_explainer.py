@@ -69,6 +69,9 @@ class DecisionExplainer:
 
     def __init__(self, runtime: runtime_module.SchedulerRuntime, most_seconds: float) -> None:
         self._runtime = runtime
+        self._host = runtime.facts.host
+        self._log = runtime.log
+        self._views = runtime.views
         self._most_seconds = most_seconds
 
     def explain(
@@ -83,7 +86,7 @@ class DecisionExplainer:
         started = time.monotonic()
         watch = _ExplainingLimit(started, self._most_seconds)
         found = explanations.Explanation(
-            scheduler=self._runtime.facts.host,
+            scheduler=self._host,
             pid=os.getpid(),
             at=time.time(),
             seconds=0.0,
@@ -118,13 +121,13 @@ class DecisionExplainer:
 
     def past(self, server: str) -> explanations.PastDecisions:
         """Return what was decided about a server."""
-        remembered, since = self._runtime.log.reach()
+        remembered, since = self._log.reach()
         return explanations.PastDecisions(
-            host=self._runtime.facts.host,
+            host=self._host,
             pid=os.getpid(),
             remembered=remembered,
             since=since,
-            decisions=[_past(each, server) for each in self._runtime.log.about(server)],
+            decisions=[_past(each, server) for each in self._log.about(server)],
         )
 
     def _fill(
@@ -172,7 +175,7 @@ class DecisionExplainer:
         self, decisions: decision_assembly.DecisionAssembly, spec: Any
     ) -> views_module.RequestView:
         """Return a view of what is proved, in which nothing is counted."""
-        opened = self._runtime.views.open()
+        opened = self._views.open()
         cells = [str(cell.uuid) for cell in decisions.host_manager.enabled_cells]
         for scope in request_decider.scopes_of_request(spec, cells, opened.cells):
             missing = opened.lacks(scope)

@@ -170,9 +170,7 @@ class SchedulerRuntime:
         )
         self.metrics.watch_claims(self._settling)
         # Nothing is served where candidates are Placement's alone.
-        self.metrics.watch_signatures(
-            lambda: self.decisions.engine.figures() if self.decisions is not None else {}
-        )
+        self.metrics.watch_signatures(self._signatures)
         self.metrics.watch_mirror(
             lambda: self.decisions.mirror_figures() if self.decisions is not None else {}
         )
@@ -209,7 +207,7 @@ class SchedulerRuntime:
             "claims": self.claim_metrics.figures(),
             "claiming": self.decisions is not None and self.decisions.claiming,
             "settling": self._settling(),
-            "left_out": len(self.decisions.frame_keeper.unreadable) if self.decisions else 0,
+            "left_out": self._left_out(),
             "hosts": len(self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
             "state": self.state(),
             "schedule_seconds_p50": p50,
@@ -372,6 +370,20 @@ class SchedulerRuntime:
             for record in found
             if record is not None
         )
+
+    def _signatures(self) -> dict[str, float]:
+        """Return what is kept by signature of requests; empty where nobody decides."""
+        if self.decisions is None:
+            return {}
+        engine = self.decisions.engine
+        return engine.figures()
+
+    def _left_out(self) -> int:
+        """Return how many hosts' records cannot be understood."""
+        if self.decisions is None:
+            return 0
+        keeper = self.decisions.frame_keeper
+        return len(keeper.unreadable)
 
     def _settling(self) -> dict[str, float]:
         """Return claims by state and how they ended here; empty where nobody settles."""

@@ -202,7 +202,8 @@ class GatedServer:
         """
         if self._thread is not None:
             return
-        if type(self._server.transport._driver).__name__ in _DECLARE_FIRST:
+        transport = self._server.transport
+        if type(transport._driver).__name__ in _DECLARE_FIRST:
             self._listener = self._server._create_listener()
             self._server._create_listener = lambda: self._listener
         self._thread = threading.Thread(

@@ -42,6 +42,9 @@ class StartProof:
         self, runtime: runtime_module.SchedulerRuntime, scopes: Callable[[], Sequence[str]]
     ) -> None:
         self._runtime = runtime
+        self._replicator = runtime.replicator
+        self._synchronizer = runtime.synchronizer
+        self._views = runtime.views
         self._scopes = scopes
         self._total: int | None = None
 
@@ -53,7 +56,7 @@ class StartProof:
         reporters and sweep, the mirror of Placement, and that the columns of
         hosts are made, for which the first request would pay.
         """
-        status = self._runtime.replicator.status()
+        status = self._replicator.status()
         if not status.snapshots:
             detail = f" ({status.detail})" if status.detail else ""
             return start_gate.StartProgress(
@@ -77,7 +80,7 @@ class StartProof:
         return start_gate.StartProgress(done, tuple(missing))
 
     def _unproved(self, scopes: Sequence[str]) -> Mapping[str, proof_module.UnprovedReason]:
-        missing = self._runtime.views.proof().missing
+        missing = self._views.proof().missing
         return {scope: missing[scope] for scope in scopes if scope in missing}
 
     def _read(self, status: replicator_contract.ReplicatorStatus) -> float:
@@ -91,7 +94,7 @@ class StartProof:
 
     def _count(self) -> int:
         try:
-            return int(self._runtime.synchronizer.statistics().get("records", 0))
+            return int(self._synchronizer.statistics().get("records", 0))
         except (errors.NodbError, ValueError) as error:
             LOG.debug("How many records there are is not known: %(error)s", {"error": error})
             return 0

@@ -95,7 +95,8 @@ class _Pattern:
         request.headers["Content-Length"] = str(len(body))
         if request_id is not None:
             request.headers[_REQUEST_ID] = request_id
-        bound = self.adapter._rate_semaphore or self.adapter.session._rate_semaphore
+        session = self.adapter.session
+        bound = self.adapter._rate_semaphore or session._rate_semaphore
 
         def send() -> requests.Response:
             with _as_keystoneauth_says(request.url), bound:

@@ -107,6 +107,7 @@ class MirrorKeeper:
         self._reader = reader
         self._holder = holder
         self._options = options
+        self._sweep_options = options.sweep
         self._clock = clock
         self._lease = leases.LeaseKeeper(synchronizer, LEASE, holder, options.lease_seconds)
         self._backoff = backoff.Backoff(0.5, 30.0, clock)
@@ -293,14 +294,14 @@ class MirrorKeeper:
             self._reader,
             snapshot.namespace(known_namespaces.PROVIDERS.name),
             self._kept_epoch,
-            self._options.sweep,
+            self._sweep_options,
             self._holder,
             self._clock,
         )
         began_at = self._clock()
         # One that cannot begin is due still: a worker that starts waits for it.
         fresh = sweep.begin()
-        self._sweep_at = began_at + self._options.sweep.interval_seconds
+        self._sweep_at = began_at + self._sweep_options.interval_seconds
         self._looks.once(fresh)
         self._sweep = sweep
 

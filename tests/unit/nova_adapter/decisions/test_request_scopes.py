@@ -60,9 +60,10 @@ class RequestScopesTest(base.BaseTestCase):
         made.host_manager = types.SimpleNamespace(
             enabled_cells=[objects.CellMapping(uuid=A), objects.CellMapping(uuid=C)]
         )
-        made.nodb = types.SimpleNamespace(
-            decisions=types.SimpleNamespace(refusal=lambda: None),
-            views=types.SimpleNamespace(still_proved=lambda view: view.served <= self.proved_later),
+        mirror = types.SimpleNamespace(refusal=lambda: None)
+        made.nodb = types.SimpleNamespace(decisions=types.SimpleNamespace(placement_mirror=mirror))
+        made._nodb_views = types.SimpleNamespace(
+            still_proved=lambda view: view.served <= self.proved_later
         )
         return made
 
