@@ -14,7 +14,7 @@ PAGE = ROOT / "doc/source/admin/freshness.rst"
 #: What a reason is given to.
 CALLS = {"MemoryCannotDecide", "OutsideMemory"}
 #: Functions that return one.
-RETURNS = {"outside", "usable"}
+RETURNS = {"outside", "refusal"}
 
 
 def texts(node, constants):
