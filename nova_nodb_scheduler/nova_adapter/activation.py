@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switches the plugin on inside an unmodified Nova service, by nova.conf alone.
 
-Which programs the line in nova.conf switches the plugin on in, and how strictly.
+``[oslo_messaging_notifications] driver`` is the one option through which Nova
+loads foreign code in every control-plane process after the configuration is
+parsed and before the service is created. The driver here notifies nobody.
 
 Every program that reads nova.conf loads the notification driver: consoles,
 ``nova-status``, scripts of the operator's. The plugin goes only into those that
@@ -22,14 +24,6 @@ our own commands                   --     activate by themselves, with their own
                                           words for what is wrong
 nova-compute, all others           --     stay exactly stock
 ================================== ====== ==================================
-
-Switches the plugin on inside an unmodified Nova service, by nova.conf alone.
-
-``[oslo_messaging_notifications] driver`` is the one option through which Nova
-loads foreign code in every control-plane process after the configuration is
-parsed and before the service is created. The driver here notifies nobody.
-
-Whether anybody hears what Nova's scheduler notifies of.
 
 Nova makes two payloads for every request, of the whole request, and hands them to
 the drivers of ``[oslo_messaging_notifications]``. A driver that sends nothing is
@@ -53,6 +47,8 @@ from oslo_messaging.notify import _impl_noop, notifier
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter import assembly, start_checks
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
+
+LOG = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -100,8 +96,6 @@ def program_of(path: str, loaded: Container[str]) -> Program | None:
         return None
     return _API if _API_MODULE in loaded else None
 
-
-LOG = logging.getLogger(__name__)
 
 #: Our entry point in ``oslo.messaging.notify.drivers``.
 DRIVER_NAME = "nodb_scheduler"
@@ -175,7 +169,7 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
     """The notification driver whose construction activates the plugin.
 
     Nova constructs it once or twice per process, in ``rpc.init``, in every
-    program that reads nova.conf; :mod:`.activation` says into which the plugin
+    program that reads nova.conf; :func:`program_of` says into which the plugin
     goes. There, a mistake in the configuration ends a service: stevedore would
     turn an exception into one line on stderr, and the service would run stock
     in silence. It never ends another program.

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at Nova's release and at the plugin's options before anything depends on them.
 
-Which Nova is installed, and whether this plugin was tested with it.
-
-Looks at the plugin's options before anything depends on them.
-
-oslo.config reads a value when it is asked for: a wrong one would be found in
-some thread, hours later, and a misspelt option never. No I/O but the reading of
-the configuration files.
+oslo.config reads a value when it is asked for: a wrong one would be found in some
+thread, hours later, and a misspelt option never. No I/O but the reading of the
+configuration files.
 """
 
 from __future__ import annotations
@@ -26,6 +22,8 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.support import driver_options
+
+LOG = logging.getLogger(__name__)
 
 #: Major releases of Nova this plugin is tested with: 2025.1 to 2026.2.
 SUPPORTED = range(31, 35)
@@ -60,8 +58,6 @@ def check_release() -> None:
     if not is_supported(found):
         raise errors.UnsupportedRelease(found, supported_text())
 
-
-LOG = logging.getLogger(__name__)
 
 Groups = Iterable[tuple[str, Collection[cfg.Opt]]]
 

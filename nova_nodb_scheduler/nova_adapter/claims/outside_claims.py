@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims for what Nova allocates outside of select_destinations.
 
-What a server asks for on a host that it is forced to, for its claim there.
-
-Nova forces a server without a request: it copies the allocation.
-
-Claims for what Nova allocates outside of select_destinations.
-
 A conductor claims in Placement by itself when a build or a move goes on to an
-alternate, and when an evacuation or a live migration is forced to a host. Both
-of Nova's functions for that are wrapped here: a claim among the schedulers
-comes first, is confirmed after Nova's own, and given back if that failed.
-Before it is refused by what the mirror has of the host, that is read again.
-Without an answer of the back end Nova's own goes ahead, and is verified afterwards.
+alternate, and when an evacuation or a live migration is forced to a host. Both of
+Nova's functions for that are wrapped here: a claim among the schedulers comes
+first, is confirmed after Nova's own, and given back if that failed. Before it is
+refused by what the mirror has of the host, that is read again. Without an answer
+of the back end Nova's own goes ahead, and is verified afterwards. A server is
+forced to a host without a request, by a copy of its allocation: what it asks for
+there is made of that.
 """
 
 from __future__ import annotations

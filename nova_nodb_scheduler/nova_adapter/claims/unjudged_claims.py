@@ -9,7 +9,7 @@ keep capacity all the same:
   they say: whoever judges a claim there from now on counts it. A strict server
   group's policy is judged all the same, by the members that its record names: those
   that whoever sent the request cannot know of yet.
-* After the write, what Placement shows is verified (:mod:`.allocations.verification`),
+* After the write, what Placement shows is verified (:mod:`..placement.allocations.verification`),
   together with the pending claims that were noted before the own one. Who noted
   a claim later has judged it beside ours, so of two that do not fit together
   exactly the second one gives way.
@@ -66,7 +66,7 @@ class _Views:
         self.earlier: _Held | None = None
 
     def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
-        """See :class:`ledger_claimer.Views`."""
+        """See :class:`ledger_claimer.ClaimViews`."""
         try:
             return ledger_claimer.ClaimView(self._synchronizer.head(), self._fits)
         except errors.BackendUnavailable:
@@ -78,7 +78,7 @@ class _Views:
         return True
 
     def members(self, group: requests.Group) -> group_rules.Known:
-        """See :class:`ledger_claimer.Views`: older members are the filters' to look at."""
+        """See :class:`ledger_claimer.ClaimViews`: older members are the filters' to look at."""
         return {}
 
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's RequestSpec as the core's request, and the core's choices as Nova's Selections.
-
-Nova's RequestSpec as the request that the pipeline understands.
-
-Choices of the pipeline as the objects that Nova's conductor expects.
-"""
+"""Nova's RequestSpec as the core's request, and the core's choices as Nova's Selections."""
 
 from __future__ import annotations
 

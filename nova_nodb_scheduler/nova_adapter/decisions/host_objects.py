@@ -31,7 +31,7 @@ _NEVER_RAISE = (
 class NovaHostObjects:
     """Host states of one request, made when they are first asked for.
 
-    One thread. Implements :class:`contract.NovaHostObjects`.
+    One thread. Implements :class:`plugin_contract.HostObjects`.
 
     :param host_manager: Nova's, with the enabled filters and the weighers
     :param make_states: uuids of compute nodes -> their HostStates

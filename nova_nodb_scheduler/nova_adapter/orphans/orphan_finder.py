@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds allocations that processes left behind as they died, and deletes the provably dead.
 
-Finds allocations that processes left behind as they died, and deletes the provably dead.
-
-A suspect (see :mod:`.orphan_verdicts`) is looked at in Placement and in Nova's databases.
-Its allocation is deleted where all of this holds:
+A suspect (see :mod:`.orphan_verdicts`) is looked at in Placement and in Nova's
+databases. Its allocation is deleted where all of this holds:
 
 * its claim says who wrote it, and it is just what was claimed;
 * that process is gone, and its server or migration is absent everywhere (see
@@ -13,10 +11,8 @@ Its allocation is deleted where all of this holds:
 * that was so some time before already, at the same generation of the consumer: a
   database may be behind.
 
-It is deleted with that generation. Of everything else nothing is touched: it is looked
-at again, at growing distances, and told by status, metrics and the audit.
-
-The duty of looking for orphans in a scheduler worker: of the one that settles for all.
+It is deleted with that generation. Of everything else nothing is touched: it is
+looked at again, at growing distances, and told by status, metrics and the audit.
 """
 
 from __future__ import annotations

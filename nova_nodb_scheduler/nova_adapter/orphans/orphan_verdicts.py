@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims that may have left an allocation behind, and what such an allocation is.
 
-Claims that may have left an allocation behind, as one snapshot shows them; no I/O.
-
 Who dies between the write of an allocation and its answer leaves one of two:
 
 * a pending claim, whose lease ends: its host's record remembers it as *lapsed*;
 * a confirmed claim, which nothing ends while its allocation stands.
 
-What a suspected allocation is: by Placement first, then by Nova's databases.
-
-Placement first, because its answer holds the consumer's generation: what somebody
-writes for that consumer after that makes the deletion lose.
+What a suspected allocation is, is asked of Placement first, then of Nova's
+databases: Placement first, because its answer holds the consumer's generation:
+what somebody writes for that consumer after that makes the deletion lose.
 """
 
 from __future__ import annotations

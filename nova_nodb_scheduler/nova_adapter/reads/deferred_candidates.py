@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for Placement's client while Nova prepares a request, and asks nobody yet.
 
-What Nova would ask Placement, as a query that is answered from memory.
-
-The query string is read, not Nova's ResourceRequest: it is what Placement would
-get, and it is the same in every release.
-
-Stands for Placement's client while Nova prepares a request, and asks nobody yet.
-
 Nova's own select_destinations runs its request filters, makes its resource
 request, for pinned CPUs two of them, and asks Placement for candidates. Here the
 question is noted instead, to be answered from memory once the choice is made.

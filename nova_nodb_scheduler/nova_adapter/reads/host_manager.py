@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's HostManager and HostState, made from records in memory, cell by cell.
 
-Nova's HostState, with the NUMA topology and PCI pools parsed when asked for.
-
-Nova's HostManager, reading host states from memory, cell by cell.
-
-Only the reads are replaced. Each asks the request's view whether a cell is
-proved; one that is not takes Nova's own method, for that cell alone.
+Only the reads are replaced, and NUMA topologies and PCI pools are parsed when
+they are asked for. Each read asks the request's view whether a cell is proved;
+one that is not takes Nova's own method, for that cell alone.
 """
 
 from __future__ import annotations
@@ -25,6 +22,8 @@ from nova_nodb_scheduler.nova_adapter.conversion import nova_rows, numa_pci_clai
 from nova_nodb_scheduler.nova_adapter.reads import request_views
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+
+LOG = logging.getLogger(__name__)
 
 
 class HostState(nova_host_manager.HostState):  # type: ignore[misc]
@@ -108,9 +107,6 @@ class HostState(nova_host_manager.HostState):  # type: ignore[misc]
         claimed, self._fitted = self._fitted, []
         for each in claimed:
             numa_pci_claims.consume(self, each)
-
-
-LOG = logging.getLogger(__name__)
 
 
 class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one request sees of the cloud: one snapshot, one proof, from its beginning to its end.
 
-What a scheduler asks Nova's databases per request, answered from a snapshot.
-
-What one request sees: one snapshot, one proof, from its beginning to its end.
-
-Where it would be refused, and something of what it saw was over, it begins again: with
-a view of the present.
+What Nova's scheduler asks its databases for each request is answered from it.
+Where the request would be refused, and something of what it saw was over, it
+begins again: with a view of the present.
 """
 
 from __future__ import annotations
@@ -32,6 +29,8 @@ from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_modu
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
+
+LOG = logging.getLogger(__name__)
 
 COMPUTE_BINARY = "nova-compute"
 
@@ -283,8 +282,6 @@ class MemoryReads:
                 by_host.setdefault(host, []).append(aggregate)
         return by_host
 
-
-LOG = logging.getLogger(__name__)
 
 FellBack = Callable[[str, proof_module.UnprovedReason], None]
 

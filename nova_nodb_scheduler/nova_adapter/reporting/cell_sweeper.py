@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the tables of a cell with the synchronizer, whole or since a moment, and repairs it.
 
-Compares the tables of a cell with the synchronizer, and repairs it.
+The same walk serves the import into an empty back end, the paced sweep that finds
+what no reporter saw, and the repair after a reporter died. It takes the
+reporters' own way (name, read the record, read the row, compare-and-set), so that
+it is safe beside live writes.
 
-The same walk serves the import into an empty back end, the paced sweep that
-finds what no reporter saw, and the repair after a reporter died. It takes the
-reporters' own way (name, read the record, read the row, compare-and-set), so
-that it is safe beside live writes.
-
-Finds what a process that writes any cell left unreported, without a walk of all rows.
-
-All that such a process (a worker of nova-api) wrote until its last beat, less
-the age of what was queued then, was reported. What it wrote since shows:
+After a process died that writes any cell (a worker of nova-api), what it left
+unreported is found without a walk of all rows. All that it wrote until its last
+beat, less the age of what was queued then, was reported. What it wrote since
+shows:
 
 * compute nodes, instances and migrations: Nova sets ``updated_at``,
   ``created_at`` or ``deleted_at`` with each write that matters here, by the

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports what a process writes into Nova's databases to the synchronizer.
 
-Reports what a process writes into Nova's database to the synchronizer.
+One per process, with one thread that starts with the first mark in the process
+that made it (a WSGI server may load the application before it forks). Nova's
+threads only add names to a set under a lock that is never held during I/O: they
+never wait for the back end, and an error here never reaches them.
 
-One per process, with one thread that starts with the first mark in the
-process that made it (a WSGI server may load the application before it forks).
-Nova's threads only add names to a set under a lock that is never held during
-I/O: they never wait for the back end, and an error here never reaches them.
-
-Where Nova's objects hand over their changes: the process's reporter, if any.
-
-Objects are classes of a registry and cannot be handed a reporter; this module
-holds the one of this process. It is installed once by the assembly.
-
-The metrics of a reporter's process, served as long as the reporter runs.
+Nova's objects are classes of a registry and cannot be handed a reporter: this
+module holds the one of this process, which the assembly installs once, and its
+functions mark records there. Its metrics are served as long as it runs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was changed in Nova's database and not yet published: names of records, heartbeats.
 
-Which counts a compute service can have come to, by the time since its last one.
+Values are not queued: two conductors may handle one host's saves, and a queued
+value could overwrite a newer one. What is kept is the record's name; its row is
+read when it is published. Names that are marked again while they wait stand once.
+Heartbeats are kept with their counts, and judged by them:
 
 A nova-compute counts its own heartbeats and says the count to a conductor:
-whoever speaks for it can say any. Taken at its word, a count of 2**31 - 1
-means two milliards of heartbeats that nobody reported, and the whole cell is
-doubted for one host. So a step is held against the time that it had:
+whoever speaks for it can say any. Taken at its word, a count of 2**31 - 1 means
+two milliards of heartbeats that nobody reported, and the whole cell is doubted
+for one host. So a step is held against the time that it had:
 
 * No service beats more than once a second (``report_interval`` is in whole
   seconds, ten by default). What is beyond that is *ignored*: neither the count
@@ -21,13 +24,6 @@ doubted for one host. So a step is held against the time that it had:
 
 What remains: who speaks for a host may hide that host's own unreported
 heartbeats, or may claim some that a true one might have missed.
-
-Names of records that were changed in Nova's database and not yet published.
-
-Values are not queued: two conductors may handle one host's saves, and a queued
-value could overwrite a newer one. What is kept is the record's name; its row
-is read when it is published. Names that are marked again while they wait
-stand once.
 """
 
 from __future__ import annotations
@@ -112,8 +108,8 @@ class DirtyRecord:
 class PendingHeartbeats:
     """Heartbeats of one service that wait to be published together.
 
-    Their counts follow on one another; what does not is another's
-    (:mod:`.dirty_records`), so that a forged count takes no true one along.
+    Their counts follow on one another; what does not is another's, so that a forged
+    count takes no true one along.
 
     :param seen: how many a reporter saw
     :param report_count: highest count among them

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says for which cells the states in memory are proved to be current.
 
-What the reporters' beats say together, for as long as none beats again.
+Freshness is the age of the feed and of the reporters' path, never that of a
+record: an idle host is silent for days. Whatever cannot be proved is named, and
+its cell takes Nova's own path.
 
 A big cloud has a reporter for each worker of each API and conductor, and every
 request asks about every cell. Where all is well that is one comparison a cell;
-where it is not, the beats are looked at one by one.
-
-Says for which cells the states in memory are proved to be current.
-
-Freshness is the age of the feed and of the reporters' path, never that of a
-record: an idle host is silent for days. Whatever cannot be proved is named,
-and its cell takes Nova's own path.
+where it is not, the heartbeats are looked at one by one.
 """
 
 from __future__ import annotations
@@ -31,6 +27,8 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer.replication import ingest as quarantine_module
+
+LOG = logging.getLogger(__name__)
 
 
 class ReporterBeats:
@@ -79,8 +77,6 @@ class ReporterBeats:
         """Return since when the first of a scope's guards guards it; None where it has none."""
         return self._guarded_since.get(scope)
 
-
-LOG = logging.getLogger(__name__)
 
 #: Namespaces without which nothing can be judged.
 _TO_JUDGE = (known_namespaces.REPORTERS.name, known_namespaces.CELLS.name)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Nova's services do for the plugin as they end, and in Nova's Guru Meditation Report.
 
-Ends what a manager of Nova started for the plugin, whichever way its service ends.
-
-What this process adds to Nova's Guru Meditation Report.
-
-The report is written by a signal handler, between two instructions of the
-main thread: only what is read without a lock may be asked here.
+The report is written by a signal handler, between two instructions of the main
+thread: only what is read without a lock may be asked here.
 """
 
 from __future__ import annotations

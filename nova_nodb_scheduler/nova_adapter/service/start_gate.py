@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate that a scheduler worker's requests wait behind until what decides them is proved.
 
-The gate that a scheduler worker's requests wait behind until what decides them is proved.
-
-A worker that took requests at once would send the queue that gathered while
-it was away through Nova's own path in one storm, where Placement itself
+A worker that took requests at once would send the queue that gathered while it
+was away through Nova's own path in one storm, where Placement itself
 over-commits. So its states, its mirror of Placement and its claims are proved
-first, or a bound passes. Only the start waits: what is lost later is the
-affair of each request.
-
-Takes a scheduler worker's requests from the queue: not before its gate opens, none when it ends.
+first, or a bound passes. Only the start waits: what is lost later is the affair
+of each request.
 
 oslo.messaging acknowledges a request before it is dispatched, so one that was
-held back in the process would be lost with it. Therefore consumption itself
-is put off: a request stays in the queue, for another scheduler to take.
+held back in the process would be lost with it. Therefore consumption itself is
+put off: a request stays in the queue, for another scheduler to take.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler worker tells of itself, and how far it is with its start.
-
-Says how far a scheduler worker is with what it must have proved before it takes requests.
-
-What a scheduler worker tells of itself, from memory alone.
-"""
+"""What a scheduler worker tells of itself, and how far it is with its start."""
 
 from __future__ import annotations
 

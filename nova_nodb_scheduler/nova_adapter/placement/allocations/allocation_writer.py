@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the allocations of new servers: one call for a request, or for several.
 
-Reads what Placement has for consumers, again and again until a deadline.
-
-Takes written allocations away again, and only those.
-
-The course of one request's write: tries again what may pass, divides what will not.
-
-It runs in the thread that waits for it. The naive way, Nova's, is a GET and a
-PUT for each server, and three attempts with pauses of seconds. Here a new
-consumer is written with generation null: Placement itself refuses it if it is
-not new, so nothing need be read before; and races are tried again until the
-request's deadline, not another host instead.
-
-A lost answer is the difficult one: the write may be there, or come yet. The
-consumers are read; what is equal was written. What is absent is sent again,
-with generation null still: should the first write arrive after all, Placement
-refuses the second, and the consumers are read again.
-
-Writes the allocations of new servers: one call for a request, or for several.
-
 Only for consumers that have no allocations. Whoever may have some (moves,
 evacuations, resizes) goes Nova's own way and never comes here.
+
+One request's write tries again what may pass, and divides what will not. It runs
+in the thread that waits for it. The naive way, Nova's, is a GET and a PUT for
+each server, and three attempts with pauses of seconds. Here a new consumer is
+written with generation null: Placement itself refuses it if it is not new, so
+nothing need be read before; and races are tried again until the request's
+deadline, not another host instead.
+
+A lost answer is the difficult one: the write may be there, or come yet. The
+consumers are read; what is equal was written. What is absent is sent again, with
+generation null still: should the first write arrive after all, Placement refuses
+the second, and the consumers are read again.
 """
 
 from __future__ import annotations

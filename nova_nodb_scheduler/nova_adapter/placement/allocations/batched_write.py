@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets writes of several requests share one call, and finds out whose fault a refusal is.
 
-Lets concurrent writes share one call: what queues up while one is under way.
-
 A group commit without a thread of its own: of the threads that wait, one leads.
 It takes what is queued, makes the call, hands out the results and goes; the next
 one that still waits leads then. A lone caller never waits; one that others are
 known to follow waits for them, for a bounded time. Several calls may be under way
 at once, but only for work that has nothing in common.
 
-Writes the servers of several requests in one call, and finds out whose fault a refusal is.
-
-Placement's refusal holds for the whole call. It names a provider, though, in
-its text: requests that do not touch it are written at once, the others are
-halved until each has an answer of its own. Nothing here pauses or tries again:
-a request that needs that does it in its own thread.
+Placement's refusal holds for the whole call. It names a provider, though, in its
+text: requests that do not touch it are written at once, the others are halved
+until each has an answer of its own. Nothing here pauses or tries again: a request
+that needs that does it in its own thread.
 """
 
 from __future__ import annotations
@@ -29,6 +25,8 @@ from typing import Generic, TypeVar
 import attrs
 
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
+
+LOG = logging.getLogger(__name__)
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
@@ -283,9 +281,6 @@ class CallBatcher(Generic[Work, Result]):
                 self._touched -= place.touches
             self._under_way -= 1
             self._changed.notify_all()
-
-
-LOG = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP calls that write, read and remove allocations of new servers.
 
-Sends a POST to Placement as keystoneauth sent the last one, without all its work again.
-
-Of the CPU time that a small POST takes in its client, two thirds go to things that
+A POST is sent as keystoneauth sent the last one, without all its work again: of
+the CPU time that a small POST takes in its client, two thirds go to things that
 are the same each time: the endpoint, the proxies of the environment, the headers,
 logging that is off, a second reading of the same options. So the first call goes
 through Nova's report client, and keystoneauth finds the endpoint, authenticates

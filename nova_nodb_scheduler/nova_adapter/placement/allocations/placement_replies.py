@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may become of a write of allocations, and what Placement's replies tell of it.
 
-What is to be written for a new server, and what may become of it.
-
-Reads what Placement answered to a write of allocations.
-
 A 409 has four causes, and each wants another step. The code tells a lost race
-(``placement.concurrent_update``) from the rest; what else there is to know,
-which host is full or that it was the consumer's generation, stands in the text
-alone.
+(``placement.concurrent_update``) from the rest; what else there is to know, which
+host is full or that it was the consumer's generation, stands in the text alone.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills the mirror with pages read out of Placement's own database, beside what runs.
 
-Selects a page of provider trees from Placement's tables and makes their records.
-
-What is selected and joined is what Placement's own answers hold: a provider
-whose root is gone is not listed, an allocation whose consumer has no row is
-not shown. So the records are those that :mod:`.placement_reader` makes.
-
-Placement's own database, read a page of provider trees at a time.
+What is selected and joined is what Placement's own answers hold: a provider whose
+root is gone is not listed, an allocation whose consumer has no row is not shown.
+So the records are those that :mod:`.placement_reader` makes.
 
 Over HTTP a tree costs four requests. Here a page of trees costs
-:data:`STATEMENTS_A_PAGE`, whatever its size, in one transaction
-that sees one moment.
-
-Fills the mirror with pages read out of Placement's database, beside keepers and schedulers.
+:data:`STATEMENTS_A_PAGE`, whatever its size, in one transaction that sees one
+moment.
 
 It says nothing in namespace ``mirrors``: the keeper's next sweep compares all
 generations with one listing, reads what differs, and declares the mirror

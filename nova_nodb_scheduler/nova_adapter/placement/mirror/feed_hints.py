@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Nova's states tell about providers that will change, or that were not told of.
 
-What the feed of Nova's states tells about providers that will change.
+Hints are found between two snapshots of the store: servers that came, went or
+were resized, migrations that began or ended, services that were disabled or
+enabled (a trait of their providers), compute nodes that are new or of another
+size, and the hints of processes that changed allocations. No I/O; what is found
+is a reason to look, never a state.
 
-Between two snapshots of the store: servers that came, went or were resized,
-migrations that began or ended, services that were disabled or enabled (a trait
-of their providers), compute nodes that are new or of another size, and the
-hints of processes that changed allocations. No I/O; what is found is a reason
-to look, never a state.
-
-Finds allocations in the mirror whose servers are not, or no longer, there.
-
-``DELETE /allocations``, by which nova-compute frees a deleted server's
-resources, moves no generation. Whoever missed the deletion in the feed (a
-keeper that has just taken over) finds such hosts here, by comparing the
-consumers of their records with the servers and migrations that are known.
-What is found is a reason to look: leaked allocations, which Placement really
-holds, are looked at once.
+Orphan allocations are found in the mirror: their servers are not, or no longer,
+there. ``DELETE /allocations``, by which nova-compute frees a deleted server's
+resources, moves no generation. Whoever missed the deletion in the feed (a keeper
+that has just taken over) finds such hosts here, by comparing the consumers of
+their records with the servers and migrations that are known. What is found is a
+reason to look: leaked allocations, which Placement really holds, are looked at
+once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads hinted providers when their time has come, and publishes what is seen.
 
-Providers to be looked at soon, each a few times, until what was hinted at is there.
-
-Looks at hinted providers when their time has come, and publishes what is seen.
-
-One request tells of a known host whether its generation is its record's, and
-who stands on it; only what differs is read entirely.
+Each is read a few times, until what was hinted at is there. One request tells of
+a known host whether its generation is its record's, and who stands on it; only
+what differs is read entirely.
 """
 
 from __future__ import annotations

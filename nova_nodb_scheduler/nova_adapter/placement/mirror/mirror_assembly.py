@@ -27,7 +27,7 @@ from nova_nodb_scheduler.synchronizer.records import publisher as publisher_modu
 
 
 class MirrorPlugin(Protocol):
-    """What is needed of the process's plugin (:class:`..assembly.Plugin`)."""
+    """What is needed of the process's plugin (:class:`nova_nodb_scheduler.nova_adapter.assembly.Plugin`)."""
 
     @property
     def conf(self) -> Any: ...

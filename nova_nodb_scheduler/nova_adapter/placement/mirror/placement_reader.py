@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks Placement for its providers: who there is, and all of one tree.
 
-Asks Placement for its providers: who there is, and all of one tree.
+Placement has no change feed. One listing gives every provider's generation; each
+answer about one provider repeats the generation it was read at, so that a tree
+whose answers disagree was changed in between and is read again.
 
-Placement has no change feed. One listing gives every provider's generation;
-each answer about one provider repeats the generation it was read at, so that
-a tree whose answers disagree was changed in between and is read again.
-
-A generation tells nearly everything. ``DELETE /allocations`` and the old way
-of setting aggregates (below microversion 1.19) do not move it, nor does a
-consumer that leaves a provider because its allocations were replaced by some
-elsewhere. All of them are looked for apart (see :mod:`.mirror_sweep`).
-
-The mirror's way to Placement: Nova's own report client, its session and credentials.
+A generation tells nearly everything. ``DELETE /allocations`` and the old way of
+setting aggregates (below microversion 1.19) do not move it, nor does a consumer
+that leaves a provider because its allocations were replaced by some elsewhere.
+All of them are looked for apart (see :mod:`.mirror_sweep`).
 """
 
 from __future__ import annotations

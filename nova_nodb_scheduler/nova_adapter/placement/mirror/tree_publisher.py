@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts what was read of Placement into the records, beside schedulers that write, too.
 
-Puts what was read of Placement into the records, beside schedulers that write, too.
+A scheduler adds what it allocated to a record at once. What the keeper reads may
+be older than that, or newer, and generations alone do not tell: those of a
+provider that was deleted and made again begin anew. So every reading carries the
+back end's time of its begin, and a record that a scheduler wrote since then, with
+consumers that the reading lacks, stays as it is and is read again.
 
-A scheduler adds what it allocated to a record at once. What the keeper reads
-may be older than that, or newer, and generations alone do not tell: those of a
-provider that was deleted and made again begin anew. So every reading carries
-the back end's time of its begin, and a record that a scheduler wrote since
-then, with consumers that the reading lacks, stays as it is and is read again.
-
-One provider read again and published, before somebody is refused by its record.
-
-For processes that follow no feed and keep no mirror: a conductor that claims.
-What nova-compute changed a moment ago (its inventories, what it let go) no
-record shows until the mirror's keeper has looked.
+A process that follows no feed and keeps no mirror, a conductor that claims, has
+one provider read again before somebody is refused by its record: what
+nova-compute changed a moment ago (its inventories, what it let go) no record
+shows until the mirror's keeper has looked.
 """
 
 from __future__ import annotations
@@ -31,6 +28,8 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, 
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+
+LOG = logging.getLogger(__name__)
 
 TreeRecords = tuple[str, Sequence[provider_trees.ListedProvider]]
 #: Asks the back end for its time.
@@ -247,9 +246,6 @@ def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compu
         return publisher_module.DELETE
 
     return compute
-
-
-LOG = logging.getLogger(__name__)
 
 
 class ProviderReread:

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sees what this process writes to Placement, and tells the mirror's keeper of it.
 
-Sees what this process writes to Placement through Nova's report client.
-
 All of Nova's writes go through four methods of ``SchedulerReportClient``, in
-every supported release; they are wrapped, as the objects are. After Nova's
-call, whatever became of it, the providers and consumers it named are told to
-one observer, which must neither block nor raise. What Nova gets is its own.
+every supported release; they are wrapped, as the objects are. After Nova's call,
+whatever became of it, the providers and consumers it named are told to one
+observer, which must neither block nor raise. What Nova gets is its own.
 
-Tells the mirror's keeper, through the synchronizer, what this process changed in Placement.
-
-Nova's threads only add names to a bounded set; one thread, started with the
-first name in the process that has it, publishes them as records of namespace
-``provider_hints``. What is lost (the set was full, the process died, the back
-end was down) is found by the sweep.
+Nova's threads only add names to a bounded set; one thread, started with the first
+name in the process that has it, publishes them as records of namespace
+``provider_hints``. What is lost (the set was full, the process died, the back end
+was down) is found by the sweep.
 """
 
 from __future__ import annotations
