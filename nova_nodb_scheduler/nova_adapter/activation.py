@@ -129,7 +129,7 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
     assembly.install(plugin)
 
     def make() -> change_reporter.ChangeReporter:
-        return plugin.reporter(role, lambda: change_reporter.EVERY_CELL, beats=role == "api")
+        return plugin.reporter(role, lambda: change_reporter.EVERY_CELL, heartbeats=role == "api")
 
     change_reporter.install(make(), plugin.scopes, make)
     if plugin.options.candidates == "memory":

@@ -189,7 +189,7 @@ class Plugin:
         cell: Callable[[], str],
         guards: Callable[[], tuple[str, ...]] = tuple,
         *,
-        beats: bool = True,
+        heartbeats: bool = True,
     ) -> change_reporter.ChangeReporter:
         """Return a reporter that starts with its first mark.
 
@@ -225,9 +225,9 @@ class Plugin:
                 max_dirty_records=options.max_dirty_records,
                 service_down_time_seconds=float(self.conf.service_down_time),
             ),
-            beats=beats,
+            heartbeats=heartbeats,
         )
-        if beats:
+        if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made
 

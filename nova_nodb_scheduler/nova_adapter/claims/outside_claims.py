@@ -102,7 +102,7 @@ _MOST_LOOKS = 10
 
 @attrs.frozen
 class OutsideMove:
-    """A server and where it is to go.
+    """A server that Nova allocates for outside of select_destinations, and where it is to go.
 
     :param host: uuid of the node
     :param resources: by class, of the node's provider

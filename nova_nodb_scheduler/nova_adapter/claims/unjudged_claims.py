@@ -91,7 +91,7 @@ class NotedClaim:
     _taken: chosen_hosts.TakenClaim
     _earlier: _Held | None
 
-    def promised(self) -> verification.Promised:
+    def claimed_amounts(self) -> verification.ClaimedAmounts:
         """Return what others may be about to write on the host, noted before the own claim.
 
         Without an answer of the back end all that was noted then counts.
@@ -122,7 +122,7 @@ class NotedClaim:
 
 @attrs.frozen
 class AgainstPolicy:
-    """The host would break a strict group's policy: nothing is noted there.
+    """A host would break a strict group's policy: no claim is noted there.
 
     :param why: for a log line
     """
@@ -302,7 +302,7 @@ class UnjudgedClaims:
             return self._verifier.allocated(wanted, allocate)
         try:
             wanted = self._verifier.without_former(wanted)
-            stands = self._verifier.allocated(wanted, allocate, noted.promised)
+            stands = self._verifier.allocated(wanted, allocate, noted.claimed_amounts)
         except nova_exception.NovaException:
             noted.release()
             raise

@@ -99,7 +99,7 @@ class ScheduleCall:
 
 @attrs.frozen
 class DecisionEngine:
-    """What decides in one worker.
+    """What one worker decides requests with.
 
     :param host_manager: Nova's, ours in its place
     :param ways: how it places: what holds room and claims

@@ -103,7 +103,7 @@ class OrphanAudit:
                 since.append(float(beat.get("since", 0.0)))
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
         #: Hosts on which a consumer stands that no state in memory explains.
-        self._on = _strays(self._snapshot)
+        self._on = _orphan_allocations(self._snapshot)
 
     @property
     def count(self) -> int:
@@ -189,7 +189,7 @@ def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
     return store.snapshot()
 
 
-def _strays(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
+def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
     """Return hosts by consumers that stand there and are nowhere in memory."""
     found: dict[str, set[str]] = {}
     view = snapshot.namespace(known_namespaces.PROVIDERS.name)

@@ -71,8 +71,8 @@ class OrphanFinderStatus:
 
 
 @attrs.define
-class _Look:
-    """What one suspected consumer was found to be."""
+class _Verdict:
+    """What one suspected consumer was found to be, and when it is looked at again."""
 
     kind: orphan_verdicts.AllocationKind
     due_at: float
@@ -112,17 +112,17 @@ class OrphanFinder:
         self._hint = hint
         self._options = options or OrphanFinderOptions()
         self._clock = clock
-        self._looks: dict[str, _Look] = {}
+        self._verdicts: dict[str, _Verdict] = {}
         self.status = OrphanFinderStatus()
 
     def pace(self, options: OrphanFinderOptions) -> None:
         """Work by these paces and bounds from the next turn on."""
         self._options = options
-        self._looks.clear()
+        self._verdicts.clear()
 
     def leave(self) -> None:
         """Forget all: another process does this now."""
-        self._looks.clear()
+        self._verdicts.clear()
         self._writers.forget()
         self.status.by_kind = {}
 
@@ -137,12 +137,16 @@ class OrphanFinder:
             return
         self._writers.look()
         found = orphan_verdicts.find_suspects(snapshot)
-        for gone in self._looks.keys() - found.keys():
-            del self._looks[gone]
+        for gone in self._verdicts.keys() - found.keys():
+            del self._verdicts[gone]
         now = self._clock()
-        due = [name for name in found if name not in self._looks or self._looks[name].due_at <= now]
+        due = [
+            name
+            for name in found
+            if name not in self._verdicts or self._verdicts[name].due_at <= now
+        ]
         # Who waited longest comes first: a crowd keeps nobody out.
-        due.sort(key=lambda name: self._looks[name].due_at if name in self._looks else now)
+        due.sort(key=lambda name: self._verdicts[name].due_at if name in self._verdicts else now)
         due = due[: self._options.turn_suspects]
         judged = self._judge.judge({name: found[name] for name in due}, snapshot)
         self.status.looked += len(due)
@@ -151,17 +155,17 @@ class OrphanFinder:
             self._looked(judged[name])
             for each in self._ended(found[name], judged[name]):
                 forget.setdefault(each.host, {})[name] = each.held.claim_id
-        kinds = collections.Counter(look.kind for look in self._looks.values())
+        kinds = collections.Counter(look.kind for look in self._verdicts.values())
         self.status.by_kind = {kind: kinds[kind] for kind in orphan_verdicts.ORPHANS}
         lapsed_claims.forget_lapsed(self._synchronizer, self._latest, forget)
 
     def _looked(self, judged: orphan_verdicts.JudgedAllocation) -> None:
         """Note what was found, and delete it where that is proved the second time."""
         now, options = self._clock(), self._options
-        look = self._looks.get(judged.consumer)
+        look = self._verdicts.get(judged.consumer)
         if look is None or look.kind is not judged.kind:
             pause = min(options.again_seconds, options.again_most_seconds)
-            look = self._looks[judged.consumer] = _Look(judged.kind, now + pause, pause)
+            look = self._verdicts[judged.consumer] = _Verdict(judged.kind, now + pause, pause)
             self._tell(judged)
         else:
             look.pause_seconds = min(2 * look.pause_seconds, options.again_most_seconds)
@@ -239,7 +243,7 @@ _TURN_SECONDS = 10.0
 
 
 class OrphanDuty:
-    """Owner of the thread.
+    """Looks for orphan allocations in a thread, where this worker settles for all.
 
     :param settles: whether this worker settles claims for all
     """

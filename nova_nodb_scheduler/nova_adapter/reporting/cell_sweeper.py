@@ -63,7 +63,7 @@ class SweepProgress:
 
 @attrs.frozen
 class SweptScope:
-    """Result of one sweep.
+    """What one sweep of a scope's tables found and repaired.
 
     :param repaired: records changed by the sweep, per namespace
     :param rows: rows walked
@@ -87,7 +87,7 @@ class SweepStopped(Exception):
 
 
 class CellSweeper:
-    """Walks one scope's tables.
+    """Compares one scope's tables with the synchronizer, row by row, and repairs it.
 
     :param node_publisher: writes namespace ``cells`` (owner ``nodb``)
     """

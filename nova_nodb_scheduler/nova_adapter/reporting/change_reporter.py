@@ -106,7 +106,7 @@ class ChangeReporter:
 
     :param synchronizer: opened by the flushing thread, in the process that flushes
     :param identify: builds the identity, once, in the flushing thread
-    :param beats: False for short-lived processes, which only flush at exit
+    :param heartbeats: False for short-lived processes, which only flush at exit
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ChangeReporter:
         identify: Callable[[], ReporterIdentity],
         options: ReporterOptions,
         *,
-        beats: bool = True,
+        heartbeats: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synchronizer = synchronizer
@@ -126,7 +126,7 @@ class ChangeReporter:
         self._beat_publisher = beat_publisher
         self._identify = identify
         self._options = options
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._clock = clock
         self._dirty = dirty_module.DirtyRecords(options.max_dirty_records, clock)
         self._wake = self._dirty.wake
@@ -281,7 +281,7 @@ class ChangeReporter:
 
     def _until_next_duty(self) -> float:
         next_beat = self._last_beat + self._options.beat_interval_seconds
-        if not self._beats:
+        if not self._heartbeats:
             next_beat = float("inf")
         next_heartbeats = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
         due = min(next_beat, next_heartbeats)
@@ -393,20 +393,20 @@ class ChangeReporter:
         if not force and now < due:
             return
         self._last_heartbeats = now
-        beats = self._dirty.take_beats()
-        if not beats:
+        heartbeats = self._dirty.take_heartbeats()
+        if not heartbeats:
             return
         try:
-            version, lost = self._rows.publish_heartbeats(beats)
+            version, lost = self._rows.publish_heartbeats(heartbeats)
         except BaseException:
-            self._dirty.return_beats(beats)
+            self._dirty.return_heartbeats(heartbeats)
             raise
-        self._dirty.return_beats(lost)
+        self._dirty.return_heartbeats(lost)
         self._version = max(self._version, version)
 
     def _send_beat(self) -> None:
         now = self._clock()
-        if not self._beats or now < self._last_beat + self._options.beat_interval_seconds:
+        if not self._heartbeats or now < self._last_beat + self._options.beat_interval_seconds:
             return
         identity = self._identity
         assert identity is not None  # set by _open
@@ -455,7 +455,7 @@ class ChangeReporter:
                     self._flush_heartbeats(force=True)
                 complete = not len(self._dirty) and not self._lost
                 # Left behind, a beat falls silent, and its cells are swept.
-                if self._beats and self._identity is not None and complete:
+                if self._heartbeats and self._identity is not None and complete:
                     key = records.RecordKey(
                         known_namespaces.REPORTERS.name, self._identity.reporter_id
                     )

@@ -51,7 +51,7 @@ _UNKNOWN_SECONDS = 86_400.0
 
 
 class CountStep(enum.Enum):
-    """What a count is to the one that is known."""
+    """How a service's count of heartbeats follows on the one that is known."""
 
     #: It follows on it, or is older.
     TAKEN = "taken"
@@ -159,7 +159,7 @@ class DirtyRecords:
         self._lock = threading.Lock()
         self._names: dict[records.RecordKey, DirtyRecord] = {}
         self._in_flight: dict[records.RecordKey, DirtyRecord] = {}
-        self._beats: dict[str, list[PendingHeartbeats]] = {}
+        self._heartbeats: dict[str, list[PendingHeartbeats]] = {}
         self._lost: set[str] = set()
         #: Set when there is something to do; the flushing thread waits on it.
         self.wake = threading.Event()
@@ -193,7 +193,7 @@ class DirtyRecords:
             self._add(PendingHeartbeats(service, scope, 1, report_count, last_seen_up, heard_at))
 
     def _add(self, beat: PendingHeartbeats) -> None:
-        waiting = self._beats.setdefault(beat.service, [])
+        waiting = self._heartbeats.setdefault(beat.service, [])
         if any(each.merge(beat) for each in waiting):
             return
         waiting.append(beat)
@@ -230,17 +230,17 @@ class DirtyRecords:
             if self._resting:
                 self._rested_at = min(self._rested_at, self._clock() + self._rest_seconds)
 
-    def take_beats(self) -> list[PendingHeartbeats]:
+    def take_heartbeats(self) -> list[PendingHeartbeats]:
         """Take all waiting heartbeats; those of one service by their counts."""
         with self._lock:
-            beats = [beat for waiting in self._beats.values() for beat in waiting]
-            self._beats.clear()
-        return beats
+            heartbeats = [beat for waiting in self._heartbeats.values() for beat in waiting]
+            self._heartbeats.clear()
+        return heartbeats
 
-    def return_beats(self, beats: Collection[PendingHeartbeats]) -> None:
+    def return_heartbeats(self, heartbeats: Collection[PendingHeartbeats]) -> None:
         """Give heartbeats back that could not be published."""
         with self._lock:
-            for beat in beats:
+            for beat in heartbeats:
                 self._add(beat)
 
     def take_lost(self) -> set[str]:
@@ -261,7 +261,7 @@ class DirtyRecords:
     def beats_waiting(self) -> int:
         """Count the services with heartbeats not yet published."""
         with self._lock:
-            return len(self._beats)
+            return len(self._heartbeats)
 
     def ages_seconds(self) -> dict[str, float]:
         """Return per scope how long its oldest name has waited."""

@@ -155,7 +155,7 @@ class ComputeNode(nova_compute_node.ComputeNode):  # type: ignore[misc]
 
 
 class ComputeNodeList(nova_compute_node.ComputeNodeList):  # type: ignore[misc]
-    """Its items are of the class above, which Nova looks up in the registry."""
+    """Compute nodes whose writes are reported: Nova looks their class up in the registry."""
 
 
 class Service(nova_service.Service):  # type: ignore[misc]

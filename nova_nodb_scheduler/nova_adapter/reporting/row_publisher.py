@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 @attrs.frozen
 class PublishedRows:
-    """What became of a batch.
+    """What became of a batch of rows that were published as records.
 
     :param failed: names that stay dirty: their database or the back end
         refused them this time
@@ -86,7 +86,7 @@ class RowPublisher:
         )
 
     def publish_heartbeats(
-        self, beats: Collection[dirty_records.PendingHeartbeats]
+        self, heartbeats: Collection[dirty_records.PendingHeartbeats]
     ) -> tuple[int, list[dirty_records.PendingHeartbeats]]:
         """Merge heartbeats into the services' liveness; all share their statements.
 
@@ -94,7 +94,7 @@ class RowPublisher:
         :raises BackendUnavailable: none is known to be published
         """
         of_service: dict[str, list[dirty_records.PendingHeartbeats]] = {}
-        for beat in beats:
+        for beat in heartbeats:
             of_service.setdefault(beat.service, []).append(beat)
         report = self._publisher.publish(
             {
@@ -105,7 +105,7 @@ class RowPublisher:
             }
         )
         lost = {key.key for key in report.failed}
-        return report.version, [beat for beat in beats if beat.service in lost]
+        return report.version, [beat for beat in heartbeats if beat.service in lost]
 
     def settle_heartbeats(self, unreported: Mapping[str, int]) -> None:
         """Take heartbeats for reported, by service: a sweep has made good what went with them.
@@ -274,7 +274,7 @@ def is_before(seen_up: str | None, moment: str | None) -> bool:
 
 
 def merge_heartbeats(
-    beats: Sequence[dirty_records.PendingHeartbeats], implausible: ImplausibleCounts
+    heartbeats: Sequence[dirty_records.PendingHeartbeats], implausible: ImplausibleCounts
 ) -> publisher_module.Compute:
     """Return the update that adds a reporter's heartbeats to a service's liveness.
 
@@ -283,7 +283,7 @@ def merge_heartbeats(
     lost with a conductor that died): ``unreported``, the sign that other
     writes may have been missed, too.
 
-    :param beats: of one service, by their counts; see :class:`.dirty_records.PendingHeartbeats`
+    :param heartbeats: of one service, by their counts
     """
 
     def update(
@@ -293,7 +293,7 @@ def merge_heartbeats(
             # Not known yet, and then its row brings the count; or deleted, and
             # then a late heartbeat must not bring it back.
             return publisher_module.UNCHANGED
-        for beat in beats:
+        for beat in heartbeats:
             current = _with_heartbeat(current, beat, implausible)
         return current
 

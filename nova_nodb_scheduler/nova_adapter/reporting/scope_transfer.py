@@ -43,7 +43,7 @@ _PAGE_ROWS = 500
 
 @attrs.frozen
 class TransferResult:
-    """What became of one scope's import.
+    """What became of the import of one scope's rows.
 
     :param written: records changed, by namespace
     """

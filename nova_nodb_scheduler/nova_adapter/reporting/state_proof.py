@@ -31,8 +31,8 @@ from nova_nodb_scheduler.synchronizer.replication import ingest as quarantine_mo
 LOG = logging.getLogger(__name__)
 
 
-class ReporterBeats:
-    """The beats of one moment.
+class ReporterHeartbeats:
+    """What the reporters' heartbeats of one moment say, together.
 
     :ivar states: all of them, as they were written
     :ivar unnamed: scopes of which reporters met rows whose names no record may have
@@ -115,7 +115,7 @@ class UnprovedReason(enum.Enum):
 
 @attrs.frozen
 class StateProof:
-    """A judgement about a snapshot.
+    """Which scopes a snapshot's states are not proved for, and why.
 
     :param missing: scopes that are not proved, and why; all others are
     :param unnamed: scopes with rows whose names no record may have: what is
@@ -173,7 +173,7 @@ class StateJudge:
         self._unreported_since: dict[str, float] = {}
         # Kept from request to request: of the reporters' beats as long as they are the
         # same, of the heartbeats that nobody reported as long as none comes or goes.
-        self._beats_seen: tuple[object, ReporterBeats] | None = None
+        self._beats_seen: tuple[object, ReporterHeartbeats] | None = None
         self._unreported_seen: tuple[object, Mapping[str, int]] | None = None
 
     def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> StateProof:
@@ -181,11 +181,11 @@ class StateJudge:
         if not self._feed_alive(self._options.feed_bound_seconds):
             return StateProof(dict.fromkeys(scopes, UnprovedReason.FEED))
         missing = {}
-        beats = self._beats(snapshot)
+        heartbeats = self._heartbeats(snapshot)
         unreported = self._unreported(snapshot)
         for scope in scopes:
             try:
-                reason = self._missing(snapshot, scope, beats, unreported)
+                reason = self._missing(snapshot, scope, heartbeats, unreported)
             except (KeyError, TypeError, ValueError) as error:
                 # Written by a release of the plugin that means something else.
                 LOG.error(
@@ -195,17 +195,17 @@ class StateJudge:
                 reason = UnprovedReason.QUARANTINE
             if reason is not None:
                 missing[scope] = reason
-        return StateProof(missing, self._unnamed(snapshot, scopes, beats))
+        return StateProof(missing, self._unnamed(snapshot, scopes, heartbeats))
 
     def _unnamed(
         self,
         snapshot: snapshot_module.Snapshot,
         scopes: Collection[str],
-        beats: ReporterBeats,
+        heartbeats: ReporterHeartbeats,
     ) -> frozenset[str]:
         """Return the scopes of which the last sweep, or a reporter since, refused names."""
         cells = snapshot.namespace(known_namespaces.CELLS.name)
-        found = set(beats.unnamed)
+        found = set(heartbeats.unnamed)
         for scope in scopes:
             swept = cells.get(scope)
             if swept is not None and swept.state.get("unnamed"):
@@ -216,7 +216,7 @@ class StateJudge:
         self,
         snapshot: snapshot_module.Snapshot,
         scope: str,
-        beats: ReporterBeats,
+        heartbeats: ReporterHeartbeats,
         unreported: Mapping[str, int],
     ) -> UnprovedReason | None:
         if self._unreadable(snapshot, scope):
@@ -226,13 +226,13 @@ class StateJudge:
             return UnprovedReason.COLD
         if swept.state.get("unpublishable"):
             return UnprovedReason.QUARANTINE
-        reason = self._path(scope, beats, swept.state)
+        reason = self._path(scope, heartbeats, swept.state)
         if reason is not None or scope == scopes_module.API:
             return reason
         return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
 
     def _path(
-        self, scope: str, beats: ReporterBeats, swept: Mapping[str, Any]
+        self, scope: str, heartbeats: ReporterHeartbeats, swept: Mapping[str, Any]
     ) -> UnprovedReason | None:
         """Judge the reporters that write a scope.
 
@@ -244,13 +244,13 @@ class StateJudge:
         bound = self._options.reporter_bound_seconds
         swept_from = backend_time.believed(float(swept["swept_from"]), now)
         proved_at = proved_from(swept, now)
-        if beats.all_in_time(now, bound):
-            since = beats.guarded_since(scope)
+        if heartbeats.all_in_time(now, bound):
+            since = heartbeats.guarded_since(scope)
             if scope in self._unguarded or (since is not None and since <= swept_from):
                 return None
             return UnprovedReason.NO_REPORTER if since is None else UnprovedReason.UNSWEPT
         alive = covering = 0
-        for beat in beats.states:
+        for beat in heartbeats.states:
             silence = now - backend_time.believed(float(beat["beat_at"]), now)
             if silence > bound and covers(proved_at, beat, bound):
                 continue
@@ -288,13 +288,13 @@ class StateJudge:
                     return True
         return False
 
-    def _beats(self, snapshot: snapshot_module.Snapshot) -> ReporterBeats:
+    def _heartbeats(self, snapshot: snapshot_module.Snapshot) -> ReporterHeartbeats:
         view = snapshot.namespace(known_namespaces.REPORTERS.name)
         seen = self._beats_seen
         if seen is None or seen[0] is not view:
             found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
             states = [record.state for record in found if record is not None]
-            seen = self._beats_seen = (view, ReporterBeats(states))
+            seen = self._beats_seen = (view, ReporterHeartbeats(states))
         return seen[1]
 
     def _unreported(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, int]:

@@ -68,21 +68,23 @@ class _Known:
     """What the back end held at a moment, read at once: a turn asks many questions.
 
     :param swept: last sweep by scope; None where its record cannot be read
-    :param beats: by reporter; those that cannot be read are left out
+    :param heartbeats: by reporter; those that cannot be read are left out
     """
 
     epoch: str
     now_seconds: float
     swept: Mapping[str, Mapping[str, Any] | None]
-    beats: Mapping[str, Mapping[str, Any]]
+    heartbeats: Mapping[str, Mapping[str, Any]]
 
     def silence_seconds(self, name: str) -> float:
-        beat_at = float(self.beats[name]["beat_at"])
+        beat_at = float(self.heartbeats[name]["beat_at"])
         return self.now_seconds - backend_time.believed(beat_at, self.now_seconds)
 
     def is_from_the_future(self, name: str) -> bool:
         """Tell whether a reporter beat when no clock can have been: its silence never ends."""
-        return not backend_time.is_believed(float(self.beats[name]["beat_at"]), self.now_seconds)
+        return not backend_time.is_believed(
+            float(self.heartbeats[name]["beat_at"]), self.now_seconds
+        )
 
 
 class SweepDuty:
@@ -241,7 +243,7 @@ class SweepDuty:
             [known_namespaces.CELLS.name, known_namespaces.REPORTERS.name]
         )
         swept: dict[str, Mapping[str, Any] | None] = {}
-        beats: dict[str, Mapping[str, Any]] = {}
+        heartbeats: dict[str, Mapping[str, Any]] = {}
         for page in snapshot.pages:
             for record in page:
                 is_sweep = record.key.namespace == known_namespaces.CELLS.name
@@ -252,9 +254,9 @@ class SweepDuty:
                     if is_sweep:
                         swept[record.key.key] = None
                     continue
-                (swept if is_sweep else beats)[record.key.key] = state
+                (swept if is_sweep else heartbeats)[record.key.key] = state
         now_seconds = self._synchronizer.now_seconds()
-        return _Known(snapshot.cursor.epoch, now_seconds, swept, beats)
+        return _Known(snapshot.cursor.epoch, now_seconds, swept, heartbeats)
 
     def _reason(self, scope: str, known: _Known) -> str | None:
         """Say why a scope must be swept now, or None."""
@@ -273,7 +275,7 @@ class SweepDuty:
             return None
         if scope in self._asked:
             return "names of changed rows were lost"
-        if any(_lost(beat, scope, swept_from) for beat in known.beats.values()):
+        if any(_lost(beat, scope, swept_from) for beat in known.heartbeats.values()):
             return "a reporter forgot names of changed rows"
         if self._dead(known, swept_from, scope):
             return "a reporter is silent"
@@ -296,7 +298,7 @@ class SweepDuty:
         bound = self._options.reporter_bound_seconds
         return [
             name
-            for name, beat in known.beats.items()
+            for name, beat in known.heartbeats.items()
             if beat.get("cell") == scope
             and known.silence_seconds(name) > bound
             and swept_from < float(beat["beat_at"]) + bound
@@ -316,7 +318,7 @@ class SweepDuty:
         bound = self._options.reporter_bound_seconds
         is_due = False
         since_seconds = known.now_seconds
-        for name, beat in known.beats.items():
+        for name, beat in known.heartbeats.items():
             if beat.get("cell") != reporter_module.EVERY_CELL:
                 continue
             silence_seconds = known.silence_seconds(name)
@@ -347,7 +349,7 @@ class SweepDuty:
         swept_from = 0.0
         if state is not None:
             swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
-        for name, beat in known.beats.items():
+        for name, beat in known.heartbeats.items():
             if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
                 continue
             if beat.get("cell") == reporter_module.EVERY_CELL:
@@ -385,7 +387,7 @@ def _began(known: _Known, swept_from: float, scope: str) -> bool:
     """Tell whether a conductor of a cell is younger than the cell's last sweep."""
     return any(
         scope in beat["guards"] and float(beat["since"]) > swept_from
-        for beat in known.beats.values()
+        for beat in known.heartbeats.values()
     )
 
 

@@ -35,7 +35,7 @@ _TELL_SECONDS = 10.0
 
 @attrs.frozen
 class StartProgress:
-    """How far a start is.
+    """How far the start of a scheduler worker is.
 
     :param ratio: 0 to 1; roughly right, for people
     :param missing: what is not proved, and why; empty where all is
@@ -58,7 +58,7 @@ class StartProgress:
 
 
 class GateOutcome(enum.Enum):
-    """Why a gate no longer holds requests back."""
+    """Why a worker's gate no longer holds requests back."""
 
     PROVED = "proved"
     #: The bound passed; Nova's own path serves what is not proved.

@@ -63,7 +63,7 @@ class Pauses:
 
 @attrs.frozen
 class ReadBack:
-    """Reads for one request, in its thread.
+    """Reads back what Placement has for one request's servers, in the request's thread.
 
     :param deadline: on the clock of the pauses
     """
@@ -173,7 +173,7 @@ class _Piece:
 
 
 class AllocationWrite:
-    """One request's write; made for one call."""
+    """One request's write of allocations to Placement; made for one call."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class _Place(Generic[Work, Result]):
 
 
 class CallBatcher(Generic[Work, Result]):
-    """A few calls at a time, each for as many callers as wait.
+    """Makes a few calls at a time, each for as many callers as wait for one.
 
     One at a time for what they touch: Placement over-commits a provider when
     writes to it race, and what it repeats for them costs as much as the write;
@@ -301,7 +301,7 @@ Post = Callable[[Sequence[placement_replies.NewServer], str | None], placement_r
 
 
 class RefusedAmounts:
-    """What did not fit, while one write goes on: as much or more will not fit either.
+    """What Placement refused during one write: as much or more will not fit either.
 
     Saves the calls whose answer is known. Somebody may free room meanwhile:
     then the answer is a moment old, as an answer always is.

@@ -52,7 +52,7 @@ class AllocationWritten:
 
 @attrs.frozen
 class ProviderFull:
-    """A provider cannot take it: try the next host. Nothing is left.
+    """A provider cannot take a server's allocation: try the next host. Nothing is left.
 
     :param by_capacity: False where the amount breaks a rule of the inventory,
         or where there is no such inventory or provider
@@ -96,7 +96,7 @@ class AllocationRejected:
 
 @attrs.frozen
 class UnknownOutcome:
-    """No answer until the deadline: it may be written, or be written yet.
+    """No answer came until the deadline: an allocation may be written, or be written yet.
 
     :meth:`AllocationWriter.undo` takes it away where it finds it.
     """
@@ -126,12 +126,12 @@ _CLASS = re.compile(r"(?:allocation for|Inventory for) '([^']+)' on")
 
 @attrs.frozen
 class DoneReply:
-    """All of it is written."""
+    """Placement wrote all allocations of a call."""
 
 
 @attrs.frozen
 class RefusedReply:
-    """Nothing is written: some provider cannot take its part.
+    """Placement wrote nothing of a call: some provider cannot take its part.
 
     :param provider: uuid; None where the text does not name a single one
     :param by_capacity: it is full; else the amount breaks a rule of the inventory
@@ -185,7 +185,7 @@ class BadReply:
 
 @attrs.frozen
 class LostReply:
-    """It may be written: no answer came.
+    """A call's allocations may be written: no answer came.
 
     :param ended: Placement says itself that it broke off: if it is not written
         by now, it will not be

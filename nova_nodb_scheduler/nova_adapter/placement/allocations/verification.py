@@ -55,8 +55,8 @@ _MOST_WITHDRAWALS = 10
 #: may have raced for it.
 TIGHT_ALLOCATIONS = 4
 
-#: What some consumers were promised on providers, by provider and consumer.
-Promised = Mapping[str, Mapping[str, Mapping[str, int]]]
+#: What some consumers were claimed on providers and may not have yet, by provider and consumer.
+ClaimedAmounts = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @attrs.frozen
@@ -109,7 +109,7 @@ class ChangedByOthers:
 
 @attrs.frozen
 class UsagesUnanswered:
-    """Placement did not say."""
+    """Placement did not say whether an allocation fits."""
 
     text: str
 
@@ -146,8 +146,8 @@ class NoVerificationMeter:
         """Forget it."""
 
 
-def nothing_promised() -> Promised:
-    """Return no promises."""
+def nothing_claimed() -> ClaimedAmounts:
+    """Return that no consumer was claimed anything."""
     return {}
 
 
@@ -180,12 +180,12 @@ class AllocationVerifier:
         self,
         wanted: VerifiedAllocation,
         allocate: Callable[[], bool],
-        promised: Callable[[], Promised] = nothing_promised,
+        claimed_amounts: Callable[[], ClaimedAmounts] = nothing_claimed,
     ) -> bool:
         """Have it written until it stands; False if the next host is to be tried.
 
         :param allocate: writes it; False where Placement refuses
-        :param promised: asked before each look: what others are about to write
+        :param claimed_amounts: asked before each look: what others are about to write
         :raises AllocationUpdateFailed: Nova's own: it may be left, see :meth:`take_back`
         """
         for attempt in range(1, _MOST_WRITES + 1):
@@ -194,7 +194,7 @@ class AllocationVerifier:
                 # moment: who took too much with us may be about to go as well.
                 if attempt == 1:
                     return False
-            elif self._stands_or_goes(wanted, promised):
+            elif self._stands_or_goes(wanted, claimed_amounts):
                 return True
             elif (withdrawn := self.take_back(wanted)) is not Withdrawal.GONE and not (
                 withdrawn is Withdrawal.OTHERS_LEFT and wanted.repeats
@@ -251,16 +251,20 @@ class AllocationVerifier:
             raise _left(wanted, "Placement does not answer")
         return withdrawn
 
-    def _stands_or_goes(self, wanted: VerifiedAllocation, promised: Callable[[], Promised]) -> bool:
+    def _stands_or_goes(
+        self, wanted: VerifiedAllocation, claimed_amounts: Callable[[], ClaimedAmounts]
+    ) -> bool:
         try:
-            return self.stands(wanted, promised)
+            return self.stands(wanted, claimed_amounts)
         except BaseException:
             # A green thread that is killed: nobody answers with what it wrote.
             self.withdraw(wanted)
             raise
 
     def stands(
-        self, wanted: VerifiedAllocation, promised: Callable[[], Promised] = nothing_promised
+        self,
+        wanted: VerifiedAllocation,
+        claimed_amounts: Callable[[], ClaimedAmounts] = nothing_claimed,
     ) -> bool:
         """Say whether what was written may be answered; else the caller withdraws it.
 
@@ -268,11 +272,11 @@ class AllocationVerifier:
         """
         for look in range(1, _LOOKS + 1):
             began = self._clock()
-            found = self._look_patiently(wanted, promised)
+            found = self._look_patiently(wanted, claimed_amounts)
             took_seconds = self._clock() - began
             if isinstance(found, Fits) and found.is_tight and wanted.is_alone:
                 self._sleep(_SECOND_LOOK_SECONDS * self._rng.uniform(0.5, 1.5))
-                found = self._look_patiently(wanted, promised)
+                found = self._look_patiently(wanted, claimed_amounts)
             if isinstance(found, Fits | ChangedByOthers):
                 self._count("stands" if isinstance(found, Fits) else "not ours")
                 return True
@@ -317,9 +321,11 @@ class AllocationVerifier:
 
     # -- looking ------------------------------------------------------------------
 
-    def _look_patiently(self, wanted: VerifiedAllocation, promised: Callable[[], Promised]) -> Look:
-        # First the promises: what was kept since stands in Placement by then.
-        return self._patiently(lambda: self._look(wanted, promised()))
+    def _look_patiently(
+        self, wanted: VerifiedAllocation, claimed_amounts: Callable[[], ClaimedAmounts]
+    ) -> Look:
+        # First the claims: what was kept since stands in Placement by then.
+        return self._patiently(lambda: self._look(wanted, claimed_amounts()))
 
     def _patiently(self, ask: Callable[[], _Found | UsagesUnanswered]) -> _Found | UsagesUnanswered:
         found: _Found | UsagesUnanswered = UsagesUnanswered("not asked")
@@ -334,7 +340,7 @@ class AllocationVerifier:
                 break
         return found
 
-    def _look(self, wanted: VerifiedAllocation, promised: Promised) -> Look:
+    def _look(self, wanted: VerifiedAllocation, claimed_amounts: ClaimedAmounts) -> Look:
         is_tight = False
         for provider, amounts in wanted.amounts.items():
             if provider in wanted.judged:
@@ -346,7 +352,7 @@ class AllocationVerifier:
             own = shown.get(wanted.consumer, {})
             if any(own.get(name, 0) < amount for name, amount in amounts.items()):
                 return ChangedByOthers()
-            used = _used(shown, promised.get(provider, {}), wanted.consumer)
+            used = _used(shown, claimed_amounts.get(provider, {}), wanted.consumer)
             found = self._judged(wanted, provider, used)
             if not isinstance(found, Fits):
                 return found
@@ -452,14 +458,14 @@ def _left(wanted: VerifiedAllocation, why: str) -> nova_exception.AllocationUpda
 
 def _used(
     shown: Mapping[str, Mapping[str, int]],
-    promised: Mapping[str, Mapping[str, int]],
+    claimed_amounts: Mapping[str, Mapping[str, int]],
     own: str,
 ) -> dict[str, int]:
     """Return what is used by class: the union by consumer, see :mod:`model.claims`."""
     total: dict[str, int] = {}
-    for consumer in shown.keys() | (promised.keys() - {own}):
+    for consumer in shown.keys() | (claimed_amounts.keys() - {own}):
         has = shown.get(consumer, {})
-        gets = promised.get(consumer, {}) if consumer != own else {}
+        gets = claimed_amounts.get(consumer, {}) if consumer != own else {}
         for name in has.keys() | gets.keys():
             total[name] = total.get(name, 0) + max(has.get(name, 0), gets.get(name, 0))
     return total

@@ -76,7 +76,7 @@ TABLES = (
 
 @attrs.frozen
 class TreePage:
-    """Trees as they were at one moment.
+    """Provider trees as they were in Placement's database at one moment.
 
     :param states: record without its times, by root uuid
     :param last: where the next page begins
@@ -353,7 +353,7 @@ _TIMES = ("read_at", "whole_at", "written_at")
 
 @attrs.define
 class BulkImportResult:
-    """What became of an import.
+    """What became of an import out of Placement's database.
 
     :param written: records made or changed
     :param unchanged: records that held the same already

@@ -41,7 +41,7 @@ _FLAVOR = ("instance_type_id", "vcpus", "memory_mb", "root_gb", "ephemeral_gb")
 
 
 class ExpectedChange(enum.Enum):
-    """What will be seen on the provider when the change has arrived there."""
+    """What will be seen on a provider when the change that was hinted at is there."""
 
     #: Nothing in particular.
     UNKNOWN = "unknown"
@@ -198,7 +198,7 @@ def _differ(
 
 
 class OrphanAllocations:
-    """Walks the records slice by slice, again and again; one thread.
+    """Finds allocations in the mirror whose servers are gone, slice by slice; one thread.
 
     :param settle_seconds: a record changed later than that is left for the
         next round: its server's row may not have come yet
@@ -223,7 +223,7 @@ class OrphanAllocations:
         self._row += rows
         hints: set[ProviderHint] = set()
         for root in part:
-            found = self._strays(snapshot, root, now_seconds - self._settle_seconds)
+            found = self._orphan_allocations(snapshot, root, now_seconds - self._settle_seconds)
             if found and self._looked.get(root) != found:
                 self._looked[root] = found
                 hints.update(
@@ -234,7 +234,7 @@ class OrphanAllocations:
                 self._looked.pop(root, None)
         return hints
 
-    def _strays(
+    def _orphan_allocations(
         self, snapshot: snapshot_module.Snapshot, root: str, settled: float
     ) -> frozenset[str]:
         state = _state(snapshot, known_namespaces.PROVIDERS.name, root)

@@ -34,7 +34,7 @@ class _Waiting:
 
 
 class HintQueue:
-    """Hints by provider; one thread. Hints of one provider are followed together.
+    """Hints that wait, by provider; one thread. Those of one provider are followed together.
 
     nova-compute frees an allocation after the server's row is gone: a look at
     once would see it still there.
@@ -135,7 +135,7 @@ def _seen(
 
 
 class HintedReads:
-    """The hints of one keeper, from its begin; one thread.
+    """Reads the providers hinted at when they are due, for one keeper; one thread.
 
     :param snapshot: at the begin: hints that another keeper left are taken from it
     :param hint_publisher: of owner ``nodb``, who owns the records of hints

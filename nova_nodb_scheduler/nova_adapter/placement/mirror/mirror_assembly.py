@@ -27,7 +27,7 @@ from nova_nodb_scheduler.synchronizer.records import publisher as publisher_modu
 
 
 class MirrorPlugin(Protocol):
-    """What is needed of the process's plugin (:class:`nova_nodb_scheduler.nova_adapter.assembly.Plugin`)."""
+    """What is needed of the process's plugin (see the assembly)."""
 
     @property
     def conf(self) -> Any: ...
@@ -125,7 +125,7 @@ class SchedulerMirror:
             "keeping": float(status.keeping),
             # Of a keeper that was: nobody looks at them any more.
             "hints_waiting": float(status.hints_waiting if status.keeping else 0),
-            "looks": float(status.looks),
+            "looks": float(status.hinted_reads),
             "sweeps": float(status.sweeps),
             "requests": float(status.requests),
             "failures": float(status.failures),

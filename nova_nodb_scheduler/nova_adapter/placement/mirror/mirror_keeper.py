@@ -46,7 +46,7 @@ class KeeperOptions:
     :param turn_seconds: how often hints are looked for
     :param lease_seconds: how long a keeper that died keeps the others waiting
     :param look_limit: hinted providers looked at in one turn
-    :param stray_rows: records that a turn compares with the known servers
+    :param orphan_rows: records that a turn compares with the known servers
     """
 
     sweep: sweep_module.MirrorSweepOptions = attrs.field(factory=sweep_module.MirrorSweepOptions)
@@ -54,7 +54,7 @@ class KeeperOptions:
     turn_seconds: float = 0.5
     lease_seconds: float = 15.0
     look_limit: int = 128
-    stray_rows: int = 1000
+    orphan_rows: int = 1000
 
 
 @attrs.define
@@ -62,13 +62,13 @@ class KeeperStatus:
     """Counts since the start, for status and metrics.
 
     :param keeping: whether this worker is the keeper
-    :param looks: hinted providers looked at
+    :param hinted_reads: hinted providers that were read
     :param sweeps: sweeps completed
     :param failures: turns that failed, for Placement or the back end
     """
 
     keeping: bool = False
-    looks: int = 0
+    hinted_reads: int = 0
     sweeps: int = 0
     hints_waiting: int = 0
     hints_forgotten: int = 0
@@ -197,14 +197,16 @@ class MirrorKeeper:
         if epoch != self._kept_epoch:
             self._begin_keeping(epoch)
         snapshot = self._snapshot()
-        self._looks.follow(snapshot, self._sweep.will_read if self._sweep else lambda root: False)
+        self._hinted_reads.follow(
+            snapshot, self._sweep.will_read if self._sweep else lambda root: False
+        )
         self._add_asked()
-        looked = self._looks.look(snapshot, self._options.look_limit)
-        self.status.looks += looked
+        looked = self._hinted_reads.look(snapshot, self._options.look_limit)
+        self.status.hinted_reads += looked
         swept = self._sweep_on(snapshot)
         self._backoff.succeeded()
-        self.status.hints_waiting = len(self._looks)
-        self.status.hints_forgotten = self._looks.forgotten
+        self.status.hints_waiting = len(self._hinted_reads)
+        self.status.hints_forgotten = self._hinted_reads.forgotten
         self.status.requests = self._reader.requests
         return swept or looked == self._options.look_limit
 
@@ -222,8 +224,8 @@ class MirrorKeeper:
         LOG.info("This worker keeps the mirror of Placement.")
         snapshot = self._snapshot()
         self._kept_epoch = epoch
-        self._strays = feed_hints.OrphanAllocations()
-        self._stray_rows_left = len(snapshot.namespace(known_namespaces.PROVIDERS.name))
+        self._orphan_allocations = feed_hints.OrphanAllocations()
+        self._orphan_rows_left = len(snapshot.namespace(known_namespaces.PROVIDERS.name))
         self._sweep = None
         self._sweep_at = self._clock()
         self._readers = (
@@ -234,7 +236,7 @@ class MirrorKeeper:
         self._trees = tree_publisher.TreePublisher(
             self._synchronizer, self._publisher, self._reader, self._readers
         )
-        self._looks = hinted_reads.HintedReads(
+        self._hinted_reads = hinted_reads.HintedReads(
             snapshot, self._trees, self._reader, self._hint_publisher, self._clock
         )
         self.status.keeping = True
@@ -253,27 +255,27 @@ class MirrorKeeper:
     def _add_asked(self) -> None:
         with self._asked_lock:
             asked, self._asked = self._asked, set()
-        self._looks.add(feed_hints.ProviderHint(provider) for provider in asked)
+        self._hinted_reads.add(feed_hints.ProviderHint(provider) for provider in asked)
 
     # -- sweeps ---------------------------------------------------------------------
 
     def _sweep_on(self, snapshot: snapshot_module.Snapshot) -> bool:
         """Take a sweep one step on, or begin one that is due; True if it is not over."""
         if self._sweep is None:
-            if self._stray_rows_left > 0:
-                self._walk_strays(snapshot)
+            if self._orphan_rows_left > 0:
+                self._walk_orphans(snapshot)
             if self._clock() < self._sweep_at:
-                return self._stray_rows_left > 0
+                return self._orphan_rows_left > 0
             self._begin_sweep(snapshot)
         assert self._sweep is not None
         if self._sweep.left:
             again = self._sweep.step(snapshot.namespace(known_namespaces.PROVIDERS.name))
-            self._looks.once(again)
+            self._hinted_reads.once(again)
         if self._sweep.left:
             return True
         done = self._sweep.finish(self._snapshot().namespace(known_namespaces.PROVIDERS.name))
         self._sweep = None
-        self._looks.forget_marks(snapshot)
+        self._hinted_reads.forget_marks(snapshot)
         self.status.sweeps += 1
         if self.status.sweeps == 1 or done["differing"] or done["gone"]:
             LOG.info(
@@ -282,7 +284,7 @@ class MirrorKeeper:
                 done,
             )
         rows = len(snapshot.namespace(known_namespaces.PROVIDERS.name))
-        self._stray_rows_left = max(self._stray_rows_left, rows // 10 + 1)
+        self._orphan_rows_left = max(self._orphan_rows_left, rows // 10 + 1)
         return False
 
     def _begin_sweep(self, snapshot: snapshot_module.Snapshot) -> None:
@@ -302,10 +304,12 @@ class MirrorKeeper:
         # One that cannot begin is due still: a worker that starts waits for it.
         fresh = sweep.begin()
         self._sweep_at = began_at + self._sweep_options.interval_seconds
-        self._looks.once(fresh)
+        self._hinted_reads.once(fresh)
         self._sweep = sweep
 
-    def _walk_strays(self, snapshot: snapshot_module.Snapshot) -> None:
+    def _walk_orphans(self, snapshot: snapshot_module.Snapshot) -> None:
         now = self._synchronizer.now_seconds()
-        self._looks.add(self._strays.walk(snapshot, self._options.stray_rows, now))
-        self._stray_rows_left -= self._options.stray_rows
+        self._hinted_reads.add(
+            self._orphan_allocations.walk(snapshot, self._options.orphan_rows, now)
+        )
+        self._orphan_rows_left -= self._options.orphan_rows

@@ -30,7 +30,7 @@ _JUDGED = ("broken", "inventories", "traits", "aggregates", "children")
 
 @attrs.frozen
 class MirrorProof:
-    """What a comparison with Placement said of the mirror.
+    """What a comparison with Placement said of its mirror.
 
     :param changed: roots that differed; their records are published anew, or somebody
         else wrote them meanwhile
@@ -46,7 +46,7 @@ class MirrorProof:
 
 
 class PlacementMirror:
-    """The mirror, for the threads of a scheduler; any of them may call.
+    """Placement's mirror as a scheduler uses it; any thread may call.
 
     :param snapshot: of this worker's store
     :param epoch: of that store; None while it is not proved complete

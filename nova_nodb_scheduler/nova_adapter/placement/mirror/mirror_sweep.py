@@ -58,7 +58,7 @@ class MirrorSweepOptions:
 
 @attrs.frozen
 class ComparedListing:
-    """What a listing says of the records.
+    """What a listing of Placement's providers says of the mirror's records.
 
     :param differing: trees to be read entirely, those without a record too
     :param fresh: roots whose generation differs by what schedulers write just now
@@ -104,7 +104,7 @@ def compare(
 
 
 class MirrorSweep:
-    """One sweep, step by step; one thread.
+    """One comparison of the whole mirror with Placement, step by step; one thread.
 
     :param view: of the records, at its begin
     :param epoch: of the records

@@ -9,7 +9,7 @@ between, or reads the provider again.
 
 It is done in the background, a moment later for all calls of that moment:
 publishing each by itself costs as much as deciding it did. Until then the
-promise stands in the process's reservations.
+room stands reserved in the process itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Placed = Mapping[str, Mapping[str, int]]
 
 
 class OwnWrites:
-    """A bounded queue of calls and the thread that publishes them.
+    """Adds this process's writes to the mirror: a bounded queue, and a thread that publishes.
 
     :param publisher: of owner ``placement``
     :param hint: has providers read again, and those of consumers; must not block

@@ -68,7 +68,7 @@ class PlacementUnanswered(errors.NodbError):
 
 @attrs.frozen
 class ProviderAllocations:
-    """What stands on one provider.
+    """Which consumers stand on one provider, and its generation.
 
     :param generation: of the provider, as read before its allocations
     :param by_consumer: consumer uuid -> resource class -> amount

@@ -31,7 +31,7 @@ class BrokenTree(Exception):
 
 @attrs.frozen
 class ListedProvider:
-    """One provider as listed."""
+    """One provider as Placement lists it."""
 
     uuid: str
     name: str
@@ -42,7 +42,7 @@ class ListedProvider:
 
 @attrs.frozen
 class ProviderListing:
-    """Providers as one answer gave them.
+    """Placement's providers as one answer listed them.
 
     :param trees: by root uuid, in the order listed. A root that is named by
         its children alone is a key, too, and not among its own members.

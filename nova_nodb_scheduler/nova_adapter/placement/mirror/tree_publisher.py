@@ -38,7 +38,7 @@ NowSeconds = Callable[[], float]
 
 @attrs.define
 class PublishedTrees:
-    """What became of trees that were read.
+    """What became of provider trees that were read and published.
 
     :param changed: records written or deleted
     :param version: highest version written, 0 if nothing was
@@ -249,7 +249,7 @@ def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compu
 
 
 class ProviderReread:
-    """Any thread; blocks for some requests to Placement, and for the back end.
+    """Reads one provider again and publishes it. Any thread; blocks for Placement and the back end.
 
     :param publisher: of owner ``placement``
     """

@@ -38,7 +38,7 @@ _WRITES = ("put", "post", "delete")
 
 @attrs.frozen
 class ObservedWrite:
-    """One call that changed something in Placement, or may have.
+    """A call of this process that changed something in Placement, or may have.
 
     :param placed: resources by provider and consumer, where the call is known
         to have given new consumers exactly these and done nothing else
@@ -169,7 +169,7 @@ class HintOptions:
 
 
 class HintWriter:
-    """Publishes hints; any thread may give them.
+    """Publishes hints at providers that this process changed; any thread may give them.
 
     :param synchronizer: of this object alone; opened by its thread
     :param publisher: of owner ``nodb``, over that synchronizer

@@ -63,7 +63,7 @@ class ReporterCase(cloud.CloudCase):
         """The reporter's own client."""
         return self.clients[-1]
 
-    def beats(self) -> dict[str, Any]:
+    def heartbeats(self) -> dict[str, Any]:
         return dict(self.states(known_namespaces.REPORTERS))
 
     def running(
@@ -154,7 +154,7 @@ class BatchTest(ReporterCase):
         self.assertEqual(5, rows[one.uuid]["row"]["vcpus_used"])
         self.assertEqual(1, rows[two.uuid]["row"]["vcpus_used"])
         # The beat says so, of that cell alone; a later row does not wait for it.
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual({cloud.CELL2}, beat["behind_seconds"].keys())
         one.vcpus_used = 6
         one.save()
@@ -185,7 +185,7 @@ class BatchTest(ReporterCase):
         )
         self.addCleanup(delattr, _Counting, "capabilities")
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertIn(cloud.CELL1, beat["behind_seconds"])
         self.assertEqual(1, beat["refused"])
 
@@ -214,13 +214,13 @@ class RefusedNamesTest(ReporterCase):
         made = self.report(cloud.CELL1, cloud.CELL1)
         self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual({}, beat["behind_seconds"])
         self.assertEqual((1, [cloud.CELL1]), (beat["refused"], beat["unnamed"]))
         self.sweep(cloud.CELL1)
         made._last_beat = float("-inf")
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual([], beat["unnamed"])
         swept = self.states(known_namespaces.CELLS)[cloud.CELL1]
         self.assertEqual(
@@ -239,7 +239,7 @@ class RefusedNamesTest(ReporterCase):
             made._turn()
         self.client.faults.come_up()
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual([cloud.CELL1], beat["unnamed"])
 
 
@@ -312,17 +312,17 @@ class FaultTest(ReporterCase):
         self.client.faults.come_up()
         made._turn()
         self.assertEqual([cloud.CELL1], asked)
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual(change_reporter.LOST_SECONDS, beat["behind_seconds"][cloud.CELL1])
         # Said in every beat, not once: the rows are still unknown.
         made._last_beat = float("-inf")
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertIn(cloud.CELL1, beat["behind_seconds"])
         self.sweep(cloud.CELL1)
         made._last_beat = float("-inf")
         made._turn()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertEqual({}, beat["behind_seconds"])
 
     def test_a_reporter_that_lost_names_leaves_its_beat_behind(self) -> None:
@@ -331,9 +331,9 @@ class FaultTest(ReporterCase):
         for number in range(101):
             made.mark(cloud.CELL1, known_namespaces.COMPUTE_NODES.name, [f"u{number}"])
         made.mark(cloud.CELL1, known_namespaces.COMPUTE_NODES.name, ["u"])
-        self.until(self.beats)
+        self.until(self.heartbeats)
         made.stop()
-        (beat,) = self.beats().values()
+        (beat,) = self.heartbeats().values()
         self.assertIn(cloud.CELL1, beat["behind_seconds"])
 
 
@@ -341,12 +341,12 @@ class LifeTest(ReporterCase):
     def test_the_end_of_a_process_publishes_what_is_left_and_takes_the_beat_away(self) -> None:
         made = self.running(cloud.CELL1, cloud.CELL1)
         made.ensure_started()
-        self.until(self.beats)
+        self.until(self.heartbeats)
         node = self.compute_node(cloud.CELL1, "h1")
         made.stop()
         made.stop()
         self.assertIn(node.uuid, self.states(known_namespaces.COMPUTE_NODES))
-        self.assertEqual({}, self.beats())
+        self.assertEqual({}, self.heartbeats())
         self.assertFalse(made.status().running)
 
     def test_the_end_is_bounded_when_the_back_end_stands_still(self) -> None:
@@ -395,7 +395,7 @@ class LifeTest(ReporterCase):
         os.close(read)
 
     def test_a_process_for_one_command_sends_no_beats_and_does_not_spin(self) -> None:
-        made = self.plugin.reporter("manage", lambda: change_reporter.EVERY_CELL, beats=False)
+        made = self.plugin.reporter("manage", lambda: change_reporter.EVERY_CELL, heartbeats=False)
         turns = []
         turn = made._turn
         made._turn = lambda: (turns.append(1), turn())  # type: ignore
@@ -403,7 +403,7 @@ class LifeTest(ReporterCase):
         time.sleep(0.5)
         made.stop()
         self.assertLess(len(turns), 4)
-        self.assertEqual({}, self.beats())
+        self.assertEqual({}, self.heartbeats())
 
 
 class OrderOfWritersTest(ReporterCase):

@@ -93,6 +93,6 @@ class ReporterExportTest(cloud.CloudCase):
         self.assertFalse(self.served())
 
     def test_short_lived_processes_serve_nothing(self) -> None:
-        made = self.reporter(beats=False)
+        made = self.reporter(heartbeats=False)
         self.assertIsNone(made.make_company)
         self.assertFalse(self.served())

@@ -91,9 +91,9 @@ class MariaDBCloud(cloud.CloudCase):
         reporter = self.plugin.reporter("conductor", lambda: cell, lambda: guards)
         reporter.ensure_started()
         self.addCleanup(reporter.stop)
-        self.until(lambda: any(each["cell"] == cell for each in self.beats()))
+        self.until(lambda: any(each["cell"] == cell for each in self.heartbeats()))
 
-    def beats(self) -> list[Any]:
+    def heartbeats(self) -> list[Any]:
         return list(self.states(known_namespaces.REPORTERS).values())
 
     def until(self, condition: Any) -> None:

@@ -41,9 +41,9 @@ class Service:
         self.waiting.beat("c", "s", count, None, self.now)
 
     def flush(self) -> None:
-        beats = self.waiting.take_beats()
-        if beats:
-            found = row_publisher.merge_heartbeats(beats, self.implausible)(self.state)
+        heartbeats = self.waiting.take_heartbeats()
+        if heartbeats:
+            found = row_publisher.merge_heartbeats(heartbeats, self.implausible)(self.state)
             assert isinstance(found, dict)
             self.state = found
 
@@ -156,7 +156,7 @@ class ForgedCountTest(unittest.TestCase):
                 self.service.beat(number, 0.0)
                 self.service.flush()
         self.assertEqual(180, self.service.unreported)
-        [late] = other.take_beats()
+        [late] = other.take_heartbeats()
         found = row_publisher.merge_heartbeats([late], self.service.implausible)(self.service.state)
         assert isinstance(found, dict)
         self.assertEqual((0, 460), (found["unreported"], found["report_count"]))
@@ -235,8 +235,8 @@ class ForgedCountTest(unittest.TestCase):
         service.flush()
         # By what a service could have come to since the beginning, and the margin of
         # each heartbeat: nobody reaches what 2**31 - 1 did.
-        beats = len(steps)
+        heartbeats = len(steps)
         elapsed = service.now - START
-        most = beats * dirty_records.MARGIN_SECONDS + elapsed
+        most = heartbeats * dirty_records.MARGIN_SECONDS + elapsed
         self.assertLessEqual(0, service.unreported)
         self.assertLessEqual(service.unreported, most)

@@ -96,7 +96,7 @@ class KeptByVersionTest(test_proof.JudgeTest):
                 looked.append(name)
                 return super().__getitem__(name)
 
-        beats = state_proof.ReporterBeats(
+        heartbeats = state_proof.ReporterHeartbeats(
             [
                 Counted(cell=A, guards=[A], since=500.0, beat_at=1000.0, behind_seconds={})
                 for _number in range(150)
@@ -104,7 +104,7 @@ class KeptByVersionTest(test_proof.JudgeTest):
         )
         looked.clear()
         for _time in range(50):
-            self.assertIsNone(self.judge._path(A, beats, {"swept_from": 900.0}))
+            self.assertIsNone(self.judge._path(A, heartbeats, {"swept_from": 900.0}))
         self.assertEqual([], looked)
 
     def test_what_is_kept_of_beats_judges_as_a_look_at_each_of_them(self) -> None:
@@ -121,7 +121,10 @@ class KeptByVersionTest(test_proof.JudgeTest):
                 }
                 for _each in range(dice.randrange(4))
             ]
-            kept, each = state_proof.ReporterBeats(states), state_proof.ReporterBeats(states)
+            kept, each = (
+                state_proof.ReporterHeartbeats(states),
+                state_proof.ReporterHeartbeats(states),
+            )
             each._readable = False
             for scope in (A, B, scopes.API):
                 swept = {"swept_from": dice.choice([900.0, 980.0, 1000.0, 9000.0])}
