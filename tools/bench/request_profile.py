@@ -39,8 +39,8 @@ _REST = "Nova's preparation"
 _PARTS = {
     "view and copy": (("nova_adapter.reads.request_views", "RequestViews", "open"),),
     "plan": (
-        ("nova_adapter.decisions.request_planner", "RequestPlanner", "__init__"),
-        ("nova_adapter.decisions.request_planner", "RequestPlanner", "plan"),
+        ("nova_adapter.decisions.request_decider", "RequestPlanner", "__init__"),
+        ("nova_adapter.decisions.request_decider", "RequestPlanner", "plan"),
     ),
     "room": (
         ("scheduling.pipeline.placing", "HostReservations", "take"),

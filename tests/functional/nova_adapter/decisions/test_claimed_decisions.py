@@ -35,7 +35,7 @@ class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
 
     def stranger(self) -> ledger_claimer.LedgerClaimer:
         """Return another scheduler's claimer, with this one's view of hosts."""
-        own = self.runtime.decisions.decider.parts.ways.claimer
+        own = self.runtime.decisions.parts.ways.claimer
         batches = ledger_claimer.ClaimBatches(
             self.runtime.synchronizer,
             "stranger",
@@ -165,7 +165,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertEqual({*uuids}, held)
 
     def test_a_claim_met_at_the_write_sends_the_server_to_the_next_host(self):
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         own = parts.ways.claimer.take
         met: list[str] = []
 
@@ -203,7 +203,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertIn(uuids[0], self.held(name_of[asked[1]]))
 
     def test_a_claim_lost_in_sleep_takes_the_allocation_back(self):
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         own = parts.ways.claimer.confirm
         slept: list[chosen_hosts.TakenClaim] = []
 
@@ -225,7 +225,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertEqual({uuids[0]}, set(self.held(second)))
 
     def test_without_a_back_end_to_claim_on_nova_decides_alone(self):
-        views = self.runtime.decisions.decider.parts.ways.claimer._views
+        views = self.runtime.decisions.parts.ways.claimer._views
         with mock.patch.object(views, "view", lambda request: None):
             self.select()
         self.assertEqual({"claims unavailable": 1}, self.runtime.candidates())
@@ -323,7 +323,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
     def test_and_looks_again_where_its_view_is_behind(self):
         for node in self.nodes.values():
             self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         own, looks = parts.ways.claimer.take, []
 
         def settled_meanwhile(request: Any, wanted: Any, deadline: float) -> Any:

@@ -222,7 +222,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_at_the_second_server_gives_the_room_of_the_first_back(self):
-        room = self.runtime.decisions.decider.parts.ways.room
+        room = self.runtime.decisions.parts.ways.room
         own = room.take
         calls = []
 

@@ -242,7 +242,7 @@ class PlacementAwayTest(OwnPathCase):
 
         with mock.patch.object(self.manager.host_manager, "get_filtered_hosts", elsewhere):
             with mock.patch.object(
-                self.runtime.decisions.decider.parts.ways.room, "take", self.only("h1")
+                self.runtime.decisions.parts.ways.room, "take", self.only("h1")
             ):
                 [server], chosen = self.select()
         self.assertEqual("h2", chosen[0][0].service_host)
@@ -257,7 +257,7 @@ class PlacementAwayTest(OwnPathCase):
         self.assertEqual(1, sum(self.used(host)["VCPU"] for host in self.nodes))
 
     def only(self, name: str) -> Any:
-        own = self.runtime.decisions.decider.parts.ways.room.take
+        own = self.runtime.decisions.parts.ways.room.take
         return lambda consumer, request, best: best.host == name and own(consumer, request, best)
 
 
@@ -351,7 +351,7 @@ class RaisingPartsTest(OwnPathCase):
         def fail(*_: Any) -> None:
             raise ZeroDivisionError
 
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         self.race()
         with mock.patch.object(parts.placement.look_at.__self__, "hint", fail):
             object.__setattr__(parts.placement, "look_at", fail)
@@ -379,7 +379,7 @@ class RaisingPartsTest(OwnPathCase):
         def kill(*_: Any) -> Any:
             raise Killed
 
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         with mock.patch.object(parts.placement.verifier.__class__, "stands", kill):
             self.assertRaises(Killed, self.select)
         self.assertEqual(0, sum(self.used(host)["VCPU"] for host in self.nodes))

@@ -298,7 +298,7 @@ class DeletedTest(OrphansCase):
 
     def test_a_frozen_scheduler_that_wakes_after_the_deletion_leaves_one_allocation(self):
         """It finds its claim gone, and takes back an allocation that is not there."""
-        parts = self.runtime.decisions.decider.parts
+        parts = self.runtime.decisions.parts
         own, frozen, wakes = parts.ways.claimer.confirm, threading.Event(), threading.Event()
 
         def sleepy(taken: Any) -> list[bool]:
