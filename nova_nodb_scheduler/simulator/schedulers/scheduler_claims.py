@@ -160,7 +160,7 @@ class SchedulerClaims:
         is_own: Callable[[str], bool] | None = None,
     ) -> None:
         self._follower = follower
-        latest = record_editor.RecordCache()
+        cache = record_editor.RecordCache()
         self._bounds = claim_fit.InstanceLimits.of(engine.settings)
         views = claim_views.StoreViews(store, follower, self._fits)
         batches = ledger_claimer.ClaimBatches(
@@ -170,7 +170,7 @@ class SchedulerClaims:
             lease_seconds,
             views.claimable,
             now_seconds=clock.now_seconds,
-            latest=latest,
+            cache=cache,
             shown=views.shown,
         )
         self.meter = ConflictMeter()
@@ -187,7 +187,7 @@ class SchedulerClaims:
             _SETTLING,
             settled_by,
             is_own=is_own,
-            latest=latest,
+            cache=cache,
         )
         self._duty = settlement_worker.SettlementWorker(
             self.settling, self._settler, identity, clock=settled_by

@@ -35,6 +35,7 @@ their own change, they answer as if they had just made it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -43,14 +44,26 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
-
-def no_crash(_step: str) -> None:
-    """Do nothing after a step; tests give a function that raises."""
+T = TypeVar("T")
 
 
 def host_key(host: str) -> records.RecordKey:
     """Return the key of a host's claim record."""
     return records.RecordKey(known_namespaces.CLAIM_RECORDS.name, host)
+
+
+def on_host(
+    key: records.RecordKey, rule: Callable[[model.ClaimRecord], record_editor.Proposal[T]]
+) -> record_editor.Propose[T]:
+    """Return a proposer that has a rule look at the claim record of a host."""
+    return lambda state, version: rule(model.ClaimRecord.from_state(key.key, state, version))
+
+
+def stands(answer: model.Granted | model.Gone | record_editor.Unwritten) -> bool | None:
+    """Tell whether a claim or a place stands; None where nobody can tell."""
+    if isinstance(answer, record_editor.Unwritten):
+        return None
+    return isinstance(answer, model.Granted)
 
 
 #: Says whether a claim fits beside what its host's record holds. The record
@@ -95,14 +108,14 @@ def take_each(
         refused = tuple(
             model.GrantRefused(each, model.RefusalReason.STALE_VIEW, stale) for each in claims
         )
-        return record_editor.Proposal(refused, accepted=False)
+        return record_editor.Proposal(refused)
     record = record.lapse(expired(record, taking.now_seconds))
     answers = []
     for claim in claims:
         answer, record = _take_one(record, claim, taking)
         answers.append(answer)
     granted = any(isinstance(answer, model.Granted) for answer in answers)
-    return record_editor.Proposal(tuple(answers), record.to_state() if granted else None, granted)
+    return record_editor.Proposal(tuple(answers), record.to_state() if granted else None)
 
 
 def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:

@@ -98,10 +98,10 @@ class GroupRemoval:
     """Removes empty records; any thread, several processes at once. Blocks for the back end."""
 
     def __init__(
-        self, synchronizer: contract.Synchronizer, latest: record_editor.RecordCache
+        self, synchronizer: contract.Synchronizer, cache: record_editor.RecordCache
     ) -> None:
         self._synchronizer = synchronizer
-        self._latest = latest
+        self._cache = cache
         self._floor = GroupFloor(synchronizer)
 
     def remove(self, revisions: Mapping[records.RecordKey, int]) -> int:
@@ -129,7 +129,7 @@ class GroupRemoval:
             [records.Write(record.key, record.revision, deleted=True) for record in empty]
         )
         for result in results:
-            self._latest.note(result.record, result.epoch or epoch)
+            self._cache.note(result.record, result.epoch or epoch)
         return sum(result.won for result in results)
 
     def _raise(self, settled: records.Cursor) -> bool:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -41,10 +42,19 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
+T = TypeVar("T")
+
 
 def group_key(group_uuid: str) -> records.RecordKey:
     """Return the key of a server group's record."""
     return records.RecordKey(known_namespaces.GROUP_CLAIMS.name, group_uuid)
+
+
+def on_group(
+    key: records.RecordKey, rule: Callable[[model.GroupRecord], record_editor.Proposal[T]]
+) -> record_editor.Propose[T]:
+    """Return a proposer that has a rule look at the record of a group."""
+    return lambda state, version: rule(model.GroupRecord.from_state(key.key, state, version))
 
 
 #: Hosts by consumer, as the authority shows the group's servers.
@@ -90,14 +100,14 @@ def join_each(
         refused = (
             claims.GrantRefused(each, claims.RefusalReason.STALE_VIEW, stale) for each in wanted
         )
-        return record_editor.Proposal(tuple(map(PolicyBroken, refused)), accepted=False)
+        return record_editor.Proposal(tuple(map(PolicyBroken, refused)))
     record = record.without(expired(record, joining.now_seconds))
     answers = []
     for claim in wanted:
         answer, record = _join_one(record, claim, joining)
         answers.append(answer)
     joined = any(isinstance(answer, str) for answer in answers)
-    return record_editor.Proposal(tuple(answers), record.to_state() if joined else None, joined)
+    return record_editor.Proposal(tuple(answers), record.to_state() if joined else None)
 
 
 def _join_one(

@@ -106,7 +106,7 @@ class ClaimProof:
     :param cursor: how far the store has come; None while that is not proved
     :param ask: a consumer's allocations; may block
     :param now_seconds: the back end's clock, without I/O
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param clock: monotonic seconds
     :param most: claims asked for in one call: each is a request to the authority
     :param rest_seconds: how long one that stays is not asked for again, but by its own
@@ -120,7 +120,7 @@ class ClaimProof:
         cursor: Callable[[], records.Cursor | None],
         ask: claim_reaper.Ask,
         now_seconds: Callable[[], float],
-        latest: record_editor.RecordCache,
+        cache: record_editor.RecordCache,
         clock: Callable[[], float],
         *,
         most: int = 16,
@@ -131,7 +131,7 @@ class ClaimProof:
         self._cursor = cursor
         self._ask = ask
         self._now_seconds = now_seconds
-        self._latest = latest
+        self._cache = cache
         self._clock = clock
         self._most = most
         self._rest_seconds = rest_seconds
@@ -222,7 +222,7 @@ class ClaimProof:
         if not suspects:
             return 0, []
         endings = claim_reaper.ClaimReaper(
-            self._synchronizer, self._store, self._cursor, self._judge, self._latest, self.status
+            self._synchronizer, self._store, self._cursor, self._judge, self._cache, self.status
         )
         first = endings.end(suspects, evidence, cursor)
         if first is None:

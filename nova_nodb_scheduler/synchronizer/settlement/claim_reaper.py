@@ -230,7 +230,7 @@ class ClaimReaper:
     """Ends entries of records by their verdict, and by answers to questions; one thread.
 
     :param cursor: how far the store has come; None while that is not proved
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param status: counts what was ended
     """
 
@@ -240,14 +240,14 @@ class ClaimReaper:
         store: host_state_store.HostStateStore,
         cursor: Callable[[], records.Cursor | None],
         judge: JudgeRecord,
-        latest: record_editor.RecordCache,
+        cache: record_editor.RecordCache,
         status: SettlementStatus,
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
         self._cursor = cursor
         self._judge = judge
-        self._latest = latest
+        self._cache = cache
         self._status = status
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, AllocationAnswer]] = {}
@@ -315,10 +315,10 @@ class ClaimReaper:
         """Write all that changes; return whose records were written, and whose were lost."""
         written: list[records.RecordKey] = []
         lost: list[records.RecordKey] = []
-        self._latest.see(epoch, ())
+        self._cache.see(epoch, ())
         results = self._synchronizer.write([each.write for each in changes]) if changes else ()
         for change, result in zip(changes, results, strict=True):
-            self._latest.note(result.record, result.epoch or epoch)
+            self._cache.note(result.record, result.epoch or epoch)
             if result.won:
                 written.append(change.write.key)
                 self._status.settled += change.settled

@@ -97,7 +97,7 @@ class Settler:
     :param now_seconds: the back end's clock, without I/O
     :param clock: monotonic seconds
     :param is_own: see :class:`settlement_schedule.RecordOwnership`
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Settler:
         clock: Callable[[], float] = time.monotonic,
         *,
         is_own: Callable[[str], bool] | None = None,
-        latest: record_editor.RecordCache | None = None,
+        cache: record_editor.RecordCache | None = None,
     ) -> None:
         self._store = store
         self._cursor = cursor
@@ -125,12 +125,12 @@ class Settler:
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
-        latest = latest or record_editor.RecordCache()
-        self._removal = group_removal.GroupRemoval(synchronizer, latest)
+        cache = cache or record_editor.RecordCache()
+        self._removal = group_removal.GroupRemoval(synchronizer, cache)
         self.questions = claim_reaper.AllocationQueries(ask)
         self.status = claim_reaper.SettlementStatus()
         self._endings = claim_reaper.ClaimReaper(
-            synchronizer, store, cursor, self._judge, latest, self.status
+            synchronizer, store, cursor, self._judge, cache, self.status
         )
         self.pace(options or SettlementOptions())
 
