@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 
-from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.observe import claim_metrics
@@ -27,7 +27,7 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.synchronizer.settlement import (
     claim_proof,
     claim_reaper,
@@ -133,7 +133,6 @@ class ClaimDuty:
         cache: record_editor.RecordCache | None = None,
     ) -> None:
         self._store = store
-        self._follower = follower
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = placement_reader.PlacementReader(get)
@@ -141,7 +140,7 @@ class ClaimDuty:
         self.settler = settlement_worker.Settler(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
             is_own=is_own,
@@ -150,7 +149,7 @@ class ClaimDuty:
         self._proof = claim_proof.ClaimProof(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
             cache,
@@ -206,17 +205,6 @@ class ClaimDuty:
             "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }
-
-    def _cursor(self) -> records.Cursor | None:
-        generation = self._follower.generation
-        status = self._follower.status()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self._follower.generation
-        ):
-            return None
-        return records.Cursor(status.epoch, status.cursor_version)
 
     def _allocations(self, consumer: str) -> settlement_rules.Allocations | None:
         try:

@@ -26,7 +26,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_rules, group_rules, ledger_claimer
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec
 
 #: Of a request decided on a snapshot, what tells whether a claim fits.
@@ -75,15 +75,11 @@ class StoreViews:
         """Return how far the feed was followed, and what it brought; None if it is not."""
         generation = self._follower.generation
         # First the cursor: the snapshot holds all up to it, and perhaps more.
-        status = self._follower.status()
+        cursor = self._follower.followed()
         snapshot = self._store.snapshot()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self._follower.generation
-        ):
+        if cursor is None or generation != self._follower.generation:
             return None
-        return records.Cursor(status.epoch, status.cursor_version), snapshot
+        return cursor, snapshot
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """See :class:`.ledger_claimer.ClaimViews`: where members stand and move."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
 from nova_nodb_scheduler.synchronizer.replication import follower, replicator_contract
@@ -62,6 +62,18 @@ class Replicator(follower.Follower):
     def epoch(self) -> str:
         """The epoch of what is applied, as :meth:`status` gives it, without the rest."""
         return self._rebuild.epoch
+
+    def followed(self) -> records.Cursor | None:
+        """Return how far the feed was followed; None while it is not.
+
+        A snapshot of the store that is taken afterwards holds all up to there, and
+        perhaps more, if :attr:`generation` is then what it was before this call.
+        """
+        generation = self.generation
+        cursor = self._cursor
+        if self._state is not replicator_contract.State.FOLLOWING or self._thread.lost:
+            return None
+        return cursor if generation == self.generation else None
 
     def status(self) -> replicator_contract.ReplicatorStatus:
         """Return figures of now; consistent each by itself, not among one another."""
