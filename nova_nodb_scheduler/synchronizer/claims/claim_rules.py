@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of claims on hosts, and its rules: what may become of a host's claim record.
 
-The protocol of claims: capacity promised among schedulers, one record per host.
+Schedulers promise one another capacity in one record per host.
 
 The naive way, to check the store and then write, grants the last slot twice:
 both schedulers checked before either wrote. Placement's own check races too
@@ -25,9 +25,7 @@ pending -> (the caller writes the allocation) -> confirmed -> settled
   has published it again; and a claim that was checked against a view of the
   former epoch is undone, because the epoch is read again after the write.
 
-What may become of a host's claim record: the rules, without any I/O.
-
-Each function takes the record as read and gives a proposal for the
+The rules are without any I/O. Each takes the record as read and gives a proposal for the
 compare-and-set on it. All are idempotent: run again on a record that holds
 their own change, they answer as if they had just made it.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removes records of server groups that nobody uses, and keeps the floor they leave behind.
 
-What is left of removed records of server groups: up to where a view must have come.
+A cloud makes groups for years, and each scheduler holds every record in memory.
 
 A group's record says which views are too old to know what was settled there. Before
 it is removed, that goes to the floor; and who writes a record that says nothing of
@@ -13,10 +13,6 @@ that it was removed by.
 
 Records of hosts are as many as there were nodes, and stay: of most claims on hosts
 nobody would want to pay for one more read.
-
-Removes records of server groups that nobody uses any more.
-
-A cloud makes groups for years, and each scheduler holds every record in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of places in server groups, and its rules: what may become of a group's record.
 
-Claims of server group members: a place in the group, then one on the host.
+A member of a server group claims a place in the group, then one on the host.
 
 The naive way, to look at the group's members and then claim a host, lets two
 schedulers put two members of an anti-affinity group on one host, each having
@@ -22,9 +22,7 @@ without a claim, which counts too much until a reconciliation; the other order
 would leave a server without a member, and break the policy. With a strict
 affinity policy the first member to get into the record decides the host.
 
-What may become of a server group's record: the rules, without any I/O.
-
-As in :mod:`claim_rules`, each function takes the record as read, gives a
+As in :mod:`claim_rules`, the rules are without any I/O: each takes the record as read, gives a
 proposal for the compare-and-set on it, and is idempotent.
 """
 

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims that keep hosts full though nothing stands behind them: ended before a refusal.
 
-Which hosts hold claims, and whose, as far as the store has come.
-
-Claims that keep hosts full though nothing stands behind them: ended before a refusal.
-
 A server that is deleted, or whose move goes back, leaves its claim until
 somebody settles it, some seconds later. Who asks for that room meanwhile would
 be told that there is none, where Placement has it. So before that is said, the

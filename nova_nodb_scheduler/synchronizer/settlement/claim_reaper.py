@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends claims by compare-and-set, judged anew on the record as it was just read.
 
-What status and metrics tell of claims, and of those that were ended.
-
-Questions about claims to the authority of allocations, beside the turns that settle.
-
-Asked within a turn, an authority that hangs would keep all other claims waiting
-for as long; and Nova sets no bound to that unless an operator does.
-
-Ends what has served in records of claims: reads them, judges them anew, writes what is left.
-
-Written by compare-and-set: where several end the same, one of them does.
+Where several end the same, one of them does. What no record shows is asked of the
+authority of allocations first, beside the turns that settle: asked within a turn, an
+authority that hangs would keep all other claims waiting for as long; and Nova sets no
+bound to that unless an operator does.
 """
 
 from __future__ import annotations

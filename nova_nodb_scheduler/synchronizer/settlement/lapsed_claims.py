@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten.
-
-Whether the process that took a claim is gone, as beats in the own store show it.
-
-Forgets lapsed claims that nothing can come of any more, by compare-and-set.
-"""
+"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten."""
 
 from __future__ import annotations
 

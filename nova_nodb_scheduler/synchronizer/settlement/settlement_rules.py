@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which claims of a record have served, by what a snapshot of the store proves; without I/O.
-
-What a snapshot of the store proves of claims: that they are shown, or no longer needed.
-
-Which claims of a record have served, by the evidence of one snapshot; without I/O.
-"""
+"""Which claims of a record have served, by what a snapshot of the store proves; without I/O."""
 
 from __future__ import annotations
 

@@ -1,23 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which records have unsettled claims, and when each of them is to be looked at.
-
-Which records have claims, whose they are, and since when they wait to be settled.
-
-Whose turn it is to settle a record, and when the record had enough of it.
-
-Schedulers that spread their claims write different records: each settles those
-it prefers itself, or settling would take from it the compare-and-sets that
-spreading saved. Whoever settles for all takes what its owner leaves for long.
-
-Keeps places in server groups for a while once records show them.
-
-A request names the members that its group had when it was made. One that waits
-for its turn, behind others or with a scheduler that sleeps, knows of members
-that came since by the group's record alone: were a place dropped as soon as an
-instance shows it, that request would be given the same host again.
-
-When to ask for the allocations of confirmed claims that no record shows.
-"""
+"""Which records have unsettled claims, and when each of them is to be looked at."""
 
 from __future__ import annotations
 
@@ -171,6 +153,10 @@ def _may_leave(instance: store_snapshot.StoredRecord | None) -> bool:
 class RecordOwnership:
     """Which records one process may settle now; one thread.
 
+    Schedulers that spread their claims write different records: each settles those it
+    prefers itself, or settling would take from it the compare-and-sets that spreading
+    saved. Whoever settles for all takes what its owner leaves for long.
+
     :param is_own: whether a host, or a group, by its uuid, is this process's to
         prefer; None where nobody prefers any: then who settles for all settles
     :param rest_seconds: how long a record is left alone once it was written:
@@ -243,6 +229,11 @@ class RecordOwnership:
 
 class GracePeriods:
     """When entries were first seen to be shown; one thread.
+
+    A request names the members that its group had when it was made. One that waits
+    for its turn, behind others or with a scheduler that sleeps, knows of members that
+    came since by the group's record alone: were a place dropped as soon as an instance
+    shows it, that request would be given the same host again.
 
     :param seconds: how long an entry stays then
     :param clock: monotonic seconds

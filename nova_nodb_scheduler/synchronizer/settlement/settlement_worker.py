@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends claims that have served: settled, expired, or proved to be nobody's.
 
-Ends claims that have served: settled, expired, or proved to be nobody's.
-
 - A confirmed claim is *settled* once the records of its host's authorities show
   all of it: the provider its allocation, the node (later than the instance or
   the migration that names the host) what it takes of the node. What it counted
@@ -19,7 +17,7 @@ shown: a request that was made before a member came names it not.
 Each decision is made on the record as it was just read, see
 :mod:`claim_reaper`; who loses the compare-and-set is looked at next time.
 
-Settles claims: each scheduler its own, and one at a time for all; a lease says which.
+Each scheduler settles its own, and one at a time settles for all; a lease says which.
 """
 
 from __future__ import annotations
