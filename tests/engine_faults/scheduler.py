@@ -53,7 +53,7 @@ _SETTLING = settlement_worker.SettlementOptions(
     ask_after_seconds=0.5,
     ask_most_seconds=1.0,
     hasten_seconds=0.2,
-    linger_seconds=1.0,
+    grace_seconds=1.0,
 )
 
 

@@ -159,7 +159,7 @@ class RecordOwnership:
 
     :param is_own: whether a host, or a group, by its uuid, is this process's to
         prefer; None where nobody prefers any: then who settles for all settles
-    :param rest_seconds: how long a record is left alone once it was written:
+    :param cool_down_seconds: how long a record is left alone once it was written:
         claims come to it meanwhile
     :param others_seconds: how long a record of another process waits for it
     :param clock: monotonic seconds
@@ -169,23 +169,23 @@ class RecordOwnership:
     def __init__(
         self,
         is_own: Callable[[str], bool] | None,
-        rest_seconds: float,
+        cool_down_seconds: float,
         others_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self._is_own = is_own
-        self._rest_seconds = rest_seconds
+        self._cool_down_seconds = cool_down_seconds
         self._others_seconds = others_seconds
         self._clock = clock
         self.for_all = False
         #: Until when each record rests.
-        self._resting: dict[records.RecordKey, float] = {}
+        self._cooling: dict[records.RecordKey, float] = {}
         #: Records that are asked for again once they may be settled.
         self._put_off: dict[records.RecordKey, None] = {}
 
     def clear(self) -> None:
         """Forget all."""
-        self._resting.clear()
+        self._cooling.clear()
         self._put_off.clear()
 
     def begin(self, *, for_all: bool) -> list[records.RecordKey]:
@@ -195,17 +195,17 @@ class RecordOwnership:
         """
         self.for_all = for_all
         now = self._clock()
-        for key in [key for key, until in self._resting.items() if until <= now]:
-            del self._resting[key]
-        ready = [key for key in self._put_off if key not in self._resting]
+        for key in [key for key, until in self._cooling.items() if until <= now]:
+            del self._cooling[key]
+        ready = [key for key in self._put_off if key not in self._cooling]
         for key in ready:
             del self._put_off[key]
         return ready
 
     def wrote(self, key: records.RecordKey) -> None:
         """Note that a record was settled just now."""
-        if self._rest_seconds:
-            self._resting[key] = self._clock() + self._rest_seconds
+        if self._cool_down_seconds:
+            self._cooling[key] = self._clock() + self._cool_down_seconds
 
     def allows(self, key: records.RecordKey, since: float) -> bool:
         """Say whether a record may be settled now; one of our own is put off if not.
@@ -213,7 +213,7 @@ class RecordOwnership:
         :param since: monotonic seconds at which its claims began to wait
         """
         own = self._owns(key) or self.takes_over(key, since)
-        if own and key in self._resting:
+        if own and key in self._cooling:
             self._put_off[key] = None
             return False
         return own

@@ -290,7 +290,7 @@ class EndingsTest(testtools.TestCase):
         cloud.report()
         cloud.check()
         # Its record was settled just now, and rests.
-        cloud.settle(settlement_worker.SettlementOptions().rest_seconds)
+        cloud.settle(settlement_worker.SettlementOptions().cool_down_seconds)
         self.assertEqual(set(), cloud.left())
         cloud.migration("x", status=None)
         cloud.deallocate("n1", "m-x")
