@@ -190,18 +190,17 @@ def settled(
 
 
 def find(
-    record: model.ClaimRecord, unknown: model.GrantUnknown
+    record: model.ClaimRecord, claim: model.Claim, claim_id: str
 ) -> record_editor.Proposal[model.Granted | model.Gone]:
     """Tell whether a claim of unknown outcome stands.
 
     Where it does not, the record is written as it is: the write in doubt then
     names a revision that is gone, and loses whenever it arrives.
     """
-    claim = unknown.claim
     held = record.claims.get(claim.consumer)
-    if held is None or held.claim_id != unknown.claim_id:
-        return record_editor.Proposal(model.Gone(claim, unknown.claim_id), record.to_state())
-    return record_editor.Proposal(model.Granted(claim, unknown.claim_id, held.state))
+    if held is None or held.claim_id != claim_id:
+        return record_editor.Proposal(model.Gone(claim, claim_id), record.to_state())
+    return record_editor.Proposal(model.Granted(claim, claim_id, held.state))
 
 
 def _confirm_one(

@@ -208,10 +208,9 @@ class ClaimBatches:
         After Gone it will never appear: a write still on its way is fenced.
         """
         claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
-        unknown = model.GrantUnknown(claim, claim_id)
         key = claim_rules.host_key(claim.host)
-        find = claim_rules.on_host(key, functools.partial(claim_rules.find, unknown=unknown))
-        found = self._editor.edit_each({key: find})[key]
+        find = functools.partial(claim_rules.find, claim=claim, claim_id=claim_id)
+        found = self._editor.edit_each({key: claim_rules.on_host(key, find)})[key]
         if not isinstance(found, record_editor.Edited):
             return doubt
         if isinstance(found.answer, model.Gone):
