@@ -48,12 +48,12 @@ def make_claimer(
     now_seconds: Callable[[], float],
     lease_seconds: float,
     meter: claim_metrics.ClaimMetrics,
-    latest: record_editor.RecordCache,
+    cache: record_editor.RecordCache,
 ) -> ledger_claimer.LedgerClaimer:
     """Return a worker's claimer.
 
     :param now_seconds: the back end's clock, without I/O
-    :param latest: shared with who settles in this worker
+    :param cache: shared with who settles in this worker
     """
     views = claim_views.StoreViews(store, follower, _Fits(engine).make)
     batches = ledger_claimer.ClaimBatches(
@@ -65,7 +65,7 @@ def make_claimer(
         now_seconds=now_seconds,
         count_lost=meter.lost,
         count_absorbed=meter.absorbed,
-        latest=latest,
+        cache=cache,
         shown=views.shown,
     )
     return ledger_claimer.LedgerClaimer(
@@ -112,7 +112,7 @@ class ClaimDuty:
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
-    :param latest: shared with who claims in this worker
+    :param cache: shared with who claims in this worker
     :param wait_for: blocks until a version is in the worker's store; raises a NodbError
         where that takes too long
     """
@@ -128,7 +128,7 @@ class ClaimDuty:
         get: placement_reader.Get = placement_reader.get_from_placement,
         *,
         is_own: Callable[[str], bool] | None = None,
-        latest: record_editor.RecordCache | None = None,
+        cache: record_editor.RecordCache | None = None,
         wait_for: Callable[[int], None] = lambda version: None,
     ) -> None:
         self._store = store
@@ -136,7 +136,7 @@ class ClaimDuty:
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = placement_reader.PlacementReader(get)
-        latest = latest or record_editor.RecordCache()
+        cache = cache or record_editor.RecordCache()
         self.settler = settlement_worker.Settler(
             synchronizer,
             store,
@@ -144,7 +144,7 @@ class ClaimDuty:
             self._allocations,
             now_seconds,
             is_own=is_own,
-            latest=latest,
+            cache=cache,
         )
         #: Ends claims that nothing stands behind, before a request is refused for them.
         self.proof = claim_proof.ClaimProof(
@@ -153,7 +153,7 @@ class ClaimDuty:
             follower.followed,
             self._allocations,
             now_seconds,
-            latest,
+            cache,
             time.monotonic,
         )
         self._duty = settlement_worker.SettlementWorker(

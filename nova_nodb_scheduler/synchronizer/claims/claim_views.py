@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claimer knows: from a scheduler's own store, or of one host from the back end.
-
-What a scheduler's own store shows to whoever claims.
-
-What a claimer needs to know of one host, read from the back end.
-
-For processes that claim now and then and follow no feed: a conductor that
-sends a server to an alternate. Of the host its node's, its provider's and its
-claims' records are read, of a server group where its members stand.
-"""
+"""What a claimer knows: from a scheduler's own store, or of one host from the back end."""
 
 from __future__ import annotations
 
@@ -135,6 +126,10 @@ _DECLARED = (
 
 class DirectViews:
     """Views of one host, for one claim: :class:`.ledger_claimer.ClaimViews` without a store.
+
+    For processes that claim now and then and follow no feed: a conductor that sends
+    a server to an alternate. Of the host its node's, its provider's and its claims'
+    records are read, of a server group where its members stand.
 
     Blocks for the back end. Only capacity is looked at, as Nova looks at an
     alternate or a forced host: no filter is run again. What other claims have
