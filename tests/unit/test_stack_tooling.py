@@ -9,7 +9,7 @@ import unittest
 
 import attrs
 
-from tools.stack import configuration, monitoring, plugin_status, settings, sqlcount
+from tools.stack import configuration, daemons, monitoring, plugin_status, settings, sqlcount
 
 
 def _settings(**values: object) -> settings.Settings:
@@ -106,6 +106,19 @@ class ConfigurationTest(unittest.TestCase):
         targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
         self.assertEqual([f"127.0.0.1:{port}" for port in ports], targets)
         self.assertTrue(pathlib.Path(config["rule_files"][0]).is_file())
+
+
+class DaemonsTest(unittest.TestCase):
+    def test_neutron_takes_the_longest_request_that_nova_makes_for_a_list_of_servers(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            stack = settings.Settings(state=directory, venv=directory, first_port=23000)
+            stack.etc.mkdir()
+            daemons.write(stack)
+            read: dict[str, int] = {}
+            exec((stack.etc / "gunicorn.py").read_text(), read)  # noqa: S102 - as gunicorn does
+        # neutronclient refuses what is longer, and Nova then asks for fewer servers at once.
+        longest = 8192 - len(stack.url("neutron")) + len("GET  HTTP/1.1\r\n")
+        self.assertGreaterEqual(read.get("limit_request_line", 4094), longest)
 
 
 class PluginStatusTest(unittest.TestCase):

@@ -190,16 +190,17 @@ class ClaimDuty:
         Where nobody can tell they stand.
 
         :param before: claim records as the request saw them
+        :raises NodbError: some did, and did not come back with the feed in time
         """
         try:
             ended = self.proof.prove(before, servers)
-            if ended:
-                self._wait_for(ended)
         except errors.NodbError as error:
             LOG.warning(
                 "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
             )
             return False
+        if ended:
+            self._wait_for(ended)
         return bool(ended)
 
     @property
