@@ -16,7 +16,7 @@ from nova import exception, objects
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims, unjudged_claims
-from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, request_planner
+from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, request_decider
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
@@ -28,7 +28,7 @@ from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 GROUP = str(uuid.uuid4())
 WAIT_SECONDS = 30.0
-MIRROR_BEHIND = request_planner.MemoryCannotDecide("mirror behind")
+MIRROR_BEHIND = request_decider.MemoryCannotDecide("mirror behind")
 
 
 class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
