@@ -7,6 +7,7 @@
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
 #                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
 #                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
+#                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
 #   --short   one round of 40 s: the last seed that found something with this back end
 #   --replay  first every seed that found something there before (tests/chaos/regressions.json)
@@ -18,7 +19,7 @@
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.
