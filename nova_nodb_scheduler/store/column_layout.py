@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How states become the values of rows, as a namespace declares it.
 
-Single values as what a column of each kind holds.
-
-How states become the values of rows, as a namespace declares it.
-
 Nothing here changes a store: a state that does not fit is refused before the
 first of its values is written anywhere.
 """

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer's side of one namespace: which changes are taken over, and what it then holds.
 
-What one namespace holds in one epoch: rows, their columns' texts, indexes and payloads.
-
-The writer's side; readers see what was frozen. Not thread-safe.
-
-The writer's side of one namespace: which changes are taken over, and how.
-
-Not thread-safe; :class:`~nova_nodb_scheduler.store.host_state_store.HostStateStore`
-holds a lock around every call.
+Readers see what was frozen. Not thread-safe;
+:class:`~nova_nodb_scheduler.store.host_state_store.HostStateStore` holds a lock
+around every call.
 """
 
 from __future__ import annotations

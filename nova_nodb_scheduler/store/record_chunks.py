@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows in chunks of columns, the unit of copy-on-write, and how their payloads are kept.
 
-How payloads are kept: what a store needs of whoever packs them.
-
-A fixed number of rows, column by column: the unit of copy-on-write.
-
 A chunk belongs to the generation in which it was made. The table writes in
 place only to chunks of its present generation; a snapshot ends a generation,
 so whatever a snapshot can see is copied before it is written. Reference counts
 would tell the same only as long as nobody else looks at a chunk.
-
-The payloads of one namespace in one epoch, packed when that costs least.
 """
 
 from __future__ import annotations

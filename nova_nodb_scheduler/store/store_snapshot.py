@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What readers see: records, namespaces and the store at one moment, which never changes again.
 
-One record as readers see it; its payload is unpacked, and decoded, when that is asked for.
-
-One namespace at one moment, read by key, by row, by index and by column.
-
 Everything here may be used from any thread without a lock. Results that cost
 a pass over all rows are kept with the view, and a view lives on in later
 snapshots for as long as its namespace does not change.
-
-What readers see: the store at one moment, which never changes again.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ OPTIONS = settlement_worker.SettlementOptions(
     look_seconds=0.2,
     ask_after_seconds=1.0,
     hasten_seconds=0.2,
-    linger_seconds=0.0,
-    rest_seconds=0.0,
+    grace_seconds=0.0,
+    cool_down_seconds=0.0,
     others_seconds=0.0,
 )
 

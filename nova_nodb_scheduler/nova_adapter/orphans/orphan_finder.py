@@ -93,7 +93,7 @@ class OrphanFinder:
 
     :param snapshot: of the worker's store; None while that is not proved
     :param now_seconds: the back end's clock, without I/O
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param hint: has the mirror read providers and consumers again
     :param clock: monotonic seconds
     """
@@ -105,7 +105,7 @@ class OrphanFinder:
         judge: orphan_verdicts.OrphanJudge,
         alive: lapsed_claims.ClaimWriters,
         now_seconds: Callable[[], float],
-        latest: record_editor.RecordCache,
+        cache: record_editor.RecordCache,
         hint: Callable[[Sequence[str], Sequence[str]], None],
         options: OrphanFinderOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -115,7 +115,7 @@ class OrphanFinder:
         self._judge = judge
         self._writers = alive
         self._now_seconds = now_seconds
-        self._latest = latest
+        self._cache = cache
         self._hint = hint
         self._options = options or OrphanFinderOptions()
         self._clock = clock
@@ -168,7 +168,7 @@ class OrphanFinder:
                 forget.setdefault(each.host, {})[name] = each.held.claim_id
         kinds = collections.Counter(look.kind for look in self._looks.values())
         self.status.by_kind = {kind: kinds[kind] for kind in orphan_verdicts.ORPHANS}
-        lapsed_claims.forget_lapsed(self._synchronizer, self._latest, forget)
+        lapsed_claims.forget_lapsed(self._synchronizer, self._cache, forget)
 
     def _due_at(
         self, consumer: str, claims: Sequence[orphan_verdicts.SuspectedClaim], now_seconds: float

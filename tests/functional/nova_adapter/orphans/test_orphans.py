@@ -42,7 +42,7 @@ DEAD = "scheduler-2:77:1:0a0b0c0d"
 WAIT_SECONDS = 20.0
 #: Claims are asked for at once.
 QUICK = settlement_worker.SettlementOptions(
-    look_seconds=0.1, ask_after_seconds=0.2, ask_most_seconds=0.2, rest_seconds=0.0
+    look_seconds=0.1, ask_after_seconds=0.2, ask_most_seconds=0.2, cool_down_seconds=0.0
 )
 
 
