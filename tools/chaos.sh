@@ -8,6 +8,7 @@
 #                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
 #                       [--own-path placement|mirror|backend]
 #                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
+#                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
 #   --own-path  requests are not decided from memory: candidates = placement, a mirror that
 #             nobody keeps, or a back end that is down

@@ -429,7 +429,9 @@ class EndsTest(unittest.TestCase):
 
 def _settings(**values: object) -> stack_settings.Settings:
     directory = pathlib.Path("/nonexistent")
-    return stack_settings.Settings(state=directory, venv=directory, first_port=23000, **values)
+    return stack_settings.Settings(
+        state=directory, venv=directory, first_port=23000, nova=34, **values
+    )
 
 
 class PlanTest(unittest.TestCase):
