@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import (
     candidates,
     chosen_hosts,
@@ -199,6 +199,11 @@ class Engine:
         """Take a host in or over; return its row."""
         with self.lock:
             return self.frame.put(facts)
+
+    def take(self, page: frame_columns.HostPage) -> None:
+        """Take hosts in or over."""
+        with self.lock:
+            self.frame.take(page)
 
     def amend(
         self,
