@@ -39,10 +39,13 @@ _REST = "Nova's preparation"
 _PARTS = {
     "view and copy": (("views", "Views", "open"),),
     "plan": (("deciding", "_Planner", "__init__"), ("deciding", "_Planner", "plan")),
-    "room": (("scheduling.room", "Room", "take"), ("scheduling.room", "Room", "keep")),
-    "claim": (("scheduling.placing", "Placing", "_claim"),),
+    "reservation": (
+        ("scheduling.pipeline.placing", "HostReservations", "reserve"),
+        ("scheduling.pipeline.placing", "HostReservations", "confirm"),
+    ),
+    "claim": (("scheduling.pipeline.placing", "Placing", "_claim"),),
     "POST": (("request_allocations", "RequestAllocations", "write"),),
-    "confirm": (("scheduling.placing", "Placing", "_confirm"),),
+    "confirm": (("scheduling.pipeline.placing", "Placing", "_confirm"),),
     "reply": (("deciding", "_Decision", "_selections"),),
     "account": (("manager", "SchedulerManager", "_account"),),
 }

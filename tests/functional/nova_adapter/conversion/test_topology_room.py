@@ -175,7 +175,7 @@ class TopologyRoomTest(unittest.TestCase):
         request = request_conversion.request(spec, None, [hosts.CELL])
         own = [ours(decision_settings.SchedulingOptions()) for ours, _theirs in FILTERS]
         for index, screens in ((0, ["NUMATopologyFilter", "PciPassthroughFilter"]), (1, [])):
-            steps = decision_steps.steps(request, frame, own, (), index)
+            steps = decision_steps.steps(own, (), request, frame, index)
             self.assertEqual(screens, [each.name for each, _key in steps.filters])
             self.assertEqual(
                 ("NUMATopologyFilter", "PciPassthroughFilter"), steps.filters_on_objects
