@@ -42,7 +42,7 @@ _PARTS = {
         ("nova_adapter.decisions.request_planner", "RequestPlanner", "__init__"),
         ("nova_adapter.decisions.request_planner", "RequestPlanner", "plan"),
     ),
-    "reservation": (
+    "room": (
         ("scheduling.pipeline.placing", "HostReservations", "take"),
         ("scheduling.pipeline.placing", "HostReservations", "keep"),
     ),
