@@ -14,7 +14,6 @@ from tools.bench import figures, meters, options
 from tools.bench.clouds import cluster, workload
 from tools.bench.reports import comparison, results
 
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
