@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again.
-
-Which requests left memory, by the lines that schedulers wrote: those of killed ones stay.
-"""
+"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again."""
 
 import collections
 import datetime

@@ -12,6 +12,8 @@ from oslo_config import cfg
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.records import leases
+from nova_nodb_scheduler.testing import patience
+from tests.capacity import ledger as capacity_ledger
 from tests.chaos import (
     audit,
     backends,
@@ -111,6 +113,40 @@ class Cloud:
 
     def snapshot(self, at: float = 0.0) -> snapshot_module.Snapshot:
         return snapshot_module.read(self.sql, _CELLS, at)
+
+
+class OverCommitWatchTest(unittest.TestCase):
+    """What tools/capacity.sh and the moves of tools/faults.sh see with the same snapshots."""
+
+    def test_the_most_that_was_given_away_beyond_a_host_is_kept(self) -> None:
+        cloud = Cloud()
+        watch = capacity_ledger.OverCommitWatch(cloud.snapshot)
+        for name in ("a", "b"):
+            cloud.server(name, "host1")
+        watch.look()
+        self.assertEqual((0, 1), (watch.over_allocated, watch.samples))
+        for name in ("c", "d"):
+            cloud.server(name, "host1")
+        watch.look()
+        cloud.withdraw("d")
+        watch.look()
+        self.assertEqual((2, 3), (watch.over_allocated, watch.samples))
+
+    def test_tables_that_cannot_be_read_are_told(self) -> None:
+        def away() -> snapshot_module.Snapshot:
+            raise OSError("the server is away")
+
+        with capacity_ledger.OverCommitWatch(away) as watch:
+            patience.wait_until(lambda: watch.failures, 20.0, "a look that failed")
+        self.assertEqual(["OSError: the server is away"], watch.failures)
+
+    def test_servers_stand_on_their_hosts_unless_they_failed(self) -> None:
+        cloud = Cloud()
+        for name, host in (("a", "host1"), ("b", "host1"), ("c", "host2"), ("d", None)):
+            cloud.server(name, host)
+        cloud.server("e", "host2", vm_state="error")
+        found = capacity_ledger.standing(cloud.snapshot(), ["a", "c", "d", "e", "gone"])
+        self.assertEqual({"host1": ["a"], "host2": ["c"]}, found)
 
 
 class AuditTest(unittest.TestCase):

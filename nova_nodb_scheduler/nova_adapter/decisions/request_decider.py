@@ -12,6 +12,7 @@ out, and move within it); what other cells lack is none of its concern.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -173,7 +174,8 @@ class RequestPlanner:
         self._check_whole()
         engine = self._engine
         with engine.lock:
-            self.leaves_out = self._keeper.left_out(self.request) is not None
+            elsewhere = functools.partial(candidates.may_be_elsewhere, self.request)
+            self.leaves_out = self._keeper.left_out(elsewhere) is not None
             for query in self._asked.queries or ():
                 reason = candidates.outside(query, engine.frame)
                 if reason is not None:
