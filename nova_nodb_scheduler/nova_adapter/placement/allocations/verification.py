@@ -14,16 +14,20 @@ wrote before it read, and what stays is not taken back.
 Several who took too much together would all withdraw if each did so at once:
 each waits for a random moment first and looks again, then withdraws, and after
 another such moment writes again. So about as many stay as fit; who withdrew in
-vain does not have to leave the host to the last try of another.
+vain does not have to leave the host to the last try of another. Threads of one
+process do not race at all: they write to a provider one after the other, so that
+what a process leaves that dies before it looks fits beside what stood there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -46,6 +50,10 @@ _LEAST_PAUSE_SECONDS = 0.05
 _MOST_PAUSE_SECONDS = 1.0
 #: Before a second look where claims are not known: others' transactions end meanwhile.
 _SECOND_LOOK_SECONDS = 0.25
+#: Of threads that write to one provider, how long one waits for the others.
+_TURN_SECONDS = 5.0
+#: Providers that share one are written to in turn for nothing.
+_TURN_LOCKS = 64
 #: Tries to read while Placement does not answer.
 _MOST_TRIES = 5
 #: Tries to withdraw then: it may be starting anew, which takes seconds.
@@ -151,6 +159,28 @@ def nothing_claimed() -> ClaimedAmounts:
     return {}
 
 
+class WriteTurns:
+    """Has threads of one process write to a provider one after the other.
+
+    Placement grants too much only where transactions race, and who dies between its
+    write and its look leaves that behind: of one process it is to be nothing.
+    """
+
+    def __init__(self) -> None:
+        self._locks = [threading.Lock() for _ in range(_TURN_LOCKS)]
+
+    @contextlib.contextmanager
+    def taken(self, providers: Collection[str]) -> Iterator[None]:
+        """Wait for others; for so long only, since a write may hang."""
+        with contextlib.ExitStack() as held:
+            # In one order, so that nobody waits for who waits for him.
+            for number in sorted({hash(name) % len(self._locks) for name in providers}):
+                lock = self._locks[number]
+                if lock.acquire(timeout=_TURN_SECONDS):
+                    held.callback(lock.release)
+            yield
+
+
 class AllocationVerifier:
     """Verifies allocations of one process; any thread. Blocks for HTTP.
 
@@ -175,6 +205,7 @@ class AllocationVerifier:
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()
+        self._turns = WriteTurns()
 
     def allocated(
         self,
@@ -188,8 +219,13 @@ class AllocationVerifier:
         :param claimed_amounts: asked before each look: what others are about to write
         :raises AllocationUpdateFailed: Nova's own: it may be left, see :meth:`take_back`
         """
+
+        def in_turn() -> bool:
+            with self._turns.taken(wanted.amounts.keys() - wanted.judged):
+                return allocate()
+
         for attempt in range(1, _MOST_WRITES + 1):
-            if not self.granted(wanted, allocate):
+            if not self.granted(wanted, in_turn):
                 # The first refusal is Placement's word. A later one may be of the
                 # moment: who took too much with us may be about to go as well.
                 if attempt == 1:
