@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from nova_nodb_scheduler.model import records
-
 
 def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if value <= 0:
