@@ -138,8 +138,9 @@ def weigh(text: bytes) -> int:
 def least_decoded_bytes(text: str) -> int:
     """Return what a JSON text takes decoded, at the least, without decoding it.
 
-    An estimate from below, where :func:`weigh` is one from above. Brackets within texts count like others: a text that holds JSON is meant to
-    be decoded by somebody, too.
+    An estimate from below, where :func:`weigh` is one from above. Brackets within
+    texts count like others: a text that holds JSON is meant to be decoded by somebody,
+    too.
     """
     return (
         len(text)
