@@ -394,16 +394,17 @@ class DecisionAssembly:
         Where nobody can tell they stand.
 
         :param before: claim records as the request saw them
+        :raises MemoryCannotDecide: some did, and did not come back with the feed in time
         """
         try:
             ended = self.claim_duty.prove(before, servers)
-            if ended:
-                self._wait_for(ended)
         except errors.NodbError as error:
             LOG.warning(
                 "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
             )
             return False
+        if ended:
+            self._wait_for(ended)
         return bool(ended)
 
     def _wait_for(self, version: int) -> None:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's claims in a run: the plugin's claimer, timed, and its duty of settling claims.
-
-Times the claims of one scheduler: each take that was granted, and its confirm.
-
-A scheduler's claims in a run: the plugin's claimer and its duty of settling claims.
-"""
+"""A scheduler's claims in a run: the plugin's claimer, timed, and its settlement worker."""
 
 from __future__ import annotations
 

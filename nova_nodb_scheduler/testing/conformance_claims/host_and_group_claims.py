@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims on hosts and of server group members, one at a time and several at once.
-
-Claims on hosts, one at a time and several at once.
-
-Claims of server group members.
-"""
+"""Claims on hosts and of server group members, one at a time and several at once."""
 
 from __future__ import annotations
 

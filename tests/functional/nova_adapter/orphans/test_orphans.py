@@ -578,6 +578,14 @@ class NeverDeletedTest(OrphansCase):
         self.allocate(consumer, "h1")
         self.stays(consumer)
 
+    def test_nobody_asks_after_a_server_that_is_being_made(self):
+        """A cloud's slow conductors are no reason to read their databases at each boot."""
+        self.died(confirmed=True)
+        self.turns(3, seconds=9.0)
+        self.assertEqual(0, self.finder.status.looked)
+        self.turns(1)
+        self.assertEqual(1, self.finder.status.looked)
+
     def test_switched_off_it_tells_and_deletes_nothing(self):
         self.finder.pace(orphan_finder.OrphanFinderOptions(deletes=False))
         self.stays(self.died())
