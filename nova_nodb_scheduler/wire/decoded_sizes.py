@@ -30,10 +30,6 @@ from typing import Any
 
 import attrs
 
-#: What is counted of a text's brackets and commas: an empty list, an empty
-#: mapping and a place in a list of CPython, at the least.
-_LIST_BYTES, _MAPPING_BYTES, _PLACE_BYTES = 56, 64, 8
-
 
 class TooDeep(ValueError):
     """Values are nested deeper than was asked for."""
@@ -68,20 +64,6 @@ def decoded_bytes(value: Any, most_bytes: int, most_levels: int) -> int:
     return total
 
 
-def least_decoded_bytes(text: str) -> int:
-    """Return what a JSON text takes decoded, at the least, without decoding it.
-
-    Brackets within texts count like others: a text that holds JSON is meant to
-    be decoded by somebody, too.
-    """
-    return (
-        len(text)
-        + _LIST_BYTES * text.count("[")
-        + _MAPPING_BYTES * text.count("{")
-        + _PLACE_BYTES * text.count(",")
-    )
-
-
 MIB = 1024 * 1024
 DEFAULT_TEXT_MIB = 8
 
@@ -98,6 +80,10 @@ _SMALL_WEIGHT = 33
 _PER_CONTAINER = 160
 _PER_VALUE = 100
 _PER_CHARACTER = 5
+
+#: What is counted of a text's brackets and commas: an empty list, an empty
+#: mapping and a place in a list of CPython, at the least.
+_LIST_BYTES, _MAPPING_BYTES, _PLACE_BYTES = 56, 64, 8
 
 
 @attrs.frozen
@@ -146,6 +132,21 @@ def weigh(text: bytes) -> int:
         _PER_CHARACTER * len(text)
         + _PER_CONTAINER * (text.count(b"[") + text.count(b"{"))
         + _PER_VALUE * text.count(b",")
+    )
+
+
+def least_decoded_bytes(text: str) -> int:
+    """Return what a JSON text takes decoded, at the least, without decoding it.
+
+    An estimate from below, where :func:`weigh` is one from above. Brackets within
+    texts count like others: a text that holds JSON is meant to be decoded by somebody,
+    too.
+    """
+    return (
+        len(text)
+        + _LIST_BYTES * text.count("[")
+        + _MAPPING_BYTES * text.count("{")
+        + _PLACE_BYTES * text.count(",")
     )
 
 

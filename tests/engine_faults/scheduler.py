@@ -138,7 +138,7 @@ class Scheduler:
             return {}
 
         self.replicator = replicator.Replicator(
-            synchronizer, self.store, declared, identity=identity, options=_FEED, beat=beat
+            synchronizer, self.store, declared, identity=identity, options=_FEED, heartbeat=beat
         )
         self._frame = _full_of_room(rng)
         bounds = claim_fit.InstanceLimits.of(self._frame.settings)

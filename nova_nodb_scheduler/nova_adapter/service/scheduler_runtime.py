@@ -182,7 +182,7 @@ class SchedulerRuntime:
             self._declared,
             identity=f"{self.facts.host}:{os.getpid()}:{next(_numbers)}:{uuid.uuid4().hex[:8]}",
             options=self._replicator_options,
-            beat=self._beat,
+            heartbeat=self._beat,
             meter=self.metrics,
         )
 

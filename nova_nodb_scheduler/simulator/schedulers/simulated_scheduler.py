@@ -163,7 +163,7 @@ class SimulatedScheduler:
             options=replicator_contract.ReplicatorOptions(
                 reconnect_min_seconds=0.1, reconnect_max_seconds=1.0, wait_seconds=0.5
             ),
-            beat=self._beat,
+            heartbeat=self._beat,
         )
         self._feed_log = feed_lag.FeedLog(self.replicator)
         if not scheduler_options.in_step:

@@ -53,7 +53,7 @@ class AntiEntropy:
         synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
         declared: Sequence[namespaces.Namespace],
-        intake: ingest.Ingest,
+        ingester: ingest.Ingester,
         quarantine: ingest.Quarantine,
         *,
         interval_seconds: float,
@@ -64,7 +64,7 @@ class AntiEntropy:
         self._synchronizer = synchronizer
         self._store = store
         self._declared = frozenset(namespace.name for namespace in declared)
-        self._intake = intake
+        self._ingester = ingester
         self._quarantine = quarantine
         self._interval_seconds = interval_seconds
         self._page_seconds = page_seconds
@@ -192,7 +192,7 @@ class AntiEntropy:
     def _repair(self, repairs: Sequence[records.Record]) -> None:
         if not repairs:
             return
-        for taken in self._intake.take(repairs):
+        for taken in self._ingester.take(repairs):
             # The store remembers a newer tombstone than the live record that
             # stands in the back end: the back end went back.
             self._found[Divergence.DIVERGED] += len(taken.readable) - len(taken.applied)

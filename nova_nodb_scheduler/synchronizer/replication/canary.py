@@ -4,7 +4,7 @@
 A feed that is dead and a feed of an idle cloud look the same: nothing comes.
 (etcd's watchers fall silent after a compaction, a poll of a stale replica
 answers for ever.) So each replicator now and then compares-and-sets a record
-of its own, which is the scheduler's beat for others too, and measures how long
+of its own, which is the scheduler's heartbeat for others too, and measures how long
 it takes until its own feed brings it. What it proves is a moment: everything
 accepted *before the canary was sent* has been applied.
 """
@@ -32,7 +32,7 @@ class Canary:
 
     :param namespace: where the record lives
     :param identity: its key; unique among the running processes
-    :param beat: content of the record; called before each flight
+    :param heartbeat: content of the record; called before each flight
     :param clock: monotonic seconds
     """
 
@@ -45,7 +45,7 @@ class Canary:
         interval_seconds: float,
         bound_seconds: float,
         clock: Callable[[], float],
-        beat: Callable[[], Mapping[str, Any]],
+        heartbeat: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._synchronizer = synchronizer
         self._namespace = namespace
@@ -53,7 +53,7 @@ class Canary:
         self._interval_seconds = interval_seconds
         self._bound_seconds = bound_seconds
         self._clock = clock
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._nonce = uuid.uuid4().hex
         self._sequence = 0
         self._revision = 0
@@ -91,7 +91,7 @@ class Canary:
         return self._sent_at is not None and at_seconds - self._sent_at > self._bound_seconds
 
     def announce_if_due(self) -> None:
-        """Write the beat alone, now and then while a snapshot is read.
+        """Write the heartbeat alone, now and then while a snapshot is read.
 
         It proves nothing, there is no feed that could bring it back: it tells
         others that who reads a large store lives.
@@ -123,7 +123,7 @@ class Canary:
         self._sequence += 1
         return codec.encode(
             {
-                **self._beat(),
+                **self._heartbeat(),
                 "nonce": self._nonce,
                 "sequence": self._sequence,
                 "sent_monotonic_seconds": now,

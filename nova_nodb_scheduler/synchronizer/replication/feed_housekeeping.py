@@ -14,7 +14,7 @@ from collections.abc import Callable
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.replication import heartbeats as beats_module
+from nova_nodb_scheduler.synchronizer.replication import heartbeats
 
 LOG = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ LOG = logging.getLogger(__name__)
 class FeedHousekeeping:
     """Chores of one replicator; used by its thread alone.
 
-    :param beats: namespace of the replicators' own records
+    :param namespace: of the replicators' own records
     :param keep_seconds: how much of the back end's past stays
-    :param silent_seconds: a beat that did not change for that long, by this
+    :param silent_seconds: a heartbeat that did not change for that long, by this
         process's own clock, is a dead process's
     """
 
@@ -32,7 +32,7 @@ class FeedHousekeeping:
         self,
         synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
-        beats: namespaces.Namespace,
+        namespace: namespaces.Namespace,
         *,
         interval_seconds: float,
         keep_seconds: float,
@@ -41,13 +41,13 @@ class FeedHousekeeping:
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
-        self._beats = beats
+        self._namespace = namespace.name
         self._interval_seconds = interval_seconds
         self._keep_seconds = keep_seconds
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._next_at = 0.0
-        self._seen = beats_module.Heartbeats(store, beats.name)
+        self._seen = heartbeats.Heartbeats(store, namespace.name)
 
     def restart(self) -> None:
         """Begin to count anew: revisions of another epoch say nothing."""
@@ -66,10 +66,10 @@ class FeedHousekeeping:
         collected = self._synchronizer.collect(self._keep_seconds)
         # Nothing up to here can come again, by feed or by snapshot.
         self._store.forget_tombstones(min(collected.floor, cursor.version) + 1)
-        self._bury(self._silent_keys())
+        self._remove(self._silent_keys())
 
     def _silent_keys(self) -> dict[str, int]:
-        """Return the revisions of the beats that fell silent, by key."""
+        """Return the revisions of the heartbeats that fell silent, by key."""
         now = self._clock()
         return {
             key: revision
@@ -77,17 +77,17 @@ class FeedHousekeeping:
             if now - since >= self._silent_seconds
         }
 
-    def _bury(self, silent: dict[str, int]) -> None:
+    def _remove(self, silent: dict[str, int]) -> None:
         if not silent:
             return
         self._synchronizer.write(
             [
-                records.Write(records.RecordKey(self._beats.name, key), revision, deleted=True)
+                records.Write(records.RecordKey(self._namespace, key), revision, deleted=True)
                 for key, revision in silent.items()
             ]
         )
         LOG.info(
-            "Removed the beats of %(count)d processes that are silent for more than "
+            "Removed the heartbeats of %(count)d processes that are silent for more than "
             "%(seconds)g s: %(keys)s",
             {
                 "count": len(silent),

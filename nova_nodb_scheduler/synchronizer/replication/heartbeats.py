@@ -16,7 +16,7 @@ from nova_nodb_scheduler.store import host_state_store
 
 
 class Heartbeats:
-    """The beats of one namespace, as the own store shows them; one thread at a time.
+    """The heartbeats of one namespace, as the own store shows them; one thread at a time.
 
     :param namespace: whose records the processes rewrite while they live
     """
@@ -31,7 +31,7 @@ class Heartbeats:
         self._seen = {}
 
     def seen(self, now: float) -> Mapping[str, tuple[int, float]]:
-        """Look at all beats; return of each its revision, and when that was first seen.
+        """Look at all heartbeats; return of each its revision, and when that was first seen.
 
         :param now: seconds, by the same clock in each call
         """
@@ -47,7 +47,7 @@ class Heartbeats:
         return seen
 
     def living(self, now: float, silent_seconds: float) -> frozenset[str]:
-        """Look at all beats; return the names of those that changed within so many seconds.
+        """Look at all heartbeats; return the names of those that changed within so many seconds.
 
         :param now: see :meth:`seen`
         """
@@ -55,19 +55,19 @@ class Heartbeats:
         return frozenset(name for name, (_, at) in seen.items() if now - at < silent_seconds)
 
 
-#: How often beats are looked at.
+#: How often heartbeats are looked at.
 _LOOK_SECONDS = 0.5
 
 
 class SchedulerLiveness:
-    """Names of the scheduler workers whose beats change; any thread, no I/O.
+    """Names of the scheduler workers whose heartbeats change; any thread, no I/O.
 
-    Only roughly right: a beat is late with the feed, and a dead worker's stays
+    Only roughly right: a heartbeat is late with the feed, and a dead worker's stays
     for a while.
 
     :param own: this worker's name; it always lives
-    :param silent_seconds: a beat that did not change for that long, by this
-        process's own clock, is a dead worker's; several beats' interval
+    :param silent_seconds: a heartbeat that did not change for that long, by this
+        process's own clock, is a dead worker's; several heartbeats' interval
     """
 
     def __init__(

@@ -159,7 +159,7 @@ class Ingested:
     applied: tuple[records.Change, ...]
 
 
-class Ingest:
+class Ingester:
     """The one way of records into a store; used by one thread at a time.
 
     :param declared: the namespaces the store was made with

@@ -42,13 +42,13 @@ class Rebuild:
         synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
         declared: Sequence[namespaces.Namespace],
-        intake: ingest.Ingest,
+        ingester: ingest.Ingester,
         quarantine: ingest.Quarantine,
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
         self._declared = tuple(namespace.name for namespace in declared)
-        self._intake = intake
+        self._ingester = ingester
         self._quarantine = quarantine
         self._reading: _SnapshotReading | None = None
         self._store_is_suspect = False
@@ -123,7 +123,7 @@ class Rebuild:
                 for record in page:
                     if record.key.namespace in seen:
                         seen[record.key.namespace].add(record.key.key)
-            yield from self._intake.take(page)
+            yield from self._ingester.take(page)
 
     def _end(self, reading: _SnapshotReading) -> records.Cursor:
         collector.loaded()

@@ -60,7 +60,7 @@ class Replicator:
     :param identity: key of the canary: unique among the running processes,
         for a crash leaves the record until others find it silent
     :param clock: monotonic seconds
-    :param beat: what the canary's record tells others beside the
+    :param heartbeat: what the canary's record tells others beside the
         replicator's own figures; called in the stepping thread
     """
 
@@ -74,7 +74,7 @@ class Replicator:
         options: replicator_contract.ReplicatorOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
         decode: Callable[[bytes], codec.Decoded] = codec.decode,
-        beat: Callable[[], Mapping[str, Any]] = dict,
+        heartbeat: Callable[[], Mapping[str, Any]] = dict,
         meter: replicator_contract.ReplicationMeter = replicator_contract.NoReplicationMeter(),  # noqa: B008 - it has no state
     ) -> None:
         schedulers = scheduling_namespaces.SCHEDULERS
@@ -85,12 +85,12 @@ class Replicator:
         self._identity = identity
         self._options = options or replicator_contract.ReplicatorOptions()
         self._clock = clock
-        self._extra_beat = beat
+        self._extra_heartbeat = heartbeat
         self._meter = meter
         self.quarantine = ingest.Quarantine(self._options.quarantine_limit)
-        self._ingest = ingest.Ingest(store, declared, self.quarantine, decode)
+        self._ingester = ingest.Ingester(store, declared, self.quarantine, decode)
         self._rebuild = rebuild.Rebuild(
-            synchronizer, store, declared, self._ingest, self.quarantine
+            synchronizer, store, declared, self._ingester, self.quarantine
         )
         self._canary = canary.Canary(
             synchronizer,
@@ -99,13 +99,13 @@ class Replicator:
             interval_seconds=self._options.canary_interval_seconds,
             bound_seconds=self._options.silence_seconds,
             clock=clock,
-            beat=self._beat,
+            heartbeat=self._heartbeat,
         )
         self._anti_entropy = anti_entropy.AntiEntropy(
             synchronizer,
             store,
             declared,
-            self._ingest,
+            self._ingester,
             self.quarantine,
             interval_seconds=self._options.anti_entropy_interval_seconds,
             page_seconds=self._options.anti_entropy_page_seconds,
@@ -118,7 +118,7 @@ class Replicator:
             schedulers,
             interval_seconds=self._options.collect_interval_seconds,
             keep_seconds=self._options.collect_keep_seconds,
-            silent_seconds=self._options.silent_beat_seconds,
+            silent_seconds=self._options.silent_heartbeat_seconds,
             clock=clock,
         )
         self._backoff = backoff.Backoff(
@@ -228,7 +228,7 @@ class Replicator:
         """
         with self._cursor_moved:
             return self._cursor_moved.wait_for(
-                lambda: replicator_contract.cursor_reaches(self._cursor, cursor_version),
+                lambda: self._cursor is not None and self._cursor.version >= cursor_version,
                 timeout_seconds,
             )
 
@@ -366,7 +366,7 @@ class Replicator:
             return self._resync(changes.reason.value, changes.detail)
         self._answered(now, State.FOLLOWING)
         if changes.records:
-            for taken in self._ingest.take(changes.records):
+            for taken in self._ingester.take(changes.records):
                 self._applied_changes(taken.applied)
                 del taken  # not held while the next part is decoded
             self._meter.quarantine_size(len(self.quarantine))
@@ -470,7 +470,7 @@ class Replicator:
         self._backoff.failed()
         return StepOutcome.DISCONNECTED
 
-    def _beat(self) -> Mapping[str, Any]:
+    def _heartbeat(self) -> Mapping[str, Any]:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -481,7 +481,7 @@ class Replicator:
             "applied": self._applied,
             "quarantined": len(self.quarantine),
             "resyncs": self._resyncs.total(),
-            **self._extra_beat(),
+            **self._extra_heartbeat(),
         }
 
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from nova_nodb_scheduler.model import records
-
 
 def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if value <= 0:
@@ -34,7 +32,7 @@ class ReplicatorOptions:
     :param collect_interval_seconds: pause between collections of the back
         end's tombstones and history
     :param collect_keep_seconds: what is younger stays
-    :param silent_beat_seconds: a scheduler whose beat did not change for that
+    :param silent_heartbeat_seconds: a scheduler whose heartbeat did not change for that
         long is dead, and its record is removed
     :param quarantine_limit: unreadable records that are kept by key
     """
@@ -49,7 +47,7 @@ class ReplicatorOptions:
     reconnect_max_seconds: float = attrs.field(default=10.0, validator=_positive)
     collect_interval_seconds: float = attrs.field(default=300.0, validator=_positive)
     collect_keep_seconds: float = attrs.field(default=3600.0, validator=_positive)
-    silent_beat_seconds: float = attrs.field(default=3600.0, validator=_positive)
+    silent_heartbeat_seconds: float = attrs.field(default=3600.0, validator=_positive)
     quarantine_limit: int = attrs.field(default=1000, validator=_positive)
 
 
@@ -132,11 +130,6 @@ class ReplicatorStatus:
     failures: int
     detail: str
     thread_alive: bool | None
-
-
-def cursor_reaches(cursor: records.Cursor | None, version: int) -> bool:
-    """Return whether everything up to a version is known at a cursor."""
-    return cursor is not None and cursor.version >= version
 
 
 class ReplicationMeter(Protocol):

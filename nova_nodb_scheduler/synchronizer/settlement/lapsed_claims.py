@@ -30,9 +30,9 @@ def writer_is_gone(
 ) -> bool:
     """Say whether a claim's writer is none of those that live.
 
-    A scheduler takes claims by the name under which it beats. A conductor's name has
+    A scheduler takes claims by the name of its heartbeat. A conductor's name has
     its host alone in common with its beats: it counts as gone only where no conductor
-    of that host beats, or none that had begun when the claim's lease ended.
+    of that host lives, or none that had begun when the claim's lease ended.
 
     :param schedulers: names of those that live
     :param conductors_since: when those that live began, by host, in back-end seconds
@@ -49,7 +49,7 @@ class ClaimWriters:
     """Tells who is gone; one thread, no I/O.
 
     :param own: this worker's name; it always lives
-    :param silent_seconds: a beat that did not change for that long, by this process's
+    :param silent_seconds: a heartbeat that did not change for that long, by this process's
         own clock, is a dead process's. So nobody is gone before this one has looked
         for that long
     """
@@ -73,13 +73,13 @@ class ClaimWriters:
         self._conductors_since: dict[str, list[float]] = {}
 
     def forget(self) -> None:
-        """Begin to look anew: of another epoch the beats are still to come."""
+        """Begin to look anew: of another epoch the heartbeats are still to come."""
         self._begun_at = None
         self._schedulers.forget()
         self._reporters.forget()
 
     def look(self) -> None:
-        """Take in the beats; before each round of questions."""
+        """Take in the heartbeats; before each round of questions."""
         now = self._clock()
         if self._begun_at is None:
             self._begun_at = now

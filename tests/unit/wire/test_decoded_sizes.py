@@ -156,10 +156,10 @@ class BatchTest(BoundedCase):
             for n in range(count)
         ]
 
-    def intake(self) -> ingest.Ingest:
+    def intake(self) -> ingest.Ingester:
         store = host_state_store.HostStateStore([POOLS], codec.decode_state)
         self.quarantine = ingest.Quarantine(100)
-        return ingest.Ingest(store, [POOLS], self.quarantine)
+        return ingest.Ingester(store, [POOLS], self.quarantine)
 
     def test_no_more_is_held_than_the_bound_whatever_the_page(self):
         chosen = self.bound(1)

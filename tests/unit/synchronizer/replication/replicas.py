@@ -98,7 +98,7 @@ class World:
                 identity=identity,
                 options=replicator_contract.ReplicatorOptions(**options),
                 clock=clock or self.clock,
-                beat=beat,
+                heartbeat=beat,
             ),
         )
 

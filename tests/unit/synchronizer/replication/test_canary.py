@@ -132,7 +132,7 @@ class TestCanary(testtools.TestCase):
             interval_seconds=2,
             bound_seconds=10,
             clock=clock,
-            beat=dict,
+            heartbeat=dict,
         )
         sent.send_if_due()
         clock.pass_seconds(1)

@@ -153,7 +153,7 @@ class TestUnreadableRecordsInTheFeed(testtools.TestCase):
     def test_garbage_older_than_what_the_store_holds_changes_nothing(self):
         good = self.world.put("a", 1)
         self.replica.catch_up()
-        [taken] = ingest.Ingest(self.replica.store, replicas.DECLARED, self.quarantine).take(
+        [taken] = ingest.Ingester(self.replica.store, replicas.DECLARED, self.quarantine).take(
             [records.Record(good.key, good.revision, good.version, b"\x00")]
         )
         self.assertEqual(ingest.Ingested((), ()), taken)

@@ -414,7 +414,7 @@ class TestCollection(testtools.TestCase):
 
     def test_the_beat_of_a_dead_process_is_removed_and_that_of_a_living_one_is_not(self):
         world = replicas.World()
-        options = {"collect_interval_seconds": 60, "silent_beat_seconds": 300}
+        options = {"collect_interval_seconds": 60, "silent_heartbeat_seconds": 300}
         living, dead = world.replica("living", **options), world.replica("dead", **options)
         dead.catch_up()
         living.catch_up()
