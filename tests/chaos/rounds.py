@@ -103,6 +103,7 @@ class Outcome:
     :param memory_seconds: from the end of the faults until every cell was served from memory
     :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
+    :param own_path: see :class:`.deployment.Shape`
     """
 
     seed: int
@@ -134,6 +135,7 @@ class Outcome:
     notes: tuple[str, ...]
     run_on: str
     withdrawn: tuple[Mapping[str, Any], ...] = ()
+    own_path: str | None = None
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -258,6 +260,7 @@ class Rounds:
             revived=tuple(injector.revived),
             notes=tuple(round_.notes),
             run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            own_path=shape.own_path,
         )
 
 
