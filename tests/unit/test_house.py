@@ -24,7 +24,6 @@ DRIVERS = "synchronizer.drivers."
 #: Classes that have their name more than once, and why.
 SHARED_CLASSES: Mapping[str, str] = {
     "Feed": "the capability of the contract, and what gives it in etcd's driver",
-    "Follower": "of the feed: the replicator's, and the drivers' that serve it",
     "HostState": "Nova's name: the subclass of Nova's, and the object of the RPC API",
     "Index": "declared for a namespace; memcached's driver keeps one of all records",
     "Kind": "of a column; and within two drivers, of a failure and of a slot",
