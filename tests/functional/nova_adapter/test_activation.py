@@ -177,17 +177,17 @@ class ProcessesTest(unittest.TestCase):
             with self.subTest(name):
                 found = self.found[name]
                 self.assertTrue(found["reports"])
-                self.assertEqual({f"{OURS}.objects"}, set(found["objects"].values()))
+                self.assertEqual({f"{OURS}.reporting.nova_objects"}, set(found["objects"].values()))
                 # Newest first, Nova's own still behind it: versions are equal.
                 for modules in found["registry"].values():
-                    self.assertEqual(f"{OURS}.objects", modules[0])
+                    self.assertEqual(f"{OURS}.reporting.nova_objects", modules[0])
                     self.assertEqual(1, len(modules))
 
     def test_managers_are_replaced_in_the_two_services_alone(self) -> None:
         managers = {
             **self.stock["managers"],
             "nova-scheduler": f"{OURS}.manager.SchedulerManager",
-            "nova-conductor": f"{OURS}.conductor.ConductorManager",
+            "nova-conductor": f"{OURS}.conductor_manager.ConductorManager",
         }
         self.assertEqual(managers, self.found["scheduler"]["managers"])
         del managers["nova-scheduler"]
@@ -406,7 +406,7 @@ class ExplicitCommandsTest(unittest.TestCase):
     def test_the_conductor_is_ours(self) -> None:
         found = self.found["conductor"]
         self.assertEqual(0, found["code"], found["stderr"])
-        self.assertEqual([f"{OURS}.conductor.ConductorManager"], found["served"])
+        self.assertEqual([f"{OURS}.conductor_manager.ConductorManager"], found["served"])
 
     def test_a_mistake_ends_an_explicit_command(self) -> None:
         found = self.found["wrong driver"]

@@ -16,7 +16,7 @@ from oslo_serialization import jsonutils
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
 from nova_nodb_scheduler.wire import codec
-from tools.bench.clouds import core_hosts, nova_values
+from tools.bench.clouds import core_hosts, nova_requests, nova_values
 
 _CELLS = 2
 _THREADS = 2
@@ -26,6 +26,7 @@ _HUGE_KB = 2048
 #: Half of a cell's memory, in huge pages.
 _HUGE_PAGES = _CELL_MEMORY_MB // 2 * 1024 // _HUGE_KB
 _DEVICES = 8
+_DISK_GB = 20
 _SPREAD = 0.12
 _DAY_SECONDS = 86400.0
 
@@ -230,22 +231,7 @@ class Hosts:
 
 def spec(kind: Kind) -> Any:
     """Return Nova's RequestSpec of a kind, with the topology that Nova makes of its flavor."""
-    flavor = objects.Flavor(
-        id=1,
-        flavorid=kind.name,
-        name=kind.name,
-        vcpus=kind.vcpus,
-        memory_mb=kind.memory_mb,
-        root_gb=20,
-        ephemeral_gb=0,
-        swap=0,
-        rxtx_factor=1.0,
-        vcpu_weight=0,
-        disabled=False,
-        is_public=True,
-        extra_specs=kind.extra_specs,
-        projects=[],
-    )
+    flavor = nova_requests.flavor(kind.name, kind.vcpus, kind.memory_mb, _DISK_GB, kind.extra_specs)
     image = objects.ImageMeta(properties=objects.ImageMetaProps())
     wanted = [
         objects.InstancePCIRequest(

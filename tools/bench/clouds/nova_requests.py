@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes Nova's request specs of the workload's requests, as the conductor hands them over."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova import context, objects
@@ -35,11 +35,12 @@ class NovaRequests:
         asker = context.RequestContext(
             user_id=_PROJECT, project_id=_PROJECT, is_admin=False, roles=["member"]
         )
+        asked = request.flavor
         spec = objects.RequestSpec.from_components(
             asker,
             consumers[0],
             self._image,
-            _flavor(request.flavor),
+            flavor(asked.name, asked.vcpus, asked.memory_mb, asked.disk_gb, asked.extra_specs),
             None,
             objects.InstancePCIRequests(requests=[]),
             {},
@@ -50,20 +51,23 @@ class NovaRequests:
         return asker, spec
 
 
-def _flavor(flavor: workload.Flavor) -> Any:
+def flavor(
+    name: str, vcpus: int, memory_mb: int, disk_gb: int, extra_specs: Mapping[str, str]
+) -> Any:
+    """Return Nova's flavor; ``memory_mb`` in MiB, ``disk_gb`` in GiB."""
     return objects.Flavor(
         id=1,
-        flavorid=flavor.name,
-        name=flavor.name,
-        vcpus=flavor.vcpus,
-        memory_mb=flavor.memory_mb,
-        root_gb=flavor.disk_gb,
+        flavorid=name,
+        name=name,
+        vcpus=vcpus,
+        memory_mb=memory_mb,
+        root_gb=disk_gb,
         ephemeral_gb=0,
         swap=0,
         rxtx_factor=1.0,
         vcpu_weight=0,
         disabled=False,
         is_public=True,
-        extra_specs=flavor.extra_specs,
+        extra_specs=dict(extra_specs),
         projects=[],
     )
