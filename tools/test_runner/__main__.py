@@ -52,7 +52,8 @@ def main(
     try:
         with contextlib.chdir(root):
             if _prepare(this, asked):
-                schedule.go(asked.stages, lambda stage: _do(this, stage))
+                least = 1.0 if len(asked.stages) == 1 else 0.0
+                schedule.go(asked.stages, lambda stage: _do(this, stage, least))
             return summary.write(this)
     except schedule.Ended as ended:
         _end_by(this, ended.number)
@@ -136,11 +137,11 @@ def _prepare(this: run.Run, asked: argparse.Namespace) -> bool:
     return True
 
 
-def _do(this: run.Run, stage: stages.Stage) -> None:
+def _do(this: run.Run, stage: stages.Stage, least: float) -> None:
     """Do a stage; one that breaks has failed."""
     asked = os.environ.get("NODB_TEST_WORKERS")
     processors = len(os.sched_getaffinity(0))
-    workers = int(asked) if asked else max(1, round(stage.workers * processors))
+    workers = int(asked) if asked else max(1, round(max(stage.workers, least) * processors))
     task = work.Task(this, stage.name, stage.limit_seconds, workers)
     this.say(f"{stage.name:<14} begins  {stage.what}")
     try:
