@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tools.test_runner import environment, processes, run, schedule, stages, summary, work
+from tools.test_runner import environment, processes, run, schedule, stages, summary, timings, work
 
 _ABOUT = "Run the project's checks and tests, on a machine that has nothing yet."
 _ENVIRONMENT = """\
@@ -54,6 +54,8 @@ def main(
             if _prepare(this, asked):
                 least = 1.0 if len(asked.stages) == 1 else 0.0
                 schedule.go(asked.stages, lambda stage: _do(this, stage, least))
+                if asked.file_times:
+                    timings.file_seed(this.state, [stage.name for stage in asked.stages])
             return summary.write(this)
     except schedule.Ended as ended:
         _end_by(this, ended.number)
@@ -89,6 +91,11 @@ def _parse(arguments: Sequence[str], table: Sequence[stages.Stage]) -> argparse.
         help="one stage; may be repeated, or STAGE,STAGE",
     )
     parser.add_argument("--list", action="store_true", help="the stages")
+    parser.add_argument(
+        "--file-times",
+        action="store_true",
+        help="also file how long tests took in tools/test_runner/timings.json",
+    )
     parser.add_argument(
         "--here",
         action="store_true",
