@@ -228,6 +228,8 @@ class MariaDBServer(ServerProcess):
             # A commit is written before it is answered, so a crash that the machine
             # survives keeps it; nothing waits for the disk.
             "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-flush-method=nosync",
+            "--sync-frm=0",
             "--innodb-doublewrite=0",
             *self._tls(),
         )
@@ -245,9 +247,26 @@ class MariaDBServer(ServerProcess):
         """Carry out one statement as root, outside any database."""
         import pymysql
 
-        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True)
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True
+        )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement)
+
+    def copy_database(self, template: str, name: str) -> None:
+        """Make a database with the tables and rows of another one."""
+        import pymysql
+
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+            cursor.execute(f"SHOW TABLES FROM {template}")
+            for (table,) in cursor.fetchall():
+                cursor.execute(f"CREATE TABLE {name}.{table} LIKE {template}.{table}")
+                copied = f"SELECT * FROM {template}.{table}"  # noqa: S608, our own names
+                cursor.execute(f"INSERT INTO {name}.{table} {copied}")
 
     def url(self, database: str) -> str:
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
@@ -319,6 +338,10 @@ class PostgreSQLServer(ServerProcess):
 
         with self._connect(psycopg) as connection:
             connection.execute(statement)
+
+    def copy_database(self, template: str, name: str) -> None:
+        """Make a database with the tables and rows of another one, to which nobody is connected."""
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"

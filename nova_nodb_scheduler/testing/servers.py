@@ -75,10 +75,32 @@ class ServerFixture(fixtures.Fixture, abc.ABC):  # type: ignore[misc]  # untyped
         return server
 
 
+_SQLServer = server_processes.MariaDBServer | server_processes.PostgreSQLServer
+
+_templates: dict[tuple[_SQLServer, Callable[[str], None]], str] = {}
+
+
+def _new_name() -> str:
+    return f"nodb_{uuid.uuid4().hex[:12]}"
+
+
+def _template(server: _SQLServer, prepare: Callable[[str], None]) -> str:
+    """Return the database of a server that was prepared; it is kept as long as the server."""
+    with _shared_lock:
+        if (server, prepare) not in _templates:
+            name = _new_name()
+            server.execute(f"CREATE DATABASE {name}")
+            prepare(server.url(name))
+            _templates[server, prepare] = name
+        return _templates[server, prepare]
+
+
 class _Database(ServerFixture):
     """A fresh, empty database on a server of the process, or on a private one.
 
     :param tls_directory: of certificates; makes the server a private one
+    :param prepare: called with the URL of an empty database, such as to make a schema there; the
+        databases of a server are copies of the one that was prepared first
     """
 
     server_class: type[server_processes.MariaDBServer | server_processes.PostgreSQLServer]
@@ -87,9 +109,15 @@ class _Database(ServerFixture):
     #: SQLAlchemy URL of the database.
     url: str
 
-    def __init__(self, private: bool = False, tls_directory: str = "") -> None:
+    def __init__(
+        self,
+        private: bool = False,
+        tls_directory: str = "",
+        prepare: Callable[[str], None] | None = None,
+    ) -> None:
         self._private = private or bool(tls_directory)
         self._tls_directory = tls_directory
+        self._prepare = prepare
 
     def require_programs(self) -> None:
         server_processes.find_program(*self.program)
@@ -100,8 +128,11 @@ class _Database(ServerFixture):
             self.server = self.own(kind(self._tls_directory))
         else:
             self.server = shared(kind, lambda: started(kind()))
-        name = f"nodb_{uuid.uuid4().hex[:12]}"
-        self.server.execute(f"CREATE DATABASE {name}")
+        name = _new_name()
+        if self._prepare is None:
+            self.server.execute(f"CREATE DATABASE {name}")
+        else:
+            self.server.copy_database(_template(self.server, self._prepare), name)
         if not self._private:
             self.addCleanup(self._drop, name)
         self.url = self.server.url(name)

@@ -286,7 +286,7 @@ class CommandTest(unittest.TestCase):
         fast, ci, everything = (
             [stage.name for stage in stages.selected(when)] for when in stages.When
         )
-        self.assertEqual(["lint", "unit"], fast)
+        self.assertEqual({"lint", "unit"}, set(fast))
         self.assertLess(set(fast), set(ci))
         self.assertEqual([stage.name for stage in stages.STAGES], everything)
 

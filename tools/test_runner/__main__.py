@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tools.test_runner import environment, processes, run, schedule, stages, summary, work
+from tools.test_runner import environment, processes, run, schedule, stages, summary, timings, work
 
 _ABOUT = "Run the project's checks and tests, on a machine that has nothing yet."
 _ENVIRONMENT = """\
@@ -52,7 +52,10 @@ def main(
     try:
         with contextlib.chdir(root):
             if _prepare(this, asked):
-                schedule.go(asked.stages, lambda stage: _do(this, stage))
+                least = 1.0 if len(asked.stages) == 1 else 0.0
+                schedule.go(asked.stages, lambda stage: _do(this, stage, least))
+                if asked.file_times:
+                    timings.file_seed(this.state, [stage.name for stage in asked.stages])
             return summary.write(this)
     except schedule.Ended as ended:
         _end_by(this, ended.number)
@@ -88,6 +91,11 @@ def _parse(arguments: Sequence[str], table: Sequence[stages.Stage]) -> argparse.
         help="one stage; may be repeated, or STAGE,STAGE",
     )
     parser.add_argument("--list", action="store_true", help="the stages")
+    parser.add_argument(
+        "--file-times",
+        action="store_true",
+        help="also file how long tests took in tools/test_runner/timings.json",
+    )
     parser.add_argument(
         "--here",
         action="store_true",
@@ -136,11 +144,11 @@ def _prepare(this: run.Run, asked: argparse.Namespace) -> bool:
     return True
 
 
-def _do(this: run.Run, stage: stages.Stage) -> None:
+def _do(this: run.Run, stage: stages.Stage, least: float) -> None:
     """Do a stage; one that breaks has failed."""
     asked = os.environ.get("NODB_TEST_WORKERS")
     processors = len(os.sched_getaffinity(0))
-    workers = int(asked) if asked else max(1, round(stage.workers * processors))
+    workers = int(asked) if asked else max(1, round(max(stage.workers, least) * processors))
     task = work.Task(this, stage.name, stage.limit_seconds, workers)
     this.say(f"{stage.name:<14} begins  {stage.what}")
     try:

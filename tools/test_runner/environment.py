@@ -173,6 +173,8 @@ def make_metadata(this: run.Run) -> None:
     (this.results / "metadata.log").write_text(done.stdout)
     if done.returncode:
         raise Failed(done.stdout)
+    # Hundreds of processes import the tree: each would compile it.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     known = os.environ.get("PYTHONPATH")
     paths = [str(this.root), str(made), *([known] if known else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -29,7 +29,7 @@ class Stage:
     work: work.Work
     #: The part of the machine that it keeps busy: it begins when so much is free.
     share: float = 1.0
-    #: Test processes at a time, for each processor.
+    #: Test processes at a time, for each processor; one for each if it is the only stage of a run.
     workers: float = 1.0
 
 
@@ -51,20 +51,19 @@ _LINT = work.Checks(
     )
 )
 
+# Most stages wait as long as they compute, so three go on at a time on two processors; those
+# that wait most count half. What takes longest begins first. In the order of the table.
+_THIRD, _SIXTH = 1 / 3, 1 / 6
+
 STAGES = (
     Stage(
-        "lint",
-        When.FAST,
-        600,
-        "ruff, hacking, layers, types, shell, documentation sources",
-        _LINT,
-    ),
-    Stage(
-        "unit",
-        When.FAST,
-        900,
-        "tests/unit: unit and property tests, no server",
-        work.Tests("unit"),
+        "nova",
+        When.CI,
+        1500,
+        "the named selection of Nova's own functional tests, with the plugin",
+        work.Nova("ci"),
+        share=_THIRD,
+        workers=0.5,
     ),
     Stage(
         "conformance",
@@ -72,6 +71,8 @@ STAGES = (
         1200,
         "tests/functional/synchronizer: every driver against its real server",
         work.Tests("functional/synchronizer", but=_GALERA, again=True),
+        share=_THIRD,
+        workers=1.5,
     ),
     Stage(
         "functional",
@@ -79,15 +80,17 @@ STAGES = (
         1200,
         "the rest of tests/functional: Nova in process, real back ends",
         work.Tests("functional", but=_APART, again=True),
+        share=_THIRD,
+        workers=0.5,
     ),
     Stage(
-        "alerts",
-        When.CI,
+        "unit",
+        When.FAST,
         900,
-        "tests/functional/monitoring: faults fire alerts in a real Prometheus; the board",
-        work.Tests("functional/monitoring", again=True),
-        # They wait for scrapes most of the time: more of them at a time than cores.
-        workers=2.0,
+        "tests/unit: unit and property tests, no server",
+        work.Tests("unit"),
+        share=_THIRD,
+        workers=0.5,
     ),
     Stage(
         "simulator",
@@ -96,20 +99,18 @@ STAGES = (
         "tests/functional/simulator: whole simulations, in processes of their own",
         # Apart from tests that have Nova patch sockets and threads in their process.
         work.Tests("functional/simulator", again=True),
+        share=_SIXTH,
+        workers=0.5,
     ),
     Stage(
-        "differential",
+        "alerts",
         When.CI,
         900,
-        "tests/differential: decisions over made clouds against Nova and Placement",
-        work.Tests("differential"),
-    ),
-    Stage(
-        "nova",
-        When.CI,
-        1500,
-        "the named selection of Nova's own functional tests, with the plugin",
-        work.Nova("ci"),
+        "tests/functional/monitoring: faults fire alerts in a real Prometheus; the board",
+        work.Tests("functional/monitoring", again=True),
+        # They wait for scrapes most of the time: more of them at a time than cores.
+        share=_SIXTH,
+        workers=2.0,
     ),
     Stage(
         "engine_faults",
@@ -117,13 +118,24 @@ STAGES = (
         900,
         "tests/engine_faults: a short selection of faults of engines and schedulers",
         work.EngineFaults(("--short",)),
+        share=_SIXTH,
     ),
     Stage(
-        "chaos",
-        When.ALL,
+        "differential",
+        When.CI,
         900,
-        "a round of random faults on a real control plane: the last seed that found something",
-        work.Script(("tools/chaos.sh", "--short")),
+        "tests/differential: decisions over made clouds against Nova and Placement",
+        work.Tests("differential"),
+        share=_THIRD,
+        workers=0.5,
+    ),
+    Stage(
+        "lint",
+        When.FAST,
+        600,
+        "ruff, hacking, layers, types, shell, documentation sources",
+        _LINT,
+        share=_THIRD,
     ),
     Stage(
         "docs",
@@ -131,6 +143,7 @@ STAGES = (
         600,
         "documents and release notes with -W, the sample of the options",
         trees.DOCUMENTS,
+        share=_THIRD,
     ),
     Stage(
         "packaging",
@@ -138,6 +151,14 @@ STAGES = (
         600,
         "build the wheel, install it alone, load its entry points",
         trees.PACKAGING,
+        share=_THIRD,
+    ),
+    Stage(
+        "chaos",
+        When.CI,
+        900,
+        "a round of random faults on a real control plane: the last seed that found something",
+        work.Script(("tools/chaos.sh", "--short")),
     ),
     Stage(
         "galera",

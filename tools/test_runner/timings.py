@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import subprocess
+from collections.abc import Iterable
 
 _SEED = pathlib.Path(__file__).with_name("timings.json")
 #: Shorter tests are not kept.
@@ -54,6 +55,16 @@ def keep(state: pathlib.Path, stage: str, repository: pathlib.Path) -> None:
             name = test.decode() if isinstance(test, bytes) else test
             times[name] = round(float(seconds), 2)
     file(_history(state, stage), times)
+
+
+def file_seed(state: pathlib.Path, chosen: Iterable[str]) -> None:
+    """File in the tree how long the tests of some stages took here."""
+    kept: dict[str, dict[str, float]] = json.loads(_SEED.read_text())
+    for stage in chosen:
+        path = _history(state, stage)
+        if path.exists():
+            kept[stage] = json.loads(path.read_text())
+    _SEED.write_text(f"{json.dumps(kept, indent=1, sort_keys=True)}\n")
 
 
 def file(path: pathlib.Path, times: dict[str, float]) -> None:

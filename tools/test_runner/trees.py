@@ -191,13 +191,13 @@ def _install_wheel(task: work.Task, log: pathlib.Path) -> bool:
     [packages] = (venv / "lib").glob("python*/site-packages")
     (packages / "requirements.pth").write_text(asked)
     install = [str(venv / "bin" / "pip"), "install", "-q", "--no-deps", str(_made_wheel(out))]
-    return task.limited(install, log, append=True, PYTHONPATH="") == 0
+    return task.limited(install, log, append=True, variables={"PYTHONPATH": ""}) == 0
 
 
 def _entry_points(task: work.Task, log: pathlib.Path) -> bool:
     python = task.directory / "venv" / "bin" / "python"
     load = [str(python), str(task.run.root / "tools/load_entry_points.py"), "nova-nodb-scheduler"]
-    return task.limited(load, log, PYTHONPATH="", directory=task.directory) == 0
+    return task.limited(load, log, variables={"PYTHONPATH": ""}, directory=task.directory) == 0
 
 
 DOCUMENTS = work.Checks(

@@ -10,7 +10,9 @@ branch of a revision it has never heard of.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -74,10 +76,11 @@ def version(engine: sa.Engine) -> Mapping[str, str | None]:
     return {name: present.get(name) for name in BRANCHES}
 
 
+@functools.cache
 def heads() -> Mapping[str, str]:
-    """Return the revision per branch that this release leads to."""
+    """Return the revision per branch that this release leads to; the scripts are read once."""
     found = script.ScriptDirectory.from_config(_config()).get_heads()
-    return {_branch_of(revision): revision for revision in found}
+    return types.MappingProxyType({_branch_of(revision): revision for revision in found})
 
 
 def pending(engine: sa.Engine) -> list[str]:
@@ -145,9 +148,10 @@ def _branch_of(revision: str) -> str:
     return revision.partition("_")[0]
 
 
-def _known() -> set[str]:
+@functools.cache
+def _known() -> frozenset[str]:
     scripts = script.ScriptDirectory.from_config(_config())
-    return {found.revision for found in scripts.walk_revisions()}
+    return frozenset(found.revision for found in scripts.walk_revisions())
 
 
 def _present(connection: sa.Connection) -> dict[str, str]:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import pathlib
 import select
+import shutil
 import signal
 import socket
 import tempfile
@@ -17,8 +20,26 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration
 from nova_nodb_scheduler.testing import server_processes, servers
+
+
+def migrate(url: str) -> None:
+    """Make the schema of this release in an empty database."""
+    engine = engines.create_for_migration(driver.SQLOptions(url))
+    migration.sync(engine)
+    engine.dispose()
+
+
+@functools.cache
+def _migrated_file() -> pathlib.Path:
+    """Return an SQLite file with the schema and nothing else: copies cost less than migrations."""
+    directory = tempfile.TemporaryDirectory()
+    atexit.register(directory.cleanup)
+    path = pathlib.Path(directory.name) / "migrated.sqlite"
+    migrate(f"sqlite:///{path}")
+    path.chmod(0o600)
+    return path
 
 
 class SQLiteCase(unittest.TestCase):
@@ -26,12 +47,16 @@ class SQLiteCase(unittest.TestCase):
 
     dialect = "sqlite"
     ordering = "counter"
+    #: Whether the schema stands there already.
+    migrated = False
 
     def setUp(self) -> None:
         super().setUp()
         directory = self.enterContext(tempfile.TemporaryDirectory())
         self.path = pathlib.Path(directory) / "nodb.sqlite"
         self.url = f"sqlite:///{self.path}"
+        if self.migrated:
+            shutil.copy(_migrated_file(), self.path)
 
     def sql_options(self, **changes: Any) -> driver.SQLOptions:
         settings = {
@@ -58,7 +83,8 @@ class MariaDBCase(SQLiteCase):
 
     def setUp(self) -> None:
         unittest.TestCase.setUp(self)
-        self.database = self.enterContext(servers.MariaDB())
+        prepare = migrate if self.migrated else None
+        self.database = self.enterContext(servers.MariaDB(prepare=prepare))
         self.url = self.database.url
 
     def kill_connections(self) -> None:
@@ -89,7 +115,8 @@ class PostgreSQLCase(SQLiteCase):
 
     def setUp(self) -> None:
         unittest.TestCase.setUp(self)
-        self.database = self.enterContext(servers.PostgreSQL())
+        prepare = migrate if self.migrated else None
+        self.database = self.enterContext(servers.PostgreSQL(prepare=prepare))
         self.url = self.database.url
 
     def kill_connections(self) -> None:

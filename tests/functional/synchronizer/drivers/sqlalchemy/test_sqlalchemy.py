@@ -11,6 +11,7 @@ from concurrent import futures
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.testing import conformance
+from nova_nodb_scheduler.testing.conformance import feed, races, snapshots, upkeep
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
 
@@ -25,6 +26,8 @@ def _work(options: driver.SQLOptions, job: Callable[[contract.Synchronizer], int
 
 
 class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSuite):
+    migrated = True
+
     def make_synchronizer(self) -> driver.SQLAlchemySynchronizer:
         return driver.SQLAlchemySynchronizer(self.sql_options())
 
@@ -41,11 +44,19 @@ class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSui
             return list(pool.map(functools.partial(_work, self.sql_options()), jobs))
 
 
-class TestConformanceSQLiteSequencer(TestConformanceSQLite):
+class TestConformanceSQLiteSequencer(
+    sql_databases.SQLiteCase, feed.FeedOrder, snapshots.Snapshots, upkeep.Collection, races.Races
+):
+    """What the order of records bears on; MariaDB and PostgreSQL go through the whole suite."""
+
+    migrated = True
     ordering = "sequencer"
+    make_synchronizer = TestConformanceSQLite.make_synchronizer
+    _run_in_processes = TestConformanceSQLite._run_in_processes
 
 
 class TestConformanceMariaDB(sql_databases.MariaDBCase, conformance.ConformanceSuite):
+    migrated = True
     make_synchronizer = TestConformanceSQLite.make_synchronizer
 
     def restart_backend(self) -> None:
@@ -53,6 +64,7 @@ class TestConformanceMariaDB(sql_databases.MariaDBCase, conformance.ConformanceS
 
 
 class TestConformancePostgreSQL(sql_databases.PostgreSQLCase, conformance.ConformanceSuite):
+    migrated = True
     make_synchronizer = TestConformanceSQLite.make_synchronizer
 
     def restart_backend(self) -> None:

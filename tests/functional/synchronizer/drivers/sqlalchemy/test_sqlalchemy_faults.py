@@ -37,6 +37,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class TestFaultsSQLite(sql_databases.SQLiteCase):
+    migrated = True
     #: Of a write.
     steps: tuple[str, ...] = ("lock", "upsert", "commit", "reply")
     #: Of those who keep house, see TestKeepingHouse.
