@@ -10,7 +10,7 @@ from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 from tests.unit.scheduling import installed
 
 FILTER = """
-from nova_nodb_scheduler.scheduling import contract
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract as contract
 
 class GpuFilter(contract.Filter):
     def key(self, request, frame):
@@ -34,6 +34,16 @@ class PluginsTest(testtools.TestCase):
         module = target.split(":")[0]
         points = {plugin_contract.FILTERS: f"{name} = {target}"}
         self.useFixture(installed.InstalledPackage(module, text, points))
+
+    def test_a_filter_that_imports_the_contract_by_its_former_name_is_found(self) -> None:
+        former = FILTER.replace(
+            "scheduling.pipeline import plugin_contract as contract", "scheduling import contract"
+        )
+        self.assertNotEqual(FILTER, former)
+        self.install("gpu_site_of_before:GpuFilter", text=former)
+        with self.assertWarns(DeprecationWarning):
+            found = plugin_contract.filter_class("GpuFilter")
+        self.assertTrue(found is not None and issubclass(found, plugin_contract.Filter))
 
     def refusal(self, name: str = "GpuFilter") -> str:
         return str(self.assertRaises(errors.ConfigurationError, plugin_contract.filter_class, name))
