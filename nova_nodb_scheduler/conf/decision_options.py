@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of decisions: the mirror of Placement, hosts' objects, what requests alike share.
-
-Options of where candidates come from: the mirror of Placement.
-
-Options of how hosts are looked at: their objects, and what requests alike share.
-"""
+"""Options of decisions: the mirror of Placement, hosts' objects, what requests alike share."""
 
 from __future__ import annotations
 

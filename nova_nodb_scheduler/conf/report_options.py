@@ -94,7 +94,7 @@ reporter died, or heartbeats arrived that nobody reported.
         default=120.0,
         min=1,
         help="""
-How much further than its last beat the search goes back for what an API worker
+How much further than its last heartbeat the search goes back for what an API worker
 wrote before it fell silent. Rows carry the time of their writer's clock: raise
 it where clocks of API nodes and of the back end may differ by more than a
 minute (Nova itself takes services for dead then), or where the databases'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler's claims come to, for Prometheus and for its own beat."""
+"""What a scheduler's claims come to, for Prometheus and for its own heartbeat."""
 
 from __future__ import annotations
 

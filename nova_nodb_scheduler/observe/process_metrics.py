@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each process of the plugin exports, whatever it does: versions, bounds, memory.
 
-What a process knows of itself and of its machine, from /proc; nothing where there is none.
+Memory is read from /proc; nothing is told where there is none.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a scheduler's process counts and times, for Prometheus.
 
-What Prometheus is told of the kept signatures and of the mirror of Placement.
-
-What the plugin's processes count and time, for Prometheus.
-
 One object per process, made after the fork; names begin with ``nodb_``.
 Nothing here is updated per host: the number of records is read when somebody
 scrapes.
@@ -358,11 +354,11 @@ class SchedulerMetrics:
             the reporters' role, host and cell
         """
         for name, text, figure in (
-            ("nodb_reporters", "Reporters whose beats are known", "living"),
+            ("nodb_reporters", "Reporters whose heartbeats are known", "living"),
             ("nodb_reporter_queue_records", "Dirty records of reporters", "queued"),
             (
                 "nodb_reporter_silent_seconds",
-                "Age of the last beat of the reporter that is silent the longest",
+                "Age of the last heartbeat of the reporter that is silent the longest",
                 "silent",
             ),
             ("nodb_reporter_refused_records", "Records that reporters cannot write", "refused"),

@@ -1,15 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workers of one service on one machine: a number for each, and what each has to tell.
 
-Serve connections in a thread, whether it is a thread or a green one.
-
-``serve_forever`` of the standard library waits in a poll that it looked up
-when it was imported. In a service that eventlet patches later, that poll stops
-all of the process: sockets know of the patch at each call, so this waits in
-``accept``.
-
-The workers of one service on one machine: a number for each, and what each has to tell.
-
 They share a directory. A worker's number is the least whose lock is free; the
 kernel frees it however the worker ends, so that the next one gets it, and its
 series go on. What it counts is read from its socket when somebody asks: files
@@ -18,6 +9,11 @@ would be old, and those of a dead worker would have to be told from a live one's
 A directory holds, for each slot, ``NAME.lock`` (held while the worker lives; in
 it, its labels) and ``NAME.sock``, and ``port.lock``, held by the worker that
 serves all of them.
+
+``serve_forever`` of the standard library waits in a poll that it looked up
+when it was imported. In a service that eventlet patches later, that poll stops
+all of the process: sockets know of the patch at each call, so :class:`Serving`
+waits in ``accept``.
 """
 
 from __future__ import annotations

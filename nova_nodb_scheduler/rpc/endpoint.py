@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods that a scheduler answers; ``oslo.messaging`` calls them in its threads.
 
-What a method's arguments must be before it does any work on them.
-
-Whoever can send to the bus can send anything: a caller learns by an error of
-this project what was wrong, and never by what Python happened to raise.
-
-The methods that tell why a request goes, or went, where it does.
-
-The methods that a scheduler answers; ``oslo.messaging`` calls them in its threads.
-
 Reading methods answer from one snapshot of the store and do no I/O. Errors of
-:mod:`nova_nodb_scheduler.errors` reach the caller as they are.
+:mod:`nova_nodb_scheduler.errors` reach the caller as they are. Whoever can send to
+the bus can send anything: arguments are checked before any work is done on them,
+and a caller learns by an error of this project what was wrong, never by what
+Python happened to raise.
 """
 
 from __future__ import annotations
@@ -178,7 +172,7 @@ class ExplainingEndpoint:
     ) -> explanations.Explanation:
         """Tell what would be decided of a request now, and why.
 
-        Nothing is allocated and no room is held. It costs what a request for a
+        Nothing is allocated and nothing is reserved. It costs what a request for a
         new kind of server costs, once for every call, without the allocation;
         Nova's request filters may ask neutron, as they would.
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries of records: conditions on columns as masks over all rows, and pages in order of key.
 
-Conditions on the columns of a namespace, evaluated as masks over all rows.
-
 A condition is a list of three: column, operator, value. Several must all
 hold. There is no text to parse and nothing to execute.
 
@@ -18,8 +16,6 @@ bits       ``== != in``       a text: the set holds it, does not hold it,
 =========  =================  ==============================================
 
 ``in`` takes a list of such values.
-
-Cuts the answer to a query into pages, in order of key.
 """
 
 from __future__ import annotations

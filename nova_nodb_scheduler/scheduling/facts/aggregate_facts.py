@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's aggregates as facts, and which of them each host is in.
-
-Which of Nova's aggregates each host is in, as aggregates change one by one.
-
-The record of one of Nova's aggregates as facts.
-"""
+"""Nova's aggregates as facts, and which of them each host is in, as they change one by one."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class FactSource(Whereabouts):
         self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
         self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
-        self._shown = reported_usage.ReportedUsage(snapshot)
+        self._reported = reported_usage.ReportedUsage(snapshot)
 
     # -- nodes --------------------------------------------------------------------
 
@@ -231,8 +231,8 @@ class FactSource(Whereabouts):
                 map(view.vocabulary(name).texts().__getitem__, view.column(name).tolist())
                 for name in _NAMES
             )
-            for uuid, digest, *names in zip(view.row_keys(), view.digests(), *texts, strict=True):
-                yield uuid, digest, host_places.HostPlace(uuid, *names)
+            for uuid, digest, *own in zip(view.row_keys(), view.digests(), *texts, strict=True):
+                yield uuid, digest, host_places.HostPlace(uuid, *own)
             return
         for uuid in uuids:
             names = view.texts(uuid, *_NAMES)
@@ -259,7 +259,7 @@ class FactSource(Whereabouts):
         """Iterate over the uuids of hosts that were ever claimed, in no order."""
         return self._claims.keys()
 
-    def unshown(self, uuid: str) -> claim_facts.UnreportedUsage:
+    def unreported(self, uuid: str) -> claim_facts.UnreportedUsage:
         """Return what claims add to a host beside its other records.
 
         :raises InvalidRecord: the record is not as the ledger writes it
@@ -270,26 +270,26 @@ class FactSource(Whereabouts):
         record = self._providers.get(uuid)
         allocations = {} if record is None else record.state.get("allocations") or {}
         stored = self._claims.get(uuid)
-        uncounted = self._shown.uncounted(uuid, 0 if stored is None else stored.version)
+        uncounted = self._reported.uncounted(uuid, 0 if stored is None else stored.version)
         return claim_facts.unreported_usage(claims, allocations, uncounted)
 
     # -- providers ----------------------------------------------------------------
 
     def provider(
-        self, uuid: str, unshown: claim_facts.UnreportedUsage | None = None
+        self, uuid: str, unreported: claim_facts.UnreportedUsage | None = None
     ) -> host_facts.ProviderFacts | None:
-        """Return a provider tree, with what is claimed and promised of it counted as used.
+        """Return a provider tree, with what is claimed and reserved of it counted as used.
 
-        :param unshown: what claims add to the host, where the caller knows it
+        :param unreported: what claims add to the host, where the caller knows it
         :raises InvalidRecord: its claims are not as the ledger writes them
         """
         read: host_facts.ProviderFacts | None = self._providers.digest(uuid)
         if read is None:
             return None
         claims = self.claims(uuid)
-        if unshown is None:
-            unshown = self.unshown(uuid) if claims else claim_facts.NOTHING
-        return self._counted(uuid, read, claims, unshown)
+        if unreported is None:
+            unreported = self.unreported(uuid) if claims else claim_facts.NOTHING
+        return self._counted(uuid, read, claims, unreported)
 
     def unclaimed_providers(self) -> Callable[[str], host_facts.ProviderFacts | None]:
         """Return what says the same as :meth:`provider` of hosts that have no claims.
@@ -313,15 +313,15 @@ class FactSource(Whereabouts):
         uuid: str,
         read: host_facts.ProviderFacts,
         claims: Mapping[str, claims_model.HeldClaim],
-        unshown: claim_facts.UnreportedUsage,
+        unreported: claim_facts.UnreportedUsage,
     ) -> host_facts.ProviderFacts:
-        # What this process promised stands in its claim, once that came back.
+        # What this process reserved stands in its claim, once that came back.
         consumers = host_reservations.RecordedConsumers(self._providers, uuid, claims)
         unseen = self._reservations.unseen(uuid, consumers, read.generation)
         if not (claims or unseen) or read.broken:
             return read
         used = dict(read.used)
-        for more in (unseen, unshown.used):
+        for more in (unseen, unreported.used):
             for name, amount in more.items():
                 used[name] = used.get(name, 0) + amount
         return attrs.evolve(read, used=used)
@@ -441,9 +441,9 @@ class _Reading:
         if self.claims:
             for at in _COUNTED:
                 numbers[at] = list(numbers[at])
-            for at, unshown in self.claims:
+            for at, unreported in self.claims:
                 if numbers[_UPDATED][at]:
-                    _count(numbers, at, unshown)
+                    _count(numbers, at, unreported)
         numbers += zip(*map(_numbers_of_service, self.services), strict=True)
         own = [aggregates.of(place.host) for place in self.places]
         page = frame_columns.HostPage(self.places, numbers, own, self.providers)
@@ -462,21 +462,22 @@ def read_hosts(
     """
     if uuids is None or len(uuids) >= _HOSTS_AT_A_TIME:
         service_of, provider_of = source.services.of_all_hosts(), source.unclaimed_providers()
-        is_claimed = frozenset(source.claimed_uuids()).__contains__
+        is_claimed: Callable[[str], bool] = frozenset(source.claimed_uuids()).__contains__
     else:
         service_of, provider_of = source.services.of_host, source.provider
         is_claimed = source.is_claimed
     faultless = aggregates.faultless
     reading = _Reading()
     for key, node, place in source.nodes(uuids):
-        unshown = None
+        if isinstance(node, errors.InvalidRecord):
+            reading.refused[key] = str(node)
+            continue
+        unreported = None
         try:
-            if type(node) is not bytes:
-                raise node
             service = service_of(place.cell, place.host)
             if is_claimed(key):
-                unshown = source.unshown(key)
-                provider = source.provider(key, unshown)
+                unreported = source.unreported(key)
+                provider = source.provider(key, unreported)
             else:
                 provider = provider_of(key)
         except errors.InvalidRecord as error:
@@ -486,8 +487,8 @@ def read_hosts(
         if fault is not None:
             reading.refused[key] = fault
             continue
-        if unshown is not None:
-            reading.claims.append((len(reading.nodes), unshown))
+        if unreported is not None:
+            reading.claims.append((len(reading.nodes), unreported))
         reading.nodes.append(node)
         reading.places.append(place)
         reading.services.append(service)
@@ -499,13 +500,13 @@ def read_hosts(
         yield reading.made(ratios, aggregates)
 
 
-def _count(numbers: Sequence[Any], at: int, unshown: claim_facts.UnreportedUsage) -> None:
+def _count(numbers: Sequence[Any], at: int, unreported: claim_facts.UnreportedUsage) -> None:
     """Count claims in a host's numbers, as Nova's HostState would consume them."""
-    share = unshown.share
+    share = unreported.share
     memory, disk, vcpus, instances, busy, devices = (numbers[column] for column in _COUNTED)
     memory[at] -= share.memory_mb
     disk[at] -= share.disk_gb * 1024
     vcpus[at] += share.vcpus
     instances[at] += share.instances
     busy[at] += share.io_operations
-    devices[at] = max(0, devices[at] - unshown.devices)
+    devices[at] = max(0, devices[at] - unreported.devices)

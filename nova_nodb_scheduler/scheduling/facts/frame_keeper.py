@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the engine's hosts equal to the store.
 
-Which hosts hold claims, and which of them to look at again.
-
-What a claim adds to its host hangs on records that are not the host's: the
-consumer's instance and migrations, and the other instances there.
-
-Keep the engine's hosts equal to the store.
-
 Called before each decision. What changed since the last call is known by key;
 only the hosts those records belong to are made anew, and of a heartbeat only
-the time is taken over.
+the time is taken over. What a claim adds to its host hangs on records that are
+not the host's: the consumer's instance and migrations, and the other instances
+there; so hosts with claims are looked at when those change.
 """
 
 from __future__ import annotations
@@ -157,7 +152,7 @@ class FrameKeeper:
 
     :param present: gave the frame its callbacks; told of each snapshot
     :param ratios: what stands for a ratio that a node's record lacks
-    :param reservations: what this process promised and no record shows yet
+    :param reservations: what this process reserved and no record shows yet
     :param most_keys: beyond so many changed records everything is read anew
     """
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters on where other instances stand, by hints, addresses or a server group's policy.
-
-Filters on where other instances stand, or on the host's address, by hints.
-
-Filters that keep the policy of a server group.
-"""
+"""Filters on where other instances stand, by hints, addresses or a server group's policy."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters on what a host's aggregates say, and on limits that they may set.
 
-What the aggregates of a host say together.
-
 Hosts in the same aggregates share an answer: it is looked for once for each
 set of aggregates that some of the rows are in.
-
-Filters on what the metadata of a host's aggregates allows.
-
-Filters on how many instances, and how many busy ones, a host may have.
 """
 
 from __future__ import annotations

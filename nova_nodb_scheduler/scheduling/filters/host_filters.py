@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters on a host itself: its service, its name, its metrics, and what an image needs of it.
-
-Filters on the host's service, or on nothing at all.
-
-The filter that keeps some images to some hosts.
-
-The filter on which metrics a host reports.
-
-The filter on what the image says it needs of a hypervisor.
-"""
+"""Filters on a host itself: its service, its name, its metrics, and what an image needs of it."""
 
 from __future__ import annotations
 

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters on NUMA cells and PCI devices: by columns who may have room, by Nova's code who has.
+"""Filters on NUMA cells and PCI devices: columns say who may have room, Nova's code who has.
 
-Which hosts may have room for a server's NUMA cells and PCI devices, by columns.
-
-Necessary conditions: whoever is refused here, Nova's code refuses, too
+Columns refuse the hosts that have not got what is asked for in any case, so
+that Nova's code is asked about few. These are necessary conditions: whoever is
+refused here, Nova's code refuses, too
 (``nova.virt.hardware.numa_fit_instance_to_host`` and ``nova.pci.stats``);
-whoever is not, that code is asked about. Claims that no report shows only take
+whoever is not, that code is asked about. Claims that no report counts only take
 more away, so they need not be looked at.
 
 Nova writes into the cells it tries to fit: a page size that was found in one of
 a host's cells is asked of the others, and who fitted under one number passes for
 another. Hence a size by name may be any size that one of the host's cells has for
 it, and of several cells only how many find one that fits some of them.
-
-Filters that only Nova's own code can evaluate, for the requests that need them.
-
-Columns refuse the hosts that have not got what is asked for in any case, so
-that code is asked about few.
 """
 
 from __future__ import annotations

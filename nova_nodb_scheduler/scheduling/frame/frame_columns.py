@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a host frame: of numbers and truth values as they are, coded ones, resources.
+"""Columns of a host frame: numbers as they are, values that repeat, resources; and pages of hosts.
 
-Columns of a host frame that are more than one array of numbers.
-
-Columns of a host frame that hold a number or a truth value as it is.
+A page is how hosts come into a frame, one or all of them.
 """
 
 from __future__ import annotations
@@ -212,7 +210,7 @@ _NOT_REPORTED = (0,) * len(REPORTED)
 FEW_ROWS = 16
 
 #: By column, a value for each host: an array, or a sequence where there are few.
-Numbers: TypeAlias = Sequence[Any]
+Numbers: TypeAlias = npt.NDArray[Any] | Sequence[Any]
 
 #: What a server takes of a host when it is chosen; a fork has its own.
 _CONSUMABLE = (

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """All hosts as columns, one row a compute node, for filters and weighers.
 
-Which rows of a frame changed, in order, so that results follow row by row.
+A row keeps its number as long as its node lives. Columns have spare rows;
+:attr:`ReadableFrame.alive` says which rows count. What is read of hosts stands in
+:class:`ReadableFrame`; in :class:`HostFrame` they come, change, are consumed from
+and go. One thread at a time. Which rows changed is logged in order, so that
+results follow row by row.
 
-Which hosts' services are up, told without asking every host each time.
-
-Per block of rows the oldest word of a host that is up: while that is recent
+Whose services are up is told without asking every host each time: per block of
+rows the oldest word of a host that is up is kept, and while that is recent
 enough, nobody in the block can have fallen silent.
-
-What filters and weighers read of all hosts: columns by row, and rows by name.
-
-Columns have spare rows; :attr:`ReadableFrame.alive` says which rows count.
-
-All hosts as columns, one row a compute node, for filters and weighers.
-
-A row keeps its number as long as its node lives. What is read of it stands in
-:mod:`.host_frame`; here hosts come, change, are consumed from and go. One
-thread at a time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """NUMA cells and PCI pools of compute nodes: read from the JSON of their rows, and as columns.
 
-A compute node's NUMA topology and PCI pools in numbers, read from the JSON of its row.
-
 Only what decides whether something is left; Nova's objects of the same texts
 take ten times as long. What is not as Nova 31 to 34 write it is left to these.
 
-What is left in hosts' NUMA cells and PCI pools, as columns, for the requests that ask.
-
-Rows are read when such a request comes, those alone whose node reported
+Rows are read when a request comes that asks, those alone whose node reported
 something since: reports cost nothing, and other requests nothing either. A row
 that was not read yet, or that only Nova's code can read, is refused nothing.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's claim record as facts, and what claims add to what other records show.
 
-What a host has used is the union by consumer of what is shown and what is
-claimed: of a consumer in both only what is claimed beyond what is shown counts.
+What a host has used is the union by consumer of what is reported and what is
+claimed: of a consumer in both only what is claimed beyond what is reported counts.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def digest(key: str, state: Mapping[str, Any]) -> model.ClaimRecord | errors.Inv
 
 def unreported_usage(
     claims: Mapping[str, model.HeldClaim],
-    shown: Mapping[str, Resources],
+    reported: Mapping[str, Resources],
     uncounted: Uncounted,
 ) -> UnreportedUsage:
     """Return what claims add to a host.
 
     :param claims: by consumer, pending ones included, whatever their lease
-    :param shown: the provider's allocations by consumer
+    :param reported: the provider's allocations by consumer
     """
     used: dict[str, int] = {}
     fitted: dict[str, Mapping[str, Any]] = {}
     left = _NO_SHARE
     for consumer, held in claims.items():
-        for name, amount in beyond(held.resources, held.node, shown.get(consumer, {})).items():
+        for name, amount in beyond(held.resources, held.node, reported.get(consumer, {})).items():
             used[name] = used.get(name, 0) + amount
         share = uncounted(consumer, held)
         left = together(left, share)
@@ -83,19 +83,19 @@ def unreported_usage(
     return UnreportedUsage(used, left, fitted, devices)
 
 
-def beyond(claimed: Resources, node: model.NodeShare, shown: Resources) -> dict[str, int]:
-    """Return what a claim holds beyond what its consumer is shown with, by class.
+def beyond(claimed: Resources, node: model.NodeShare, reported: Resources) -> dict[str, int]:
+    """Return what a claim holds beyond what its consumer is reported with, by class.
 
     Of a server that is on the node already, whose old allocation goes to its
-    migration, a smaller amount shown is the old one until the mirror followed:
+    migration, a smaller amount reported is the old one until the mirror followed:
     old and new are both used then.
     """
-    if not shown:
+    if not reported:
         return dict(claimed)
     more = {
-        name: amount - shown.get(name, 0)
+        name: amount - reported.get(name, 0)
         for name, amount in claimed.items()
-        if amount > shown.get(name, 0)
+        if amount > reported.get(name, 0)
     }
     return dict(claimed) if more and stays(node) else more
 

@@ -19,7 +19,7 @@ from nova_nodb_scheduler.scheduling.namespaces import (
 
 #: Owner of what mirrors Nova's tables: the reporters.
 NOVA = "nova"
-#: Owner of what schedulers promise one another: the claims ledger.
+#: Owner of what schedulers claim before one another: the claims ledger.
 CLAIMS = "claims"
 #: Owner of what the plugin's own processes say of themselves.
 NODB = "nodb"
@@ -190,7 +190,7 @@ GROUP_CLAIMS = model.Namespace(name="group_claims", owner=CLAIMS, schema=_V1)
 #: have come to know whatever was settled in records removed there
 CLAIM_FLOORS = model.Namespace(name="claim_floors", owner=CLAIMS, schema=_V1)
 
-#: key: reporter id; beats of every process that reports Nova's writes
+#: key: reporter id; heartbeats of every process that reports Nova's writes
 REPORTERS = model.Namespace(
     name="reporters",
     owner=NODB,
@@ -199,7 +199,7 @@ REPORTERS = model.Namespace(
     indexes=(_BY_CELL,),
 )
 
-#: key: scheduler worker id; beats and lag of every scheduler worker
+#: key: scheduler worker id; heartbeats and lag of every scheduler worker
 SCHEDULERS = model.Namespace(name="schedulers", owner=NODB, schema=_V1)
 
 #: key: cell uuid, or ``api`` for the API database; imports and sweeps

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute node's record as facts and attributes, as Nova's HostState would hold them.
+"""A compute node's record as one row of numbers, and its attributes as Nova's HostState has them.
 
 What is said of Nova is ``HostState._update_from_compute_node`` and
-``ComputeNode._from_db_object``.
+``ComputeNode._from_db_object``. Rows are kept by the hundred thousand: objects of
+facts would take five times as much, and a frame is filled from rows without any.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _PACKED = struct.Struct(f"<{len(frame_columns.REPORTED) + len(_MORE_NUMBERS)}q{l
 assert _PACKED.size == ROW.itemsize
 
 #: Where its fields begin, and two of their forms.
-_AT = {name: offset for name, (_dtype, offset) in (ROW.fields or {}).items()}
+_AT = {name: field[1] for name, field in (ROW.fields or {}).items()}
 _WHOLE = struct.Struct("<q")
 _INSTANCES = struct.Struct("<i?")
 
@@ -204,11 +205,13 @@ def columns(packed: Sequence[bytes], ratios: DefaultRatios) -> list[frame_column
             rows.append((*numbers, *own, updated))
         return list(zip(*rows, strict=True))
     table = np.frombuffer(b"".join(packed), ROW)
-    updated = table["updated"]
-    found = [np.where(updated, table[name], 0) for name in frame_columns.REPORTED]
+    has_reported = table["updated"]
+    found: list[frame_columns.Numbers] = [
+        np.where(has_reported, table[name], 0) for name in frame_columns.REPORTED
+    ]
     for name, default in zip(_RATIOS, defaults, strict=True):
         found.append(np.where(table[name] == 0, default, table[name]))
-    return [*found, updated]
+    return [*found, has_reported]
 
 
 def number(packed: bytes, name: str) -> int:

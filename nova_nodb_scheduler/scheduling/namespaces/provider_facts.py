@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A provider tree's record as facts, in as little memory as they need.
 
-Amounts of resource classes, in as little memory as they need.
-
-Kept by the hundred thousand, and of a handful of combinations of classes.
-
-A provider tree's record as facts.
-
 A tree that breaks the model (negative totals, a child without a parent) makes
 facts that say so: its host is known, and its candidates are Placement's to tell.
+Amounts are kept by the hundred thousand, and of a handful of combinations of
+resource classes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _OBJECT_MAJOR = "1"
 class ServiceFacts:
     """A host's nova-compute service; names as in HostFacts.
 
-    :param last_seen_seconds: of a service that never beat, its creation's time
+    :param last_seen_seconds: of a service that never sent a heartbeat, its creation's time
     """
 
     has_service: bool = False

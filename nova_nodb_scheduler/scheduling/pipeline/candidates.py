@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement's allocation candidates, from the columns that mirror it.
 
-Placement's allocation candidates, from the columns that mirror it.
-
 Covers one unsuffixed request group on trees where only the root has what is
 asked for; :func:`outside` says when that does not hold. There Placement 16
 asks of the root: room for each amount within capacity and units, all required
@@ -10,10 +8,8 @@ and no forbidden traits, an aggregate of each ``member_of`` set and none of the
 forbidden ones (placement/objects/research_context.py; an aggregate of a root
 spans its tree, so children add nothing).
 
-Whether a request might have gone to a host that the frame leaves out.
-
-Of such a host some record cannot be understood. Its name and cell are known
-all the same, and with them what the request itself rules out.
+Of a host that the frame leaves out some record cannot be understood. Its name and
+cell are known all the same, and with them what the request itself rules out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that a plan proposes for a server, and the claim that is taken on it.
 
-A host that a plan proposes, and how it weighed.
-
-What deciding needs of claims: take them, confirm them, give them back.
-
-:mod:`nova_nodb_scheduler.synchronizer.claims.ledger_claimer` keeps it over the ledgers; a
-strategy without claims uses :class:`NoClaims`.
+:mod:`nova_nodb_scheduler.synchronizer.claims.ledger_claimer` takes claims in the
+ledgers; a strategy without claims uses :class:`NoClaims`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides where servers go: all hosts in, one request's plan out.
 
-The hosts of a signature as one request sees them: nothing copied, nothing changed.
-
-What requests of a signature share is brought to the present by steps made at
-present. A request that was planned earlier may have another signature by now
-(an aggregate was given to a project, a member of its group moved): with the
-steps it began with it would write its own answers where others look theirs up.
-So it keeps none, and asks for its hosts anew each time it takes the lock.
-
-Decides where servers go: all hosts in, one request's plan out.
-
 One lock guards the frame and what was made of it. Feeding and planning take
 it; a plan takes it again only for choices beyond the first few. Nova's own
 objects are never asked while it is held.
+
+What requests of a signature share is neither copied nor changed by them, and
+brought to the present by steps made at present. A request that was planned
+earlier may have another signature by now (an aggregate was given to a project, a
+member of its group moved): with the steps it began with it would write its own
+answers where others look theirs up. So it keeps none, and asks for its hosts
+anew each time it takes the lock.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one signature makes of all hosts: who passes, how far the others got, scores.
 
-What one signature makes of all hosts: who passes, how far the others got, scores.
-
 Computed for all rows once, then row by row as hosts change. Extremes of the
 weighers are kept per block of rows; scores are recomputed for all only when an
 extreme of those that pass has moved.
 
-Evaluations of signatures that come again, bounded in bytes.
-
-A signature is kept when it comes the second time: most requests repeat a few
-sizes, and those that never come again would only push the others out.
+Evaluations are kept, bounded in bytes, of signatures that come a second time: most
+requests repeat a few sizes, and those that never come again would only push the
+others out.
 """
 
 from __future__ import annotations

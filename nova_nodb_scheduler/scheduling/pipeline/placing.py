@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places the servers of one request: choose, claim, have it written, confirm.
 
-Keeps several schedulers from wanting the same host at the same moment.
+For each server the best host of the plan is taken, reserved in this process and
+claimed among schedulers, the allocation written, the claim confirmed. A host that
+is lost on the way is refused in the plan, and the next best taken; what was
+learnt of a server group is planned with. Either all servers are placed or
+nothing of the request is left.
 
-Where hosts weigh exactly the same, Nova takes any of them. Here each host belongs
-to one of the schedulers that live, by a rendezvous hash of both names: a
+:class:`Spreading` keeps several schedulers from wanting the same host at the same
+moment. Where hosts weigh exactly the same, Nova takes any of them. Here each host
+belongs to one of the schedulers that live, by a rendezvous hash of both names: a
 scheduler prefers its own among those that Nova might take. Who lives is known
 only roughly, and need not be agreed on: two that think differently meet now and
 then, and the claim decides.
@@ -17,16 +22,6 @@ who loses the claim is told what was claimed before, and claims what is left of 
 An operator may tolerate more (``claim_spread = tolerant``): hosts about as good
 as the best count as ties, a deviation from Nova's order. Not where a weigher
 speaks for the request itself; a scheduler that is alone never deviates.
-
-Room on hosts that this process has promised, seen by its next decision at once.
-
-Places the servers of one request: choose, claim, have it written, confirm.
-
-For each server the best host of the plan is taken, its room held in this
-process and claimed among schedulers, the allocation written, the claim
-confirmed. A host that is lost on the way is refused in the plan, and the next
-best taken; what was learnt of a server group is planned with. Either all
-servers are placed or nothing of the request is left.
 """
 
 from __future__ import annotations

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a vectorised filter and a vectorised weigher owe, and how those of others are found.
 
-What a vectorised filter and a vectorised weigher owe.
-
 The pipeline makes one object of each class when it is assembled, and calls it
 from any thread that holds the pipeline's lock: no call may block or do I/O,
 and none may keep state between calls. A class comes by an entry point of the
 groups ``nova_nodb_scheduler.filter`` and ``nova_nodb_scheduler.weigher``,
-named like the class of Nova it stands for.
+named like the class of Nova it stands for. An operator's own filter or weigher
+runs on host objects, host by host, unless an installed package has a vectorised
+class of its name there.
 
 Two requests with equal keys, from all filters and weighers, share their
 results; a changed host costs one call with that row. Hence the rule for both:
 a row's result depends on the row's columns, on the aggregates the row is in,
 and on what went into the key. Nothing else.
-
-Finds vectorised filters and weighers that other packages bring, by entry point.
-
-An operator's own filter or weigher runs on host objects, host by host, unless
-an installed package has a vectorised class for it: an entry point named like
-his class, in the group of its kind.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts one request is left with, copied out, so that it may go its own way.
 
-Which hosts to ask next for the extremes of weights among those that pass.
-
-Which hosts Nova's own filters pass, asked for a few hosts at a time.
-
-The hosts one request is left with, copied out, so that it may go its own way.
-
 For what cannot share an evaluation: Nova's own objects, several servers in one
-request, hosts named by the request, explanations.
+request, hosts named by the request, explanations. Nova's own filters are asked
+lazily: about a few hosts at a time, best first, where each host is judged by itself.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw weights to scores, in Nova's order of arithmetic (nova/weights.py), and scores best first.
 
-Raw weights to scores, in Nova's order of arithmetic (nova/weights.py).
-
 Bit for bit what Nova adds up: each weigher's weight scaled by the extremes of
 the hosts that passed, times its multiplier, summed in the weighers' order.
 
-Scores best first, without sorting them all.
-
-Two levels: scores, and the greatest score of each block of rows. A changed
-score costs its block, the best host a look at the blocks and into one block.
+A ranking has two levels and is never sorted whole: scores, and the greatest score
+of each block of rows. A changed score costs its block, the best host a look at
+the blocks and into one block.
 """
 
 from __future__ import annotations

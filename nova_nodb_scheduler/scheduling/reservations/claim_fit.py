@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a claim fits on its host, beside all that is shown and all that is claimed.
+"""Whether a claim fits on its host, beside all that is reported and all that is claimed.
 
 Asked by the ledger with the claim record as it was just read; everything else
 is as one snapshot of the store has it. Never blocks.
@@ -28,7 +28,7 @@ Fits = Callable[[model.Claim, model.ClaimRecord], bool]
 #: fitted is :attr:`~model.NodeShare.fitted`.
 Fitted = Callable[[str, Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool]
 
-#: Version of a record that is about to be written: later than all that is shown. In one
+#: Version of a record that is about to be written: later than all that is reported. In one
 #: that was read each claim that is confirmed says since when.
 _NOT_WRITTEN = sys.maxsize
 
@@ -123,7 +123,7 @@ class _Fitting:
     ) -> None:
         self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
-        self._shown = reported_usage.ReportedUsage(snapshot)
+        self._reported = reported_usage.ReportedUsage(snapshot)
         self._bounds = bounds
         self._aggregates_of = aggregates_of
         self._fitted = fitted
@@ -131,13 +131,14 @@ class _Fitting:
     def fits(self, claim: model.Claim, record: model.ClaimRecord) -> bool:
         others = {name: held for name, held in record.claims.items() if name != claim.consumer}
         allocations = self._allocations(claim.host)
-        uncounted = self._shown.uncounted(claim.host, _NOT_WRITTEN)
-        unshown = claim_facts.unreported_usage(others, allocations, uncounted)
+        uncounted = self._reported.uncounted(claim.host, _NOT_WRITTEN)
+        unreported = claim_facts.unreported_usage(others, allocations, uncounted)
         return (
-            self._has_capacity(claim, allocations, unshown)
-            and self._is_within_bounds(claim, unshown.share)
+            self._has_capacity(claim, allocations, unreported)
+            and self._is_within_bounds(claim, unreported.share)
             and (
-                not claim.node.fitted or self._fitted(claim.host, claim.node.fitted, unshown.fitted)
+                not claim.node.fitted
+                or self._fitted(claim.host, claim.node.fitted, unreported.fitted)
             )
         )
 
@@ -149,7 +150,7 @@ class _Fitting:
         self,
         claim: model.Claim,
         allocations: Mapping[str, Mapping[str, int]],
-        unshown: claim_facts.UnreportedUsage,
+        unreported: claim_facts.UnreportedUsage,
     ) -> bool:
         provider: host_facts.ProviderFacts | None = self._providers.digest(claim.host)
         if provider is None or provider.broken is not None:
@@ -162,7 +163,7 @@ class _Fitting:
             inventory = provider.inventories.get(name)
             if inventory is None:
                 return False
-            used = provider.used.get(name, 0) + unshown.used.get(name, 0)
+            used = provider.used.get(name, 0) + unreported.used.get(name, 0)
             if used + amount > inventory.capacity:
                 return False
         return True

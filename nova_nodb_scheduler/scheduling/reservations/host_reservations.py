@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations: what this process chose of hosts before their records show it.
 
-What this process promised of hosts, as far as no record shows it yet.
-
-Remembers what this process promised of hosts before their records show it.
-
 A choice is counted from the moment it is made. The host's record shows it only
 when the allocation was written, published and came back: two decisions within
 that time would otherwise take the same room.
@@ -22,7 +18,7 @@ from nova_nodb_scheduler.store import store_snapshot
 
 
 class ReservedUsage(Protocol):
-    """What this process promised of hosts and no record shows yet."""
+    """What this process reserved on hosts and no record shows yet."""
 
     def unseen(
         self, host_uuid: str, consumers: Container[str], generation: int
@@ -34,7 +30,7 @@ class ReservedUsage(Protocol):
 
 
 class NoReservations:
-    """For whoever promises nothing."""
+    """For whoever reserves nothing."""
 
     def unseen(
         self, host_uuid: str, consumers: Container[str], generation: int
@@ -85,10 +81,10 @@ class Reservation:
 
 
 class Reservations:
-    """The promises of one process; any thread may call any method.
+    """The reservations of one process; any thread may call any method.
 
     Nothing blocks but a lock held for microseconds. What is forgotten by age
-    or for want of room is told by :meth:`expire`, so that the hosts' columns
+    or beyond the bound is told by :meth:`expire`, so that the hosts' columns
     can be corrected.
 
     :param clock: monotonic seconds

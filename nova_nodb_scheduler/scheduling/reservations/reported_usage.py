@@ -61,7 +61,7 @@ class _Node:
 
 
 class ReportedUsage:
-    """What one snapshot shows. Cheap to make; any thread."""
+    """How much of servers the nodes' records of one snapshot count. Cheap to make; any thread."""
 
     def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
         self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
@@ -120,7 +120,8 @@ class ReportedUsage:
         names = self._nodes.texts(uuid, "cell", "host", "hypervisor_hostname")
         at = None
         if version is not None and names is not None and isinstance(digest, bytes):
-            at = _Node(*names, node_facts.number(digest, "num_instances"), version)
+            cell, host, node = names
+            at = _Node(cell, host, node, node_facts.number(digest, "num_instances"), version)
         self._last = (uuid, at)
         return at
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighers whose multiplier is an option that host aggregates may override.
-
-Numbers that host aggregates may set in the place of an option.
-"""
+"""Weighers whose multiplier is an option that host aggregates may override."""
 
 from __future__ import annotations
 

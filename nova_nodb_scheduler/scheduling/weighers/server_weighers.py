@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighers by a host's other servers (server groups, images), or by where a server comes from.
-
-Weighers of server groups that would rather stand together, or apart.
-
-Weighs hosts by the images of the servers they hold.
-
-Prefers a server's own cell when it may move to another.
-"""
+"""Weighers by a host's other servers (server groups, images), or by where a server comes from."""
 
 from __future__ import annotations
 

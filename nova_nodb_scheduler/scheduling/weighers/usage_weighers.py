@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighers by what a host reports: usage, hypervisor, PCI devices, metrics.
-
-Weighers by what servers use of a host, and by what they leave.
-
-Weighers by a host's hypervisor: its version, and the builds it failed.
-
-Keeps hosts that have PCI devices for the servers that ask for some.
-
-Weighs hosts by the metrics that their compute services report.
-"""
+"""Weighers by what a host reports: usage, hypervisor, PCI devices, metrics."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _PatientEngine:
         self._inner = inner
         self.lock = inner.lock
         self.frame = inner.frame
-        self.put = inner.put
+        self.take = inner.take
         self.amend = inner.amend
         self.remove = inner.remove
         self.set_aggregates = inner.set_aggregates
