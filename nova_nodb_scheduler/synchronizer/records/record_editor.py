@@ -76,7 +76,7 @@ class Proposal(Generic[T_co]):
 
     :param answer: what the caller of the edit gets if this proposal stands
     :param state: the state to write; None if the record shall stay as it is
-    :param accepted: False for a refusal: nothing of the whole edit is written
+    :param accepted: False for a refusal: nothing is written
     """
 
     answer: T_co
@@ -88,16 +88,13 @@ class Proposal(Generic[T_co]):
 class Edited(Generic[T]):
     """An edit that came to its end.
 
-    :param answer: of the proposal that stands (in an edit of several records
-        the first refusal, else the last answer)
-    :param answers: of all proposals, in order; of a refusal only that one
-    :param revision: of the (last) record, as read or as written
+    :param answer: of the proposal that stands
+    :param revision: of the record, as read or as written
     :param record: as it was written, of an edit in a batch
     :param epoch: that it was written in, where the driver says it
     """
 
     answer: T
-    answers: tuple[T, ...]
     revision: int
     record: records.Record | None = None
     epoch: str | None = None
@@ -150,18 +147,11 @@ class RecordEditor:
         return self._decoded(key, self._synchronizer.read([key]))
 
     def edit(self, key: records.RecordKey, propose: Propose[T]) -> Edited[T] | Unwritten:
-        """Change one record; see :meth:`edit_all`."""
-        return self.edit_all([(key, propose)])
-
-    def edit_all(
-        self, proposers: Sequence[tuple[records.RecordKey, Propose[T]]]
-    ) -> Edited[T] | Unwritten:
-        """Change several records in one all-or-nothing write.
+        """Change one record.
 
         Blocks for a read and a write per round.
 
         :raises BackendUnavailable: nothing was written
-        :raises CapabilityMissing: more records than the driver takes at once
         :raises UndecodableRecord: nothing was written
         """
         unknown = False
@@ -169,46 +159,29 @@ class RecordEditor:
             if round_number:
                 self._pause(round_number)
             try:
-                found = self._synchronizer.read([key for key, _ in proposers])
-                edited, writes = self._propose(proposers, found)
-                if not writes:
+                state, revision, version = self.read(key)
+                proposal = propose(state, version)
+                edited = Edited(proposal.answer, revision)
+                if proposal.state is None or not proposal.accepted:
                     return edited
-                results = self._synchronizer.write(writes, atomic=len(writes) > 1)
+                schema = self._namespaces[key.namespace].schema
+                payload = codec.encode(proposal.state, schema, record=str(key))
+                [result] = self._synchronizer.write([records.Write(key, revision, payload)])
             except errors.BackendUnavailable:
                 if unknown:
                     return Unwritten.UNKNOWN
                 raise
-            if all(result.won for result in results):
-                last = results[-1].record
-                return attrs.evolve(edited, revision=last.revision if last else edited.revision)
-            if any(result.verdict is records.Verdict.REFUSED for result in results):
+            if result.won:
+                return attrs.evolve(
+                    edited, revision=result.record.revision if result.record else revision
+                )
+            if result.verdict is records.Verdict.REFUSED:
                 return Unwritten.REFUSED
             # For good: that write may have been carried out and then lost its
             # recognition to somebody else's.
-            unknown |= any(result.verdict is records.Verdict.UNKNOWN for result in results)
-            self._count_lost(sum(r.verdict is records.Verdict.LOST for r in results))
+            unknown |= result.verdict is records.Verdict.UNKNOWN
+            self._count_lost(result.verdict is records.Verdict.LOST)
         return Unwritten.UNKNOWN if unknown else Unwritten.LOST
-
-    def _propose(
-        self,
-        proposers: Sequence[tuple[records.RecordKey, Propose[T]]],
-        found: Mapping[records.RecordKey, records.Record],
-    ) -> tuple[Edited[T], list[records.Write]]:
-        writes: list[records.Write] = []
-        answers: list[T] = []
-        revision = 0
-        for key, propose in proposers:
-            state, revision, version = self._decoded(key, found)
-            proposal = propose(state, version)
-            if not proposal.accepted:
-                return Edited(proposal.answer, (proposal.answer,), revision), []
-            answers.append(proposal.answer)
-            if proposal.state is not None:
-                payload = codec.encode(
-                    proposal.state, self._namespaces[key.namespace].schema, record=str(key)
-                )
-                writes.append(records.Write(key, revision, payload))
-        return Edited(answers[-1], tuple(answers), revision), writes
 
     def _decoded(
         self,
@@ -627,7 +600,7 @@ class BatchEditor(RecordEditor):
     ) -> tuple[Edited[T], records.Write | None]:
         state, revision, version = self._decoded(key, {key: record} if record else {})
         proposal = propose(state, version)
-        edited = Edited(proposal.answer, (proposal.answer,), revision, record)
+        edited = Edited(proposal.answer, revision, record)
         if not proposal.accepted or proposal.state is None:
             return edited, None
         payload = codec.encode(

@@ -31,17 +31,6 @@ class Reader:
         self._connection = connection
         self._epochs = epochs
 
-    def read(
-        self, wanted: Collection[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        """Return the current records, tombstones included."""
-        found: dict[records.RecordKey, records.Record] = {}
-        ordered = list(wanted)
-        for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
-            for record in self._read_some(ordered[start : start + KEYS_PER_TRANSACTION]):
-                found[record.key] = record
-        return found
-
     def pages(
         self, meta: epochs_module.Meta, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
@@ -82,7 +71,10 @@ class Reader:
         if self._epochs.read().epoch != epoch:
             raise contract.SnapshotInterrupted(epoch.cursor_name)
 
-    def _read_some(self, wanted: Sequence[records.RecordKey]) -> list[records.Record]:
+    def read(
+        self, wanted: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Return the current records of a batch, tombstones included."""
         for _ in range(epochs_module.ATTEMPTS):
             epoch = self._epochs.current()
             reply = self._connection.call(
@@ -97,5 +89,8 @@ class Reader:
                 self._epochs.forget(epoch)
                 continue
             held = [transactions.first(reply, place) for place in range(len(wanted))]
-            return [self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each]
+            found = [
+                self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each
+            ]
+            return {record.key: record for record in found}
         raise self._epochs.restless()

@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -27,7 +27,12 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     steps,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import opening, polling, record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import (
+    batches,
+    driver_base,
+    opening,
+    record_names,
+)
 
 _T = TypeVar("_T")
 
@@ -36,14 +41,16 @@ MAX_PAYLOAD_BYTES = 1_000_000
 PAGE_RECORDS = 500
 
 
-class MemcachedSynchronizer(contract.Synchronizer):
+class MemcachedSynchronizer(driver_base.Driver):
     """One client of one memcached server."""
 
     name = "memcached"
     STEPS = tuple(step.value for step in steps.Step)
+    READS_PER_BATCH = connection.KEYS_PER_GET
 
     def __init__(self, settings: options.MemcachedOptions) -> None:
         settings.check()
+        super().__init__(settings.poll_intervals())
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
@@ -59,7 +66,6 @@ class MemcachedSynchronizer(contract.Synchronizer):
             *(self._connection, self._clock, self._epochs, self._index),
             *(self._follower, self._come_by),
         )
-        self._poll = polling.Poll(settings.poll_intervals())
         self._opening = opening.Opening(
             self._connection.open, self._connection.close, self._connection.unavailable
         )
@@ -85,7 +91,6 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=False,
             shared=True,
-            atomic_keys=1,
             feed=contract.Feed.POLL,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
         )
@@ -115,32 +120,22 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return self._follower.fetch(cursor, limit)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        def has_news() -> bool:
-            # Where the next version is being waited for there is something
-            # newer, but nothing to fetch: looks keep their distance all the same.
-            return not self._opening.is_open or self.head() != cursor
+        return super().wait(cursor, timeout_seconds) and self._opening.is_open
 
-        return self._poll.wait(has_news, timeout_seconds) and self._opening.is_open
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        # Where the next version is being waited for there is something
+        # newer, but nothing to fetch: looks keep their distance all the same.
+        return not self._opening.is_open or self.head() != cursor
 
-    def read(
-        self, keys: Collection[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        return admission.read(keys, self._read)
-
-    def _read(
-        self, keys: Collection[records.RecordKey]
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         names = {record_names.encode(key) for key in keys}
         _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
         standing = (layout.Item.decode(value).record for value in found.values())
         return {record.key: record for record in standing if record is not None}
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(self.name, self.capabilities, writes, self._send, atomic=atomic)
-
-    def _send(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         results = self._writer.write(writes)
         self._settle_now_and_then()
         return results
@@ -198,8 +193,8 @@ class MemcachedSynchronizer(contract.Synchronizer):
                     for name in names
                     if namespaces is None or record_names.decode(name).namespace in namespaces
                 )
-                for start in range(0, len(wanted), PAGE_RECORDS):
-                    page = self._page(epoch, wanted[start : start + PAGE_RECORDS])
+                for some in batches.split(wanted, PAGE_RECORDS):
+                    page = self._page(epoch, some)
                     if page:
                         yield page
             if self._epochs.current() != epoch:

@@ -30,29 +30,21 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
 
-WRITES_PER_ROUND = 500
 #: A deletion that took longer than this announces itself again, because its
 #: first announcement may have been taken for one that was given up.
 OBITUARY_VALID_SECONDS = 30.0
 
 
 @attrs.define
-class _Call:
-    """One call of write(): what is known so far of each write."""
+class _Call(batches.PendingBatch):
+    """One batch, and what is known so far of each of its writes."""
 
-    writes: Sequence[records.Write]
-    results: dict[int, records.WriteResult] = attrs.field(factory=dict)
     #: Names that this call put on the index, by epoch.
     indexed: set[tuple[str, bytes]] = attrs.field(factory=set)
     #: Versions taken for records that refused them, the last of each, by epoch and name.
     refused: dict[tuple[str, bytes], int] = attrs.field(factory=dict)
-
-    @property
-    def may_have_written(self) -> bool:
-        lost = records.Verdict.LOST
-        return any(result.verdict is not lost for result in self.results.values())
 
 
 @attrs.frozen
@@ -87,39 +79,22 @@ class Writer:
         self.repeats = 0
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        """Carry out writes, each by itself.
-
-        :raises BackendUnavailable: nothing was written
-        """
+        """Carry out a batch in rounds, until every write has its result; see the contract."""
         call = _Call(writes)
-        try:
-            for start in range(0, len(writes), WRITES_PER_ROUND):
-                numbers = range(start, min(start + WRITES_PER_ROUND, len(writes)))
-                self._write_some(call, numbers)
-        except (errors.BackendUnavailable, epochs_module.EpochBroken) as error:
-            if not call.may_have_written:
-                if isinstance(error, epochs_module.EpochBroken):
-                    raise self._connection.unavailable(f"{error} was evicted") from error
-                raise
-        self._at(steps.Step.DONE)
-        unknown = records.WriteResult(records.Verdict.UNKNOWN)
-        return [call.results.get(number, unknown) for number in range(len(writes))]
-
-    def _write_some(self, call: _Call, numbers: Sequence[int]) -> None:
-        """Repeat rounds until every write has its result.
-
-        The time-out bounds the rounds of these writes, not those of a call:
-        a large call may take longer as long as it gets on.
-        """
         deadline = time.monotonic() + self._settings.timeout_seconds
-        todo = list(numbers)
-        while todo:
-            self._round(call, todo)
-            todo = [number for number in todo if number not in call.results]
-            if todo and time.monotonic() > deadline:
-                raise self._connection.unavailable(
-                    f"{len(todo)} records could not be written in time"
-                )
+        try:
+            while todo := call.todo:
+                self._round(call, todo)
+                if call.todo and time.monotonic() > deadline:
+                    raise self._connection.unavailable(
+                        f"{len(call.todo)} records could not be written in time"
+                    )
+        except errors.BackendUnavailable as error:
+            call.break_off(error)
+        except epochs_module.EpochBroken as error:
+            call.break_off(self._connection.unavailable(f"{error} was evicted"))
+        self._at(steps.Step.DONE)
+        return call.answers()
 
     def _round(self, call: _Call, todo: Sequence[int]) -> None:
         names = {number: record_names.encode(call.writes[number].key) for number in todo}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -12,14 +11,12 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
 GROUP = "nodb_memory"
 PAGE_RECORDS = 1000
-#: As etcd, the smallest of the engines that can do it at all.
-ATOMIC_KEYS = 128
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 
 OPTS: list[cfg.Opt] = [
@@ -36,8 +33,9 @@ simulations only.
         "single_key",
         default=False,
         help="""
-Offer compare-and-set on one key only, as memcached and Cassandra do. Turn it
-on to see that the protocols above do without more.
+Carry out each write of a batch in a step of its own, between which others may
+come, as memcached and Cassandra do. Turn it on to see that the protocols above
+do without more.
 """,
     ),
     cfg.IntOpt(
@@ -61,7 +59,7 @@ class MemoryOptions:
     history_entries: int = 100_000
 
 
-class MemorySynchronizer(contract.Synchronizer):
+class MemorySynchronizer(driver_base.Driver):
     """A client of a hub.
 
     :param shared_hub: the hub to use instead of the process's hub of
@@ -69,10 +67,13 @@ class MemorySynchronizer(contract.Synchronizer):
     """
 
     name = "memory"
+    # One step for a call, however large: a fault that is ordered meets all of it.
+    WRITES_PER_BATCH = READS_PER_BATCH = None
 
     def __init__(
         self, options: MemoryOptions | None = None, shared_hub: hub.MemoryHub | None = None
     ) -> None:
+        super().__init__()
         self._options = options or MemoryOptions()
         self._hub = shared_hub
         self._open = False
@@ -105,7 +106,6 @@ class MemorySynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=False,
             shared=False,
-            atomic_keys=1 if self._options.single_key else ATOMIC_KEYS,
             feed=contract.Feed.PUSH,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
         )
@@ -152,20 +152,14 @@ class MemorySynchronizer(contract.Synchronizer):
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         self._enter("read")
-        return admission.read(keys, self.hub.read)
+        return super().read(keys)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(
-            self.name,
-            self.capabilities,
-            writes,
-            functools.partial(self._send, atomic=atomic),
-            atomic=atomic,
-        )
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        return self.hub.read(keys)
 
-    def _send(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         fault = self._enter("write")
         unknown = [records.WriteResult(records.Verdict.UNKNOWN) for _ in writes]
         if fault is faults.Fault.LATE:
@@ -173,7 +167,7 @@ class MemorySynchronizer(contract.Synchronizer):
             return unknown
         if fault is faults.Fault.REQUEST_LOST:
             return unknown
-        results = self._carry_out(writes, atomic=atomic)
+        results = self._carry_out(writes)
         return unknown if fault is faults.Fault.REPLY_LOST else results
 
     def now_seconds(self) -> float:
@@ -201,13 +195,11 @@ class MemorySynchronizer(contract.Synchronizer):
     def _frozen(self) -> bool:
         return self.faults.frozen or self.hub.faults.frozen
 
-    def _carry_out(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _carry_out(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         if not self._options.single_key:
-            return self.hub.write(writes, atomic=atomic)
+            return self.hub.write(writes)
         # One step per key, so that others come between as with a real engine.
-        return [result for write in writes for result in self.hub.write([write], atomic=False)]
+        return [result for write in writes for result in self.hub.write([write])]
 
     def _pages(
         self, epoch: str, namespaces: Collection[str] | None

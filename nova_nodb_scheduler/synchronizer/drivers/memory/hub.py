@@ -163,15 +163,13 @@ class MemoryHub:
         with self._changed:
             self._changed.notify_all()
 
-    def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        """Carry out writes in one step, each by itself or all or none."""
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out writes in one step, each by itself."""
         with self._changed:
-            if atomic and not all(write.wins(self._held.get(write.key)) for write in writes):
-                return [self._lost(write) for write in writes]
             results = [
                 records.WriteResult(records.Verdict.WON, self._commit(write))
                 if write.wins(self._held.get(write.key))
-                else self._lost(write)
+                else records.WriteResult(records.Verdict.LOST, self._held.get(write.key))
                 for write in writes
             ]
             self._trim()
@@ -275,7 +273,7 @@ class MemoryHub:
         """Let delayed writes arrive, each by itself; nobody is told the results."""
         with self._changed:
             late, self._late = self._late, []
-            return [result for write in late for result in self.write([write], atomic=False)]
+            return [result for write in late for result in self.write([write])]
 
     # --- under the lock -----------------------------------------------------
 
@@ -292,9 +290,6 @@ class MemoryHub:
         self._held = {}
         self._deleted_at_seconds = {}
         self._log = []
-
-    def _lost(self, write: records.Write) -> records.WriteResult:
-        return records.WriteResult(records.Verdict.LOST, self._held.get(write.key))
 
     def _commit(self, write: records.Write) -> records.Record:
         standing = self._held.get(write.key)

@@ -62,6 +62,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     schema,
     statements,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import batches
 
 #: Rows that one numbering takes.
 ROWS_PER_ROUND = 500
@@ -286,9 +287,7 @@ class Sequencer:
         self, left: dict[records.RecordKey, int], versions: dict[records.RecordKey, int]
     ) -> None:
         """Read which records were numbered by others."""
-        keys = list(left)
-        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-            part = keys[start : start + _KEYS_PER_STATEMENT]
+        for part in batches.split(list(left), _KEYS_PER_STATEMENT):
             found = self._database.ask(functools.partial(statements.standing, keys=part))
             for key in part:
                 record = found.get(key)

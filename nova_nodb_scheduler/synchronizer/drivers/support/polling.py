@@ -91,6 +91,10 @@ class Intervals:
         return cls(idle_seconds, busy_seconds)
 
 
+#: Of a driver that has no options for them.
+DEFAULT_INTERVALS = Intervals(0.1, BUSY_SECONDS)
+
+
 class Poll:
     """The looks of one client at one feed; any thread may wait.
 

@@ -70,7 +70,7 @@ class Overtaken(memory.MemorySynchronizer):
         super().__init__(None, hub)
         self._latest = latest
 
-    def write(self, writes, *, atomic=False):
-        results = super().write(writes, atomic=atomic)
+    def write(self, writes):
+        results = super().write(writes)
         self._latest.see("new", ())
         return results

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of a driver: what write, read and wait are in every driver.
+
+An author owes what only the engine can answer: ``open``, ``close``, ``head``,
+``snapshot``, ``fetch``, one batch of reads and one of writes; its clock, its
+collection and its counts, for which :mod:`.clocks` and :mod:`.tombstones` have
+the common ways; and what an operator may ask for, ``reset``.
+
+The base refuses what no record may be called, parts calls into batches, and says
+what is known where the back end fails between two of them.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, polling
+
+
+class Driver(contract.Synchronizer):
+    """What the entry point of a driver names.
+
+    :param poll_intervals: between two looks of :meth:`wait`, where it is not overridden
+    """
+
+    #: Of one batch, at most; None: any number, as far as the contract goes.
+    WRITES_PER_BATCH: ClassVar[int | None] = 500
+    #: By :meth:`size_of`; a write that is larger goes in a batch of its own.
+    BYTES_PER_BATCH: ClassVar[int | None] = None
+    READS_PER_BATCH: ClassVar[int | None] = 500
+
+    def __init__(self, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS) -> None:
+        self._poll = polling.Poll(poll_intervals)
+
+    @classmethod
+    @abc.abstractmethod
+    def register_opts(cls, conf: Any) -> None:
+        """Register the driver's options, in a group called ``nodb_`` and its name.
+
+        :param conf: an oslo.config ``ConfigOpts``
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def from_config(cls, conf: Any) -> Self:
+        """Make a driver of its registered options; no I/O.
+
+        :raises ConfigurationError: an option's value cannot work
+        """
+
+    @abc.abstractmethod
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Read some records, as :meth:`read` does; the keys are sound, and each stands once."""
+
+    @abc.abstractmethod
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out some writes, as :meth:`write` does; their names and payloads are sound.
+
+        Each wins or loses by itself, whatever becomes of the others. An
+        outcome that is not known is answered UNKNOWN, never tried again.
+
+        :raises BackendUnavailable: nothing of the batch was written
+        :raises Interrupted: see :class:`.batches.Interrupted`
+        """
+
+    def size_of(self, write: records.Write) -> int:
+        """Return what a write counts of BYTES_PER_BATCH."""
+        return 0 if write.deleted else len(write.payload)
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """See the contract; nothing stands under a name that no record may have."""
+        sound = [key for key in dict.fromkeys(keys) if key.fault is None]
+        found: dict[records.RecordKey, records.Record] = {}
+        for batch in batches.split(sound, self.READS_PER_BATCH):
+            found.update(self._read_batch(batch))
+        return found
+
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """See the contract."""
+        _check(writes, self.capabilities.max_payload_bytes)
+        refused = {
+            place: records.WriteResult(records.Verdict.REFUSED, reason=fault)
+            for place, each in enumerate(writes)
+            if (fault := each.key.fault) is not None
+        }
+        sound = [each for place, each in enumerate(writes) if place not in refused]
+        sent = iter(self._write_in_batches(sound))
+        return [refused[place] if place in refused else next(sent) for place in range(len(writes))]
+
+    def _write_in_batches(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        results: list[records.WriteResult] = []
+        for batch in batches.split(
+            writes, self.WRITES_PER_BATCH, self.BYTES_PER_BATCH, self.size_of
+        ):
+            try:
+                results += self._write_batch(batch)
+            except batches.Interrupted as interrupted:
+                results += interrupted.results
+                break
+            except errors.BackendUnavailable:
+                if not batches.may_have_written(results):
+                    raise
+                break
+        # An earlier batch was written, so "nothing was" would be a lie; of the rest
+        # it is unknown, which makes the caller look.
+        return results + [batches.UNKNOWN] * (len(writes) - len(results))
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """See the contract; asks for the head, as seldom as :mod:`.polling` allows."""
+        return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
+
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        return self.head() != cursor
+
+
+def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:
+    if len({write.key for write in writes}) != len(writes):
+        raise ValueError("a key occurs twice in one call of write()")
+    for write in writes:
+        if not write.deleted and len(write.payload) > max_payload_bytes:
+            raise errors.PayloadTooLarge(str(write.key), len(write.payload), max_payload_bytes)
