@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler.model import records
@@ -10,6 +11,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 KEYS_PER_TRANSACTION = 100
 PAGE_RECORDS = 1000
@@ -75,22 +77,23 @@ class Reader:
         self, wanted: Sequence[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         """Return the current records of a batch, tombstones included."""
-        for _ in range(epochs_module.ATTEMPTS):
-            epoch = self._epochs.current()
-            reply = self._connection.call(
-                "/kv/txn",
-                transactions.transaction(
-                    [self._epochs.compare(epoch)],
-                    [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
-                ),
-            )
-            same_cluster = reply["header"]["cluster_id"] == epoch.cluster
-            if not same_cluster or not transactions.succeeded(reply):
-                self._epochs.forget(epoch)
-                continue
-            held = [transactions.first(reply, place) for place in range(len(wanted))]
-            found = [
-                self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each
-            ]
-            return {record.key: record for record in found}
-        raise self._epochs.restless()
+        return self._epochs.across(functools.partial(self._read, wanted))
+
+    def _read(
+        self, wanted: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        epoch = self._epochs.current()
+        reply = self._connection.call(
+            "/kv/txn",
+            transactions.transaction(
+                [self._epochs.compare(epoch)],
+                [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
+            ),
+        )
+        same_cluster = reply["header"]["cluster_id"] == epoch.cluster
+        if not same_cluster or not transactions.succeeded(reply):
+            self._epochs.forget(epoch)
+            raise epoch_memory.EpochEnded
+        held = [transactions.first(reply, place) for place in range(len(wanted))]
+        found = [self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each]
+        return {record.key: record for record in found}

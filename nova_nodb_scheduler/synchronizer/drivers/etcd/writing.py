@@ -25,7 +25,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory, record_names
 
 LOG = log.getLogger(__name__)
 
@@ -113,8 +113,8 @@ class Writer:
                 # Nothing was written: again, when the epoch is known.
                 self._epochs.doubt(witness, failure)
                 call.refused += 1
-                if call.refused > epochs_module.ATTEMPTS:
-                    raise self._epochs.restless() from failure
+                if call.refused > epoch_memory.ATTEMPTS:
+                    raise self._connection.unavailable(epoch_memory.UNSTABLE) from failure
                 return
             if failure.kind is failures.Kind.FULL and self._may_stand(call, epoch, numbers):
                 raise failures.Failure(failures.Kind.UNSURE, failure.text) from failure

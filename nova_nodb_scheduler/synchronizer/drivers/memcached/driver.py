@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Self
 
 from oslo_config import cfg
 
@@ -33,8 +33,6 @@ from nova_nodb_scheduler.synchronizer.drivers.support import (
     opening,
     record_names,
 )
-
-_T = TypeVar("_T")
 
 #: Below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
 MAX_PAYLOAD_BYTES = 1_000_000
@@ -107,11 +105,11 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._opening.close()
 
     def head(self) -> records.Cursor:
-        heights = self._in_one_epoch(self._follower.heights)
+        heights = self._epochs.across(self._follower.heights)
         return records.Cursor(heights.epoch.name, heights.sequence)
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        cursor = self._in_one_epoch(self._follower.settle)
+        cursor = self._epochs.across(self._follower.settle)
         return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
 
     def fetch(
@@ -144,10 +142,10 @@ class MemcachedSynchronizer(driver_base.Driver):
         return self._clock.now_seconds()
 
     def collect(self, keep_seconds: float) -> contract.Collected:
-        return self._in_one_epoch(functools.partial(self._collector.collect, keep_seconds))
+        return self._epochs.across(functools.partial(self._collector.collect, keep_seconds))
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        return self._in_one_epoch(self._statistics)
+        return self._epochs.across(self._statistics)
 
     def reset(self) -> None:
         self._epochs.begin_anew()
@@ -221,12 +219,3 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._settled_at = now
         with contextlib.suppress(errors.BackendUnavailable, epochs.EpochBroken):
             self._follower.settle()
-
-    def _in_one_epoch(self, call: Callable[[], _T]) -> _T:
-        """Call what an epoch that breaks meanwhile does not harm, in the next one."""
-        for _ in range(epochs.ATTEMPTS):
-            try:
-                return call()
-            except epochs.EpochBroken:
-                continue
-        raise self._connection.unavailable("its epoch changes all the time")

@@ -18,7 +18,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, record_names
 
 RECORDS_PER_PAGE = 500
 #: Names looked at in one call where only some namespaces are wanted: some 2 ms.
@@ -45,12 +45,14 @@ class Follower:
 
     def head(self) -> records.Cursor:
         """See the contract."""
-        for _ in range(epochs_module.ATTEMPTS):
-            seen = self._epochs.version_seen()
-            epoch, answer = self._epochs.read(scripts.HEAD)
-            if not self._epochs.has_gone_back(epoch, answer[1], seen):
-                return records.Cursor(epoch.name, answer[1])
-        raise self._epochs.restless()
+        return self._epochs.across(self._head)
+
+    def _head(self) -> records.Cursor:
+        seen = self._epochs.version_seen()
+        epoch, answer = self._epochs.read(scripts.HEAD)
+        if self._epochs.has_gone_back(epoch, answer[1], seen):
+            raise epoch_memory.EpochEnded
+        return records.Cursor(epoch.name, answer[1])
 
     def read(self, keys: Sequence[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
         """Read a batch; see the contract."""

@@ -7,6 +7,7 @@ answer LOST to a writer who won, so its outcome is reported as unknown.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory, record_names
 
 
 @attrs.frozen
@@ -46,7 +47,7 @@ class Writer:
         """Carry out a batch; see the contract."""
         named = [_Named(write, record_names.encode(write.key)) for write in writes]
         try:
-            results = self._send(named)
+            results = self._epochs.across(functools.partial(self._send, named))
         except connection_module.ReplyLost as error:
             self._observer(steps.Step.DONE)
             raise batches.Interrupted from error
@@ -54,27 +55,22 @@ class Writer:
         return results
 
     def _send(self, batch: Sequence[_Named]) -> list[records.WriteResult]:
-        for _ in range(epochs_module.ATTEMPTS):
-            epoch = self._epochs.current()
-            self._observer(steps.Step.COMMIT)
-            answer = self._connection.run(
-                scripts.WRITE,
-                self._keys.all,
-                epoch.name,
-                epoch.began,
-                *_arguments(epoch, batch),
-                on_sent=lambda: self._observer(steps.Step.REPLY),
-            )
-            if answer[0] == b"OK":
-                won = [found for found in answer[1:] if isinstance(found, int)]
-                self._epochs.memory.note_version(epoch.name, max(won, default=0))
-                return [
-                    _result(epoch, each, found)
-                    for each, found in zip(batch, answer[1:], strict=True)
-                ]
+        epoch = self._epochs.current()
+        self._observer(steps.Step.COMMIT)
+        answer = self._connection.run(
+            scripts.WRITE,
+            self._keys.all,
+            epoch.name,
+            epoch.began,
+            *_arguments(epoch, batch),
+            on_sent=lambda: self._observer(steps.Step.REPLY),
+        )
+        if answer[0] != b"OK":
             # Nothing was written; a revision of the old epoch will lose.
-            self._epochs.renew()
-        raise self._epochs.restless()
+            raise epoch_memory.EpochEnded
+        won = [found for found in answer[1:] if isinstance(found, int)]
+        self._epochs.memory.note_version(epoch.name, max(won, default=0))
+        return [_result(epoch, each, found) for each, found in zip(batch, answer[1:], strict=True)]
 
 
 def _arguments(epoch: layout.Epoch, batch: Sequence[_Named]) -> Iterator[bytes | int]:

@@ -106,22 +106,14 @@ class Numbering:
         Database errors are raised as they are: contention among them says
         that another numbers at this moment.
         """
-        return self._mending(lambda: self._number(None))
+        return self._epochs.across(lambda: self._number(None))
 
     def number_and_read(self, keys: Collection[records.RecordKey]) -> Numbered:
         """Number records and read them, before anybody can write them again.
 
         :raises BackendUnavailable: it did not come through
         """
-        return self._mending(lambda: self._database.repeat(lambda: self._number(keys)))
-
-    def _mending(self, work: Callable[[], Numbered]) -> Numbered:
-        for _attempt in range(3):
-            try:
-                return work()
-            except epochs.EpochBroken:
-                self._epochs.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
+        return self._epochs.across(lambda: self._database.repeat(lambda: self._number(keys)))
 
     def _number(self, keys: Collection[records.RecordKey] | None) -> Numbered:
         with self._database.engine.connect() as connection:

@@ -110,12 +110,7 @@ class Writer:
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch in one transaction; see the contract."""
-        for _attempt in range(3):
-            try:
-                return self._database.repeat(lambda: self._transaction(writes))
-            except epochs.EpochBroken:
-                self._epochs.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
+        return self._epochs.across(lambda: self._database.repeat(lambda: self._transaction(writes)))
 
     def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         self._step("lock")

@@ -23,12 +23,47 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
+
+from nova_nodb_scheduler import errors
+
+#: More changes of epoch than this during one call are no accident.
+ATTEMPTS = 10
+UNSTABLE = "its epoch changes all the time"
 
 #: The wait before a second turn; the first is taken at once.
 PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 3600.0
+
+_T = TypeVar("_T")
+
+
+class EpochEnded(Exception):
+    """The epoch that something was done in is not in force; it is to be done in the next."""
+
+
+def across_epochs(
+    attempt: Callable[[], _T],
+    unavailable: Callable[[str], errors.BackendUnavailable],
+    renew: Callable[[], object] = lambda: None,
+    why: str = UNSTABLE,
+) -> _T:
+    """Return what an attempt does in the epoch in force.
+
+    :param attempt: raises :class:`EpochEnded` where it did nothing
+    :param unavailable: makes the error of a reason
+    :param renew: looks which epoch is in force, before each next attempt
+    :param why: the reason, where they come and go
+    :raises BackendUnavailable: that epochs come and go
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt()
+        except EpochEnded:
+            renew()
+    raise unavailable(why)
 
 
 @attrs.frozen(order=True)
