@@ -2,9 +2,9 @@
 """The base of a driver: what write, read and wait are in every driver.
 
 An author owes what only the engine can answer: ``open``, ``close``, ``head``,
-``snapshot``, ``fetch``, one batch of reads and one of writes; its clock, its
-collection and its counts, for which :mod:`.clocks` and :mod:`.tombstones` have
-the common ways; and what an operator may ask for, ``reset``.
+``snapshot``, ``fetch``, one batch of reads and one of writes; its clock
+(:mod:`.clocks` has the common way), ``collect``, ``statistics`` (:func:`totals`)
+and what an operator may ask for, ``reset``.
 
 The base refuses what no record may be called, parts calls into batches, and says
 what is known where the back end fails between two of them.
@@ -120,6 +120,25 @@ class Driver(contract.Synchronizer):
 
     def _has_news(self, cursor: records.Cursor) -> bool:
         return self.head() != cursor
+
+
+def totals(
+    cursor: records.Cursor, floor: int, live: int, dead: int, size_bytes: int
+) -> dict[str, int | float | str]:
+    """Return what every driver's ``statistics`` say, by the names that commands look for.
+
+    :param live: records
+    :param dead: tombstones
+    :param size_bytes: of all that is held, as the back end counts it
+    """
+    return {
+        "records": live,
+        "tombstones": dead,
+        "bytes": size_bytes,
+        "floor": floor,
+        "version": cursor.version,
+        "epoch": cursor.epoch,
+    }
 
 
 def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:

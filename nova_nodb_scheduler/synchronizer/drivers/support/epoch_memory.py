@@ -131,6 +131,29 @@ class EpochMemory:
                 self._newest, self._since, self._version = found, self._clock(), 0
             return True
 
+    def number_above(self, number: int) -> int:
+        """Return a number for an epoch to begin: this one, or one above all that was seen.
+
+        :param number: the server's time, where it has one
+        """
+        with self._lock:
+            seen = max(self._newest.number, self._version) if self._newest is not None else -1
+            return max(number, seen + 1)
+
+    def turn_to_replace(
+        self, found: Rank, unavailable: Callable[[str], errors.BackendUnavailable]
+    ) -> int | None:
+        """Return what an epoch counts that must be begun in the place of this one.
+
+        :returns: None where this one may be adopted; it is remembered then
+        :raises BackendUnavailable: none may be begun yet
+        """
+        if self.admits(found):
+            return None
+        if self.pause_seconds():
+            raise unavailable(self.refusal(found.name))
+        return self.next_turn()
+
     def next_turn(self) -> int:
         """Return what an epoch counts that is begun in the place of an older one now."""
         with self._lock:

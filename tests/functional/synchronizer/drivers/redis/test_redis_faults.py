@@ -590,7 +590,7 @@ class TestWakeUps(redis_case.RedisCase):
                 text = scripts.WRITE.text.decode()
                 silent = text[: text.index("redis.call('XADD'")] + "return results"
                 keys = [f"{{nodb}}:{part}" for part in _PARTS]
-                arguments = [cursor.epoch, "0", "1", "suite\x1fa", "0", "P", "x"]
+                arguments = [cursor.epoch, "1", "suite\x1fa", "0", "P", "x"]
                 raw.eval(silent, len(keys), *keys, *arguments)
             written_at.append(time.monotonic())
 
