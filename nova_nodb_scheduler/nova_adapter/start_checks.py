@@ -133,7 +133,7 @@ def unknown_options(texts: Mapping[str, Mapping[str, str]], groups: Groups) -> l
 
 
 def told_elsewhere(texts: Mapping[str, Mapping[str, str]], groups: Groups) -> None:
-    """Have :func:`check_options` be silent of unknown names: whoever calls this tells them itself."""
+    """Have :func:`check_options` be silent of unknown names: the caller tells them."""
     _told.update(f"nova_nodb_scheduler: {each}" for each in unknown_options(texts, groups))
 
 

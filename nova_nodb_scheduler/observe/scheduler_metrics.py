@@ -145,7 +145,7 @@ def _figure(
 class SchedulerMetrics:
     """All metrics of one process; any method from any thread, none blocks.
 
-    Fulfils :class:`nova_nodb_scheduler.synchronizer.replication.replicator_contract.ReplicationMeter`.
+    Fulfils :class:`.replicator_contract.ReplicationMeter`, of the replication.
 
     :param registry: where they are registered; one of its own per object,
         since a process may hold two (as tests do)

@@ -183,7 +183,7 @@ class GroupClaimsOneByOne(_Claims):
     def settle(
         self, group_uuid: str, places: Collection[group_model.Place], shown_at: records.Cursor
     ) -> tuple[group_model.Place, ...]:
-        """Drop confirmed members that a record of the authority shows; see :meth:`HostClaimsOneByOne.settle`."""
+        """Drop confirmed members that a record shows; see :meth:`HostClaimsOneByOne.settle`."""
 
         def choose(record: group_model.GroupRecord) -> tuple[group_model.Place, ...]:
             if self._synchronizer.head().epoch != shown_at.epoch:

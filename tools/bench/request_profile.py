@@ -37,14 +37,20 @@ _DELETE_SECONDS = 3600.0
 _REST = "Nova's preparation"
 #: A part's name, and the methods that are it: module, class, name.
 _PARTS = {
-    "view and copy": (("views", "Views", "open"),),
-    "plan": (("deciding", "_Planner", "__init__"), ("deciding", "_Planner", "plan")),
-    "room": (("scheduling.room", "Room", "take"), ("scheduling.room", "Room", "keep")),
-    "claim": (("scheduling.placing", "Placing", "_claim"),),
-    "POST": (("request_allocations", "RequestAllocations", "write"),),
-    "confirm": (("scheduling.placing", "Placing", "_confirm"),),
-    "reply": (("deciding", "_Decision", "_selections"),),
-    "account": (("manager", "SchedulerManager", "_account"),),
+    "view and copy": (("nova_adapter.reads.request_views", "RequestViews", "open"),),
+    "plan": (
+        ("nova_adapter.decisions.request_planner", "RequestPlanner", "__init__"),
+        ("nova_adapter.decisions.request_planner", "RequestPlanner", "plan"),
+    ),
+    "room": (
+        ("scheduling.pipeline.placing", "HostReservations", "take"),
+        ("scheduling.pipeline.placing", "HostReservations", "keep"),
+    ),
+    "claim": (("scheduling.pipeline.placing", "Placing", "_claim"),),
+    "POST": (("nova_adapter.decisions.request_allocations", "RequestAllocations", "write"),),
+    "confirm": (("scheduling.pipeline.placing", "Placing", "_confirm"),),
+    "reply": (("nova_adapter.decisions.request_decider", "_Decision", "_selections"),),
+    "account": (("nova_adapter.manager", "SchedulerManager", "_account"),),
 }
 
 
@@ -66,8 +72,7 @@ class Parts:
 
         for part, methods in _PARTS.items():
             for module_name, class_name, name in methods:
-                package = "" if "." in module_name else "nova_adapter."
-                module = importlib.import_module(f"nova_nodb_scheduler.{package}{module_name}")
+                module = importlib.import_module(f"nova_nodb_scheduler.{module_name}")
                 owner = getattr(module, class_name)
                 setattr(owner, name, self._wrapped(part, getattr(owner, name)))
 

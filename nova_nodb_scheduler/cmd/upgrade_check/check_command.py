@@ -29,7 +29,7 @@ _GRACE_SECONDS = 1.5
 _API_REMEDY = "See [api_database] connection"
 
 _Read = TypeVar("_Read")
-_Check = Callable[["Checks"], upgradecheck.Result]
+_Check = Callable[["UpgradeChecks"], upgradecheck.Result]
 
 
 def _stopped_by_errors(check: _Check) -> _Check:

@@ -34,7 +34,7 @@ _BEAT_KEY = records.RecordKey(known_namespaces.REPORTERS.name, "simulated-conduc
 #: counts, and all that says what room there is before heartbeats.
 _ORDER = (fleet.INSTANCES, fleet.PROVIDERS, fleet.NODES, fleet.LIVENESS)
 
-State = Callable[[records.RecordKey], "host_records.State | None"]
+State = Callable[[records.RecordKey], "made_hosts.State | None"]
 
 
 @attrs.define

@@ -86,7 +86,7 @@ class StoreViews:
         return records.Cursor(status.epoch, status.cursor_version), snapshot
 
     def members(self, group: requests.Group) -> group_rules.Known:
-        """See :class:`.ledger_claimer.ClaimViews`: where members stand, and between which hosts they move."""
+        """See :class:`.ledger_claimer.ClaimViews`: where members stand and move."""
         return group_members.known(self._store.snapshot(), group)
 
     def claimable(self, host: str) -> bool:

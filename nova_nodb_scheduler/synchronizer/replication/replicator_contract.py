@@ -5,7 +5,7 @@ What a replicator is given and what it says of itself.
 
 What the synchronizer layer tells whoever measures it.
 
-The layer does not know Prometheus: :class:`nova_nodb_scheduler.observe.scheduler_metrics.SchedulerMetrics`
+The layer does not know Prometheus: :mod:`.scheduler_metrics` of ``observe``
 has these methods. They are called in the measuring object's own thread, must
 not block and must not raise.
 """

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "nova_nodb_scheduler"
 PAGE = ROOT / "doc/source/admin/freshness.rst"
 
 #: What a reason is given to.
-CALLS = {"NeedsPlacement", "Outside"}
+CALLS = {"MemoryCannotDecide", "OutsideMemory"}
 #: Functions that return one.
 RETURNS = {"outside", "usable"}
 

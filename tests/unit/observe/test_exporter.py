@@ -273,9 +273,10 @@ import pathlib, selectors, socketserver
 import eventlet
 eventlet.monkey_patch()
 import prometheus_client
-from nova_nodb_scheduler.observe import exporter, identity
-made = [exporter.Exporter(prometheus_client.CollectorRegistry(), identity.Identity("api", "h"),
-    exporter.Place("127.0.0.1", {self.port}, pathlib.Path("{self.directory}")))
+from nova_nodb_scheduler.observe import exporter, metric_labels
+made = [exporter.Exporter(prometheus_client.CollectorRegistry(),
+    metric_labels.MetricIdentity("api", "h"),
+    exporter.ScrapeAddress("127.0.0.1", {self.port}, pathlib.Path("{self.directory}")))
     for _ in range(2)]
 for each in made:
     each.start()

@@ -24,9 +24,9 @@ from tests.unit.scheduling import installed
 CONF = nova_conf.CONF
 OWN = "tests.functional.nova_adapter.own_plugins"
 EVEN = """
-from nova_nodb_scheduler.scheduling import contract
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 
-class EvenHostsFilter(contract.Filter):
+class EvenHostsFilter(plugin_contract.Filter):
     def key(self, request, frame):
         return "even"
 

@@ -350,13 +350,13 @@ class BatcherTest(testtools.TestCase):
             import eventlet
             eventlet.monkey_patch()
             import time
-            from nova_nodb_scheduler.nova_adapter.placement import batching
+            from nova_nodb_scheduler.nova_adapter.placement.allocations import batched_write
             calls = []
             def call(work):
                 calls.append(len(work))
                 time.sleep(0.01)
                 return [each * 10 for each in work]
-            batcher = batching.Batcher(call)
+            batcher = batched_write.CallBatcher(call)
             pool = eventlet.GreenPool()
             found = list(pool.imap(lambda each: batcher.submit(each, 1), range(33)))
             assert found == [each * 10 for each in range(33)], found
@@ -368,7 +368,7 @@ class BatcherTest(testtools.TestCase):
             assert first.wait() == 10
             assert batcher.submit(3, 1) == 30 and calls[3:] == [1, 1], calls
             # Those on their way are waited for.
-            batcher = batching.Batcher(call, window_seconds=5.0)
+            batcher = batched_write.CallBatcher(call, window_seconds=5.0)
             def come(number):
                 with batcher.coming():
                     eventlet.sleep(number / 100)

@@ -6,26 +6,31 @@ from __future__ import annotations
 import testtools
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.scheduling import aggregate_values
 from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
+from nova_nodb_scheduler.scheduling.weighers import option_weigher
 from tests.unit.scheduling import installed
 
 FILTER = """
-from nova_nodb_scheduler.scheduling import contract
+from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 
-class GpuFilter(contract.Filter):
+class GpuFilter(plugin_contract.Filter):
     def key(self, request, frame):
         return None
 
     def mask(self, request, frame, rows):
         return frame.alive[rows]
 
-class Half(contract.Filter):
+class Half(plugin_contract.Filter):
     def key(self, request, frame):
         return None
 
 class NoFilter:
     pass
 """
+
+NEW_PATH = "from nova_nodb_scheduler.scheduling.pipeline import plugin_contract"
+OLD_PATH = "from nova_nodb_scheduler.scheduling import contract as plugin_contract"
 
 
 class PluginsTest(testtools.TestCase):
@@ -44,6 +49,11 @@ class PluginsTest(testtools.TestCase):
         assert found is not None
         self.assertEqual("gpu_site", found.__module__)
         self.assertIn("GpuFilter", plugin_contract.available(plugin_contract.FILTERS))
+
+    def test_a_package_written_for_the_contract_s_old_path_is_found(self) -> None:
+        self.install("gpu_old:GpuFilter", text=FILTER.replace(NEW_PATH, OLD_PATH))
+        self.assertIsNotNone(plugin_contract.filter_class("GpuFilter"))
+        self.assertIs(option_weigher.OverriddenNumber, aggregate_values.OverriddenNumber)
 
     def test_a_name_that_nobody_brings_is_left_to_host_objects(self) -> None:
         self.assertIsNone(plugin_contract.filter_class("GpuFilter"))
