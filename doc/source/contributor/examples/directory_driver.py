@@ -7,21 +7,21 @@ An epoch is a directory in it, a record a file in that; their names tell what a 
         01795394400123456801.6a09e667f3bcc908.live    version, digest of the key, or .dead
         floor                                         cursors below it need a resync
 
-One order: a write gives its file a version above all others, under the lock. The rename is the
-commit: who dies before it has done nothing, who dies behind it leaves the former file to whoever
-comes next. Versions begin at the epoch's number, so that they serve as revisions, too.
+A write gives its file a version above all others, under the lock; its rename is the commit. Who
+dies behind it leaves the former file to whoever comes next. Versions begin at the epoch's number.
 """
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
-import random
+import pathlib
 import secrets
 import shutil
-import time
 
+import tenacity
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
@@ -32,75 +32,59 @@ from nova_nodb_scheduler.synchronizer.drivers.support import (
     clocks,
     driver_base,
     epoch_memory,
-    polling,
 )
 
-OPTS = [cfg.StrOpt("path", default="/var/lib/nova/nodb-records", help="Directory of the records.")]
-LOCK_SECONDS = 30.0
+PAUSE = tenacity.wait_fixed(0.001)
 
 
 class Epoch:
     """The directory of one epoch, as it stands while the lock is held."""
 
-    def __init__(self, root, name):
-        self.path, self.held = os.path.join(root, name), {}
-        number, _chance, turns = name.split("-")
-        self.rank = epoch_memory.Rank(int(number), name, int(turns))
-        listed = sorted(os.listdir(self.path))
-        self.floor = int(self.read("floor")) if "floor" in listed else int(number)
-        for version, digest, kind in (each.split(".") for each in listed if each.count(".") == 2):
-            self.remove(digest)
-            self.held[digest] = (int(version), kind)
-        self.head = max([self.floor, *(version for version, _kind in self.held.values())])
-        self.cursor = records.Cursor(name, self.head)
+    def __init__(self, path):
+        number, _chance, turns = path.name.split("-")
+        self.path, self.rank = path, epoch_memory.Rank(int(number), path.name, int(turns))
+        floor = path / "floor"
+        self.floor = self.head = int(floor.read_text()) if floor.exists() else int(number)
+        #: The file of each record, by the digest of its key.
+        self.held = {}
+        for file in sorted(path.glob("*.*.*")):
+            self.keep(file)
+        self.cursor = records.Cursor(path.name, self.head)
 
-    def file_of(self, digest):
-        version, kind = self.held[digest]
-        return os.path.join(self.path, f"{version:020d}.{digest}.{kind}")
-
-    def read(self, name):
-        with open(os.path.join(self.path, name), "rb") as file:
-            return file.read()
+    def keep(self, file):
+        """Take in a file; what it stands in for is removed."""
+        version, digest, _kind = file.name.split(".")
+        if digest in self.held:
+            self.held[digest].unlink()
+        self.held[digest], self.head = file, max(self.head, int(version))
 
     def put(self, name, content):
         """Make a file or write over it, whole or not at all."""
-        with open(os.path.join(self.path, "new"), "wb") as file:
+        with open(self.path / "new", "wb", buffering=0) as file:
             file.write(content)
-            file.flush()
             os.fsync(file.fileno())
-        os.rename(file.name, os.path.join(self.path, name))
+        return pathlib.Path(file.name).rename(self.path / name)
 
-    def remove(self, digest):
-        if digest in self.held:
-            os.unlink(self.file_of(digest))
-            del self.held[digest]
-
-    def record(self, digest):
-        if digest not in self.held:
-            return None
-        version, kind = self.held[digest]
-        name, _line_end, payload = self.read(self.file_of(digest)).partition(b"\n")
-        key = records.RecordKey(*json.loads(name))
-        return records.Record(key, version, version, payload, kind == "dead")
+    def read(self, key):
+        file = self.held.get(digest_of(key))
+        return None if file is None else record_in(file)
 
     def write(self, write):
-        digest = digest_of(write.key)
-        if not write.wins(standing := self.record(digest)):
+        standing = self.read(write.key)
+        if not write.wins(standing):
             return records.WriteResult(records.Verdict.LOST, standing)
-        self.head += 1
         kind, payload = ("dead", b"") if write.deleted else ("live", write.payload)
         name = json.dumps([write.key.namespace, write.key.key]).encode()
-        self.put(f"{self.head:020d}.{digest}.{kind}", name + b"\n" + payload)
-        self.remove(digest)
-        self.held[digest] = (self.head, kind)
-        made = records.Record(write.key, self.head, self.head, payload, write.deleted)
-        return records.WriteResult(records.Verdict.WON, made, self.rank.name)
+        file = f"{self.head + 1:020d}.{digest_of(write.key)}.{kind}"
+        self.keep(self.put(file, name + b"\n" + payload))
+        return records.WriteResult(records.Verdict.WON, self.read(write.key), self.rank.name)
 
 
 class DirectorySynchronizer(driver_base.Driver):
     """One client of one directory."""
 
-    name = "directory"
+    name, GROUP = "directory", "nodb_directory"
+    OPTS = (cfg.StrOpt("path", default="/var/lib/nova/nodb", help="Directory of the records."),)
     capabilities = contract.Capabilities(
         durable=True,
         shared=True,
@@ -111,21 +95,17 @@ class DirectorySynchronizer(driver_base.Driver):
 
     def __init__(self, path):
         super().__init__()
-        self._path, self._is_open = path, False
+        self._path, self._is_open = pathlib.Path(path), False
         self._memory = epoch_memory.EpochMemory()
+        self._unavailable = functools.partial(errors.BackendUnavailable, path)
         self._clock = clocks.WriteTimestampClock(self._stamp, path, grain_seconds=0.01)
 
     @classmethod
-    def register_opts(cls, conf):
-        conf.register_opts(OPTS, group="nodb_directory")
-
-    @classmethod
     def from_config(cls, conf):
-        return cls(conf.nodb_directory.path)
+        return cls(conf[cls.GROUP].path)
 
     def open(self):
-        with self._translated():
-            os.makedirs(self._path, exist_ok=True)
+        self._path.mkdir(parents=True, exist_ok=True)
         self._is_open = True
 
     def close(self):
@@ -138,133 +118,104 @@ class DirectorySynchronizer(driver_base.Driver):
     def snapshot(self, namespaces=None):
         # All at once, for simplicity: a real one reads its pages while they are asked for.
         with self._locked() as epoch:
-            live = [digest for digest, (_version, kind) in epoch.held.items() if kind == "live"]
-            found = [epoch.record(digest) for digest in live]
+            found = [record_in(file) for file in epoch.held.values() if file.suffix == ".live"]
         wanted = [r for r in found if namespaces is None or r.key.namespace in namespaces]
         return contract.SnapshotPages(epoch.cursor, batches.split(wanted, 500))
 
     def fetch(self, cursor, limit=1000):
         with self._locked() as epoch:
-            where = {"epoch": epoch.rank.name, "head": epoch.head, "floor": epoch.floor}
-            if refused := polling.resync_reason(cursor, **where):
+            refused = driver_base.resync_reason(cursor, epoch.cursor, epoch.floor)
+            if refused is not None:
                 return refused
-            in_order = sorted((version, digest) for digest, (version, _) in epoch.held.items())
-            changed = [digest for version, digest in in_order if version > cursor.version]
-            found = tuple(epoch.record(digest) for digest in changed[:limit])
-            if more := len(found) < len(changed):
-                return records.Changes(found, records.Cursor(cursor.epoch, found[-1].version), more)
+            begin = f"{cursor.version + 1:020d}"
+            changed = sorted(file for file in epoch.held.values() if file.name >= begin)
+            found = tuple(map(record_in, changed[:limit]))
+        if len(found) == len(changed):
             return records.Changes(found, epoch.cursor)
+        return records.Changes(found, records.Cursor(cursor.epoch, found[-1].version), more=True)
 
     def _read_batch(self, keys):
         with self._locked() as epoch:
-            found = [epoch.record(digest_of(key)) for key in keys]
-        return {record.key: record for record in found if record is not None}
+            found = map(epoch.read, keys)
+            return {record.key: record for record in found if record is not None}
 
     def _write_batch(self, writes):
-        batch = batches.PendingBatch(writes)
-        try:
-            with self._locked() as epoch:
-                for place, write in enumerate(writes):
-                    # Until it is done: nobody can tell what a disk that fails has kept.
-                    batch.results[place] = batches.UNKNOWN
-                    batch.results[place] = epoch.write(write)
-                self._memory.note_version(epoch.rank.name, epoch.head)
-        except errors.BackendUnavailable as error:
-            batch.break_off(error)
-        return batch.answers()
-
-    def now_seconds(self):
-        return self._clock.now_seconds()
+        with self._locked() as epoch:
+            return batches.one_by_one(writes, epoch.write, in_doubt=OSError)
 
     def collect(self, keep_seconds):
         before = self.now_seconds() - keep_seconds
         with self._locked() as epoch:
-            dead = [digest for digest, (_version, kind) in epoch.held.items() if kind == "dead"]
-            old = [each for each in dead if os.stat(epoch.file_of(each)).st_mtime <= before][:1000]
+            dead = [file for file in epoch.held.values() if file.suffix == ".dead"]
+            old = [file for file in dead if file.stat().st_mtime <= before][:1000]
             # The floor first: no cursor may miss what is removed behind it.
-            floor = max([epoch.floor, *(epoch.held[digest][0] for digest in old)])
+            floor = max([epoch.floor, *(record_in(file).version for file in old)])
             epoch.put("floor", b"%d" % floor)
-            for digest in old:
-                epoch.remove(digest)
+            for file in old:
+                file.unlink()
         return contract.Collected(len(old), 0, floor)
 
     def statistics(self):
         with self._locked() as epoch:
-            kinds = [kind for _version, kind in epoch.held.values()]
-            size_bytes = sum(os.stat(epoch.file_of(digest)).st_size for digest in epoch.held)
-        live, dead = kinds.count("live"), kinds.count("dead")
-        return driver_base.totals(epoch.cursor, epoch.floor, live, dead, size_bytes)
+            held = map(record_in, epoch.held.values())
+            return driver_base.totals_of(held, epoch.cursor, epoch.floor)
 
     def reset(self):
-        with self._root_locked() as root:
-            self._begin(root)
-
-    def _unavailable(self, reason):
-        return errors.BackendUnavailable(self._path, str(reason))
+        with self._locked(self._begin):
+            pass
 
     @contextlib.contextmanager
-    def _translated(self):
+    def _locked(self, choose=None):
+        """Give the epoch in force while the lock is held; translates errors, once."""
         try:
-            yield
-        except OSError as error:
-            raise self._unavailable(error) from error
-
-    @contextlib.contextmanager
-    def _root_locked(self):
-        if not self._is_open:
-            raise self._unavailable("the client is not open")
-        # The path may lead elsewhere at any time: to one place for all of a call.
-        root = os.path.realpath(self._path)
-        deadline = time.monotonic() + LOCK_SECONDS
-        with self._translated(), open(os.path.join(root, "lock"), "a") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(random.uniform(0.0, 0.002))
-            try:
-                yield root
-            finally:
+            # The path may lead elsewhere at any time: to one place for all of a call.
+            root = self._path.resolve()
+            if not self._is_open:
+                raise OSError("the client is not open")
+            with open(root / "lock", "a") as lock, contextlib.ExitStack() as at_the_end:
+                patience = {"wait": PAUSE, "stop": tenacity.stop_after_delay(30), "reraise": True}
+                tenacity.Retrying(**patience)(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # By name: a process that was forked meanwhile has the file open, too.
-                fcntl.flock(lock, fcntl.LOCK_UN)
+                at_the_end.callback(fcntl.flock, lock, fcntl.LOCK_UN)
+                epoch = (choose or self._in_force)(root)
+                yield epoch
+                self._memory.note_version(epoch.rank.name, epoch.head)
+        except OSError as error:
+            raise self._unavailable(str(error)) from error
 
-    @contextlib.contextmanager
-    def _locked(self):
-        """Give the epoch in force while the lock is held."""
-        with self._root_locked() as root:
-            epoch = Epoch(root, names[-1]) if (names := epochs_in(root)) else self._begin(root)
-            turn = self._memory.turn_to_replace(epoch.rank, self._unavailable)
-            # An older state of the epoch may have been put back, too.
-            if turn is not None or epoch.head < self._memory.version_seen(epoch.rank.name):
-                epoch = self._begin(root, turn or 0)
-            self._memory.note_version(epoch.rank.name, epoch.head)
-            yield epoch
+    def _in_force(self, root):
+        names = sorted(root.glob("[0-9]*"))
+        epoch = Epoch(names[-1]) if names else self._begin(root)
+        turn = self._memory.turn_to_replace(epoch.rank, self._unavailable)
+        # An older state of the epoch may have been put back, too.
+        if turn is not None or epoch.head < self._memory.version_seen(epoch.rank.name):
+            return self._begin(root, turn or 0)
+        return epoch
 
     def _begin(self, root, turn=0):
         """Begin an epoch behind all that were seen, whatever the clock says."""
         number = self._memory.number_above(int(self._stamp() * 1e9))
-        name = f"{number:020d}-{secrets.token_hex(4)}-{turn}"
-        former = epochs_in(root)
-        os.mkdir(os.path.join(root, name))
+        former, name = list(root.glob("[0-9]*")), f"{number:020d}-{secrets.token_hex(4)}-{turn}"
+        (root / name).mkdir()
         for each in former:
-            shutil.rmtree(os.path.join(root, each))
-        epoch = Epoch(root, name)
+            shutil.rmtree(each)
+        epoch = Epoch(root / name)
         self._memory.admits(epoch.rank)
         return epoch
 
     def _stamp(self):
         """Have the file system say its time."""
-        with self._translated(), open(os.path.join(self._path, "stamp"), "a") as file:
-            os.utime(file.fileno())
-            return os.fstat(file.fileno()).st_mtime
-
-
-def epochs_in(root):
-    return sorted(name for name in os.listdir(root) if name[0].isdigit())
+        stamp = self._path / "stamp"
+        stamp.touch()
+        return stamp.stat().st_mtime
 
 
 def digest_of(key):
     return hashlib.sha256(f"{key.namespace}\n{key.key}".encode()).hexdigest()[:32]
+
+
+def record_in(file):
+    version, _digest, kind = file.name.split(".")
+    name, _line_end, payload = file.read_bytes().partition(b"\n")
+    key = records.RecordKey(*json.loads(name))
+    return records.Record(key, int(version), int(version), payload, kind == "dead")

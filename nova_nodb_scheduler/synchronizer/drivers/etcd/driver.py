@@ -25,7 +25,7 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     steps,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, opening, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, opening
 
 #: etcd's default --max-request-bytes is 1.5 MiB.
 MAX_PAYLOAD_BYTES = 1_000_000
@@ -35,6 +35,7 @@ class EtcdSynchronizer(driver_base.Driver):
     """One client of one etcd cluster."""
 
     name = "etcd"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = tuple(step.value for step in steps.Step)
     WRITES_PER_BATCH = writing.WRITES_PER_TRANSACTION
     BYTES_PER_BATCH = writing.BYTES_PER_TRANSACTION
@@ -45,7 +46,7 @@ class EtcdSynchronizer(driver_base.Driver):
         settings.check()
         self._settings = settings
         keys = layout.Layout(settings.key_prefix)
-        self._clock = clock.ServerClock(self._ask_anything, connection.label_of(settings))
+        self._clock: clock.ServerClock = clock.ServerClock(self._ask_anything, connection.label_of(settings))
         self._connection = connection.Connection(settings, self._clock.note_date)
         self._epochs = epochs.Epochs(
             keys, self._connection, settings.cloud_name, self._clock.now_seconds
@@ -76,14 +77,6 @@ class EtcdSynchronizer(driver_base.Driver):
         self._opening = opening.Opening(
             self._connect, self._connection.close, self._connection.unavailable
         )
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(options.OPTS, group=options.GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -129,9 +122,7 @@ class EtcdSynchronizer(driver_base.Driver):
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
         meta = self._epochs.read()
-        refused = polling.resync_reason(
-            cursor, epoch=meta.epoch.cursor_name, head=meta.head, floor=meta.floor
-        )
+        refused = driver_base.resync_reason(cursor, meta.cursor, meta.floor)
         if refused is not None:
             return refused
         return self._feed.fetch(meta, cursor.version, limit)
@@ -155,9 +146,6 @@ class EtcdSynchronizer(driver_base.Driver):
 
     def size_of(self, write: records.Write) -> int:
         return writing.size_of(write)
-
-    def now_seconds(self) -> float:
-        return self._clock.now_seconds()
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         return self._housekeeper.collect(keep_seconds)

@@ -43,6 +43,7 @@ class MemcachedSynchronizer(driver_base.Driver):
     """One client of one memcached server."""
 
     name = "memcached"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = tuple(step.value for step in steps.Step)
     READS_PER_BATCH = connection.KEYS_PER_GET
 
@@ -71,14 +72,6 @@ class MemcachedSynchronizer(driver_base.Driver):
 
     def _come_by(self, step: steps.Step) -> None:
         self.on_step(step.value)
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(options.OPTS, group=options.GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -138,9 +131,6 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._settle_now_and_then()
         return results
 
-    def now_seconds(self) -> float:
-        return self._clock.now_seconds()
-
     def collect(self, keep_seconds: float) -> contract.Collected:
         return self._epochs.across(functools.partial(self._collector.collect, keep_seconds))
 
@@ -163,16 +153,13 @@ class MemcachedSynchronizer(driver_base.Driver):
         tombstones = kinds.count(layout.Kind.TOMBSTONE)
         hidden = kinds.count(layout.Kind.BIRTH) + kinds.count(layout.Kind.GRAVE)
         server = self._connection.statistics()
+        head = records.Cursor(epoch.name, heights.sequence)
+        live, size_bytes = len(names) - tombstones - hidden, int(server["bytes"])
         return {
-            "records": len(names) - tombstones - hidden,
-            "tombstones": tombstones,
-            "bytes": int(server["bytes"]),
+            **driver_base.totals(head, heights.floor, live, tombstones, size_bytes),
             "limit_bytes": int(server["limit_maxbytes"]),
             "evictions": int(server["evictions"]),
-            "floor": heights.floor,
-            "version": heights.sequence,
             "settled": heights.settled.version,
-            "epoch": epoch.name,
             "voids": self._follower.fencing.voids,
             "fences": self._follower.fencing.fences,
             "repeats": self._writer.repeats,

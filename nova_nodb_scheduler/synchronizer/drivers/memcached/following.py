@@ -24,7 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import fencing, layout, options, steps
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
-from nova_nodb_scheduler.synchronizer.drivers.support import polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 
 LOG = log.getLogger(__name__)
 
@@ -318,6 +318,5 @@ def _is_settled(number: int, name: bytes | None, items: Mapping[bytes, layout.It
 
 
 def _refuse(cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
-    return polling.resync_reason(
-        cursor, epoch=heights.epoch.name, head=heights.sequence, floor=heights.floor
-    )
+    head = records.Cursor(heights.epoch.name, heights.sequence)
+    return driver_base.resync_reason(cursor, head, heights.floor)

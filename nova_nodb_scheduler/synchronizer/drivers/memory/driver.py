@@ -67,6 +67,7 @@ class MemorySynchronizer(driver_base.Driver):
     """
 
     name = "memory"
+    GROUP, OPTS = GROUP, OPTS
     # One step for a call, however large: a fault that is ordered meets all of it.
     WRITES_PER_BATCH = READS_PER_BATCH = None
 
@@ -80,14 +81,6 @@ class MemorySynchronizer(driver_base.Driver):
         self._memory = epoch_memory.EpochMemory()
         #: Faults of this client alone; ``hub.faults`` are everybody's.
         self.faults = faults.Faults(self._wake)
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(OPTS, group=GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(GROUP, OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -184,8 +177,7 @@ class MemorySynchronizer(driver_base.Driver):
 
     def reset(self) -> None:
         self._suffer("write")
-        newest = self._memory.newest
-        self.hub.begin_epoch(newest.number if newest else 0)
+        self.hub.begin_epoch(self._memory.number_above(0))
 
     @property
     def _down(self) -> bool:
@@ -221,9 +213,7 @@ class MemorySynchronizer(driver_base.Driver):
     def _enter(self, operation: str) -> faults.Fault | None:
         """Suffer an ordered fault; then meet no epoch older than one that was seen."""
         fault = self._suffer(operation)
-        refused = self.hub.admit(self._memory)
-        if refused:
-            raise self._unavailable(refused)
+        self.hub.admit(self._memory, self._unavailable)
         return fault
 
     def _suffer(self, operation: str) -> faults.Fault | None:

@@ -35,6 +35,7 @@ class RedisSynchronizer(driver_base.Driver):
     """One client of one Redis or Valkey server."""
 
     name = "redis"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = tuple(step.value for step in steps.Step)
     WRITES_PER_BATCH = WRITES_PER_CALL
     BYTES_PER_BATCH = BYTES_PER_CALL
@@ -54,14 +55,6 @@ class RedisSynchronizer(driver_base.Driver):
         self._opening = opening.Opening(
             self._connect, self._connection.close, self._connection.unavailable
         )
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(options.OPTS, group=options.GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:

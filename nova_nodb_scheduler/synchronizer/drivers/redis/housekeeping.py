@@ -6,11 +6,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
 #: Tombstones dropped in one call: some 5 ms, in which nobody else is served.
 COLLECTION_LIMIT = 1000
@@ -67,15 +68,9 @@ class Housekeeper:
         epoch, answer = self._epochs.read(scripts.HEAD)
         _verdict, version, floor, count, tombstones = answer
         memory = self.information("memory")
-        return {
-            "records": count - tombstones,
-            "tombstones": tombstones,
-            "bytes": int(memory["used_memory"]),
-            "limit_bytes": int(memory.get("maxmemory", 0)),
-            "floor": floor,
-            "version": version,
-            "epoch": epoch.name,
-        }
+        head, used_bytes = records.Cursor(epoch.name, version), int(memory["used_memory"])
+        totals = driver_base.totals(head, floor, count - tombstones, tombstones, used_bytes)
+        return {**totals, "limit_bytes": int(memory.get("maxmemory", 0))}
 
     def rehearse(self) -> None:
         """Carry out every command of the driver, those of scripts on a key of its own."""

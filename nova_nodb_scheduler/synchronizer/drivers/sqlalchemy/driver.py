@@ -53,6 +53,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
     """
 
     name = "sqlalchemy"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = statements.COUNTER_STEPS
     #: What an instance on MariaDB has as STEPS.
     WHOLE_STEPS = statements.COUNTER_OR_WHOLE_STEPS
@@ -71,16 +72,6 @@ class SQLAlchemySynchronizer(driver_base.Driver):
             self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
         elif self._url.get_backend_name() == "mysql":
             self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        """Register the driver's options in its group."""
-        options.register(conf)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        """Return (group, options), for the sample file and the documentation."""
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, epochs, schema, statements
-from nova_nodb_scheduler.synchronizer.drivers.support import clocks
+from nova_nodb_scheduler.synchronizer.drivers.support import clocks, driver_base
 
 #: Rows one transaction may delete: it holds all writers up.
 ROWS_PER_TRANSACTION = 500
@@ -129,14 +129,12 @@ class Housekeeper:
         """See the contract; reads every row, so it is for people, not for loops."""
         per_namespace = self._database.ask(statements.counts)
         row = self._epochs.current()
-        result: dict[str, int | float | str] = {
-            "backend": self._database.name,
-            "epoch": row.epoch,
-            "head": row.version,
-            "floor": row.floor,
-        }
-        for total in ("records", "tombstones", "bytes"):
-            result[total] = sum(int(counted[total] or 0) for counted in per_namespace)
+        live, dead, size_bytes = (
+            sum(int(counted[total] or 0) for counted in per_namespace)
+            for total in ("records", "tombstones", "bytes")
+        )
+        result = driver_base.totals(row.cursor, row.floor, live, dead, size_bytes)
+        result |= {"backend": self._database.name, "head": row.version}
         for counted in per_namespace:
             for total in ("records", "tombstones"):
                 result[f"{total}.{counted['namespace']}"] = int(counted[total])

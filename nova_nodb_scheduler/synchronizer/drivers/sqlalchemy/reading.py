@@ -30,7 +30,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     sequencing,
     statements,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base, polling
 
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
@@ -61,8 +61,7 @@ class Reader:
 
     def head(self) -> records.Cursor:
         """See the contract."""
-        row = self._epochs.current()
-        return records.Cursor(row.epoch, row.version)
+        return self._epochs.current().cursor
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
@@ -78,7 +77,7 @@ class Reader:
         assert row is not None
         if self._sequencer is not None:
             self._sequencer.relieve(row)
-        refused = polling.resync_reason(cursor, epoch=row.epoch, head=row.version, floor=row.floor)
+        refused = driver_base.resync_reason(cursor, row.cursor, row.floor)
         if refused is not None:
             return refused
         if not changed:

@@ -58,6 +58,25 @@ class Interrupted(Exception):
         self.results = results
 
 
+def one_by_one(
+    writes: Iterable[records.Write],
+    write: Callable[[records.Write], records.WriteResult],
+    in_doubt: type[Exception] | tuple[type[Exception], ...],
+) -> list[records.WriteResult]:
+    """Carry writes out in turn, where the back end takes no more at once.
+
+    :param in_doubt: what ``write`` raises where nobody knows whether it was carried out
+    :raises Interrupted: it raised that
+    """
+    results: list[records.WriteResult] = []
+    for each in writes:
+        try:
+            results.append(write(each))
+        except in_doubt as error:
+            raise Interrupted([*results, UNKNOWN]) from error
+    return results
+
+
 @attrs.define
 class PendingBatch:
     """What is known so far of the writes of one batch, where it takes several exchanges.

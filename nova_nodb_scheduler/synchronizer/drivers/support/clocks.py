@@ -90,7 +90,8 @@ class WriteTimestampClock(OffsetClock):
     For engines that have no clock to ask: ZooKeeper's mtime, Kafka's append
     time, the modification time of a file. Costs a write a second at most.
 
-    :param write: writes what nobody reads, and returns its time stamp in seconds
+    :param write: writes what nobody reads, and returns its time stamp in seconds.
+        Raises BackendUnavailable or OSError
     :param grain_seconds: stamps are cut to multiples of it
     """
 
@@ -101,5 +102,8 @@ class WriteTimestampClock(OffsetClock):
 
     def _write_and_note(self) -> None:
         sent_at = time.monotonic()
-        seconds = self._write()
+        try:
+            seconds = self._write()
+        except OSError as error:
+            raise errors.BackendUnavailable(self._label, str(error)) from error
         self.note(seconds, seconds + self._grain_seconds, sent_at, time.monotonic())

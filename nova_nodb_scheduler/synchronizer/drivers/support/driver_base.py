@@ -2,9 +2,9 @@
 """The base of a driver: what write, read and wait are in every driver.
 
 An author owes what only the engine can answer: ``open``, ``close``, ``head``,
-``snapshot``, ``fetch``, one batch of reads and one of writes; its clock
-(:mod:`.clocks` has the common way), ``collect``, ``statistics`` (:func:`totals`)
-and what an operator may ask for, ``reset``.
+``snapshot``, ``fetch``, one batch of reads and one of writes; a clock
+(:mod:`.clocks`), ``collect``, ``statistics`` (:func:`totals`), and what an
+operator may ask for, ``reset``. And ``from_config``.
 
 The base refuses what no record may be called, parts calls into batches, and says
 what is known where the back end fails between two of them.
@@ -13,13 +13,16 @@ what is known where the back end fails between two of them.
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+import collections
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar, Self
+
+from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, clocks, polling
 
 
 class Driver(contract.Synchronizer):
@@ -34,20 +37,29 @@ class Driver(contract.Synchronizer):
     BYTES_PER_BATCH: ClassVar[int | None] = None
     READS_PER_BATCH: ClassVar[int | None] = 500
 
+    #: Its option group, ``nodb_`` and its name, and the options in it.
+    GROUP: ClassVar[str]
+    OPTS: ClassVar[Sequence[cfg.Opt]]
+
+    #: For :meth:`now_seconds`, where that is not overridden.
+    _clock: clocks.OffsetClock
+
     def __init__(self, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS) -> None:
         self._poll = polling.Poll(poll_intervals)
 
     @classmethod
-    @abc.abstractmethod
-    def register_opts(cls, conf: Any) -> None:
-        """Register the driver's options, in a group called ``nodb_`` and its name.
+    def register_opts(cls, conf: cfg.ConfigOpts) -> None:
+        """Register the driver's options in its group."""
+        conf.register_opts(cls.OPTS, group=cls.GROUP)
 
-        :param conf: an oslo.config ``ConfigOpts``
-        """
+    @classmethod
+    def list_opts(cls) -> list[tuple[str, list[cfg.Opt]]]:
+        """Return (group, options), for the sample file and the documentation."""
+        return [(cls.GROUP, list(cls.OPTS))]
 
     @classmethod
     @abc.abstractmethod
-    def from_config(cls, conf: Any) -> Self:
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
         """Make a driver of its registered options; no I/O.
 
         :raises ConfigurationError: an option's value cannot work
@@ -121,9 +133,31 @@ class Driver(contract.Synchronizer):
     def _has_news(self, cursor: records.Cursor) -> bool:
         return self.head() != cursor
 
+    def now_seconds(self) -> float:
+        """See the contract."""
+        return self._clock.now_seconds()
+
+
+def resync_reason(
+    cursor: records.Cursor, head: records.Cursor, floor: int
+) -> records.ResyncNeeded | None:
+    """Return why the feed cannot go on from a cursor; None where it can.
+
+    :param head: behind the last accepted write
+    :param floor: cursors below it miss what was dropped
+    """
+    reason = records.ResyncReason
+    if cursor.epoch != head.epoch:
+        return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {head.epoch}")
+    if cursor.version > head.version:
+        return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {head.version}")
+    if cursor.version < floor:
+        return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {floor}")
+    return None
+
 
 def totals(
-    cursor: records.Cursor, floor: int, live: int, dead: int, size_bytes: int
+    head: records.Cursor, floor: int, live: int, dead: int, size_bytes: int
 ) -> dict[str, int | float | str]:
     """Return what every driver's ``statistics`` say, by the names that commands look for.
 
@@ -136,9 +170,21 @@ def totals(
         "tombstones": dead,
         "bytes": size_bytes,
         "floor": floor,
-        "version": cursor.version,
-        "epoch": cursor.epoch,
+        "version": head.version,
+        "epoch": head.epoch,
     }
+
+
+def totals_of(
+    held: Iterable[records.Record], head: records.Cursor, floor: int
+) -> dict[str, int | float | str]:
+    """Count records and tombstones that are at hand; see :func:`totals`."""
+    counted = collections.Counter[bool]()
+    size_bytes = 0
+    for record in held:
+        counted[record.deleted] += 1
+        size_bytes += len(record.payload)
+    return totals(head, floor, counted[False], counted[True], size_bytes)
 
 
 def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:

@@ -145,6 +145,7 @@ class EpochMemory:
     ) -> int | None:
         """Return what an epoch counts that must be begun in the place of this one.
 
+        :param unavailable: makes the error of a reason
         :returns: None where this one may be adopted; it is remembered then
         :raises BackendUnavailable: none may be begun yet
         """

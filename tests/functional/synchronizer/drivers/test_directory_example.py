@@ -12,7 +12,7 @@ from collections.abc import Callable
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.testing import conformance, conformance_claims
 
-EXAMPLES = pathlib.Path(__file__).parents[3] / "doc/source/contributor/examples"
+EXAMPLES = pathlib.Path(__file__).parents[4] / "doc/source/contributor/examples"
 sys.path.insert(0, str(EXAMPLES))
 import directory_driver  # noqa: E402
 
