@@ -46,7 +46,9 @@ class EtcdSynchronizer(driver_base.Driver):
         settings.check()
         self._settings = settings
         keys = layout.Layout(settings.key_prefix)
-        self._clock: clock.ServerClock = clock.ServerClock(self._ask_anything, connection.label_of(settings))
+        self._clock: clock.ServerClock = clock.ServerClock(
+            self._ask_anything, connection.label_of(settings)
+        )
         self._connection = connection.Connection(settings, self._clock.note_date)
         self._epochs = epochs.Epochs(
             keys, self._connection, settings.cloud_name, self._clock.now_seconds
