@@ -66,14 +66,14 @@ class EtcdSynchronizer(driver_base.Driver):
             self._epochs,
             settings.timeout_seconds,
             self._clock.now_seconds,
-            self._come_by,
+            self._report_step,
         )
         self._housekeeper = housekeeping.Housekeeper(
             keys,
             self._connection,
             self._epochs,
             self._clock.now_seconds,
-            self._come_by,
+            self._report_step,
             compacts=settings.compact,
         )
         self._opening = opening.Opening(
@@ -163,7 +163,7 @@ class EtcdSynchronizer(driver_base.Driver):
         self._epochs.begin_anew()
         self._housekeeper.sweep(self._epochs.current())
 
-    def _come_by(self, step: steps.Step) -> None:
+    def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
 
     def _ask_anything(self) -> None:

@@ -53,24 +53,24 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
-        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._come_by)
-        self._index = index.Index(self._connection, self._epochs, self._come_by)
+        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._report_step)
+        self._index = index.Index(self._connection, self._epochs, self._report_step)
         self._follower = following.Follower(
-            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
+            settings, self._connection, self._clock, self._epochs, self._index, self._report_step
         )
         self._writer = writing.Writer(
-            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
+            settings, self._connection, self._clock, self._epochs, self._index, self._report_step
         )
         self._collector = collection.Collector(
             *(self._connection, self._clock, self._epochs, self._index),
-            *(self._follower, self._come_by),
+            *(self._follower, self._report_step),
         )
         self._opening = opening.Opening(
             self._connection.open, self._connection.close, self._connection.unavailable
         )
-        self._settled_at = 0.0
+        self._stabilised_at = 0.0
 
-    def _come_by(self, step: steps.Step) -> None:
+    def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
 
     @classmethod
@@ -92,17 +92,17 @@ class MemcachedSynchronizer(driver_base.Driver):
     def _check(self) -> None:
         server_check.check(self._settings, self._connection)
         self._epochs.current()
-        self._settled_at = time.monotonic()
+        self._stabilised_at = time.monotonic()
 
     def close(self) -> None:
         self._opening.close()
 
     def head(self) -> records.Cursor:
-        heights = self._epochs.across(self._follower.heights)
-        return records.Cursor(heights.epoch.name, heights.sequence)
+        watermarks = self._epochs.across(self._follower.watermarks)
+        return records.Cursor(watermarks.epoch.name, watermarks.sequence)
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        cursor = self._epochs.across(self._follower.settle)
+        cursor = self._epochs.across(self._follower.stabilise)
         return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
 
     def fetch(
@@ -128,7 +128,7 @@ class MemcachedSynchronizer(driver_base.Driver):
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         results = self._writer.write(writes)
-        self._settle_now_and_then()
+        self._stabilise_now_and_then()
         return results
 
     def collect(self, keep_seconds: float) -> contract.Collected:
@@ -141,25 +141,25 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._epochs.begin_anew()
 
     def _statistics(self) -> dict[str, int | float | str]:
-        heights = self._follower.heights()
-        epoch = heights.epoch
+        watermarks = self._follower.watermarks()
+        epoch = watermarks.epoch
         names = set().union(*self._index.pages(epoch))
-        found = self._connection.get(epoch.graveyard_pages)
+        found = self._connection.get(epoch.deletion_log_pages)
         announced: set[bytes] = set()
         for value in found.values():
-            announced.update(layout.decode_graveyard(value))
+            announced.update(layout.decode_deletions(value))
         dead = self._connection.get([epoch.record_key(name) for name in announced & names])
         kinds = [layout.Item.decode(value).kind for value in dead.values()]
         tombstones = kinds.count(layout.Kind.TOMBSTONE)
-        hidden = kinds.count(layout.Kind.BIRTH) + kinds.count(layout.Kind.GRAVE)
+        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.GRAVE)
         server = self._connection.statistics()
-        head = records.Cursor(epoch.name, heights.sequence)
+        head = records.Cursor(epoch.name, watermarks.sequence)
         live, size_bytes = len(names) - tombstones - hidden, int(server["bytes"])
         return {
-            **driver_base.totals(head, heights.floor, live, tombstones, size_bytes),
+            **driver_base.totals(head, watermarks.floor, live, tombstones, size_bytes),
             "limit_bytes": int(server["limit_maxbytes"]),
             "evictions": int(server["evictions"]),
-            "settled": heights.settled.version,
+            "settled": watermarks.stable.version,
             "voids": self._follower.fencing.voids,
             "fences": self._follower.fencing.fences,
             "repeats": self._writer.repeats,
@@ -195,14 +195,14 @@ class MemcachedSynchronizer(driver_base.Driver):
         standing = (layout.Item.decode(value).record for value in found.values())
         return [record for record in standing if record is not None and not record.deleted]
 
-    def _settle_now_and_then(self) -> None:
-        """Keep the log settled where there is no reader, so that it may expire.
+    def _stabilise_now_and_then(self) -> None:
+        """Keep the log stable where there is no reader, so that it may expire.
 
         The writes are done: a failure in this is nobody's.
         """
         now = time.monotonic()
-        if now - self._settled_at < self._settings.log_ttl_seconds / 8:
+        if now - self._stabilised_at < self._settings.log_ttl_seconds / 8:
             return
-        self._settled_at = now
+        self._stabilised_at = now
         with contextlib.suppress(errors.BackendUnavailable, epochs.EpochBroken):
-            self._follower.settle()
+            self._follower.stabilise()

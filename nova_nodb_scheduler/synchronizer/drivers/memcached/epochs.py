@@ -206,12 +206,12 @@ class Epochs:
             self._next_base(sample, old),
             self._settings.cloud_name,
         )
-        settled = layout.Settled(0, sample.seconds, sample.evictions)
+        stable = layout.StableVersion(0, sample.seconds, sample.evictions)
         items = [
             (epoch.sequence_key, b"0"),
             (epoch.floor_key, b"0"),
-            (epoch.settled_key, settled.encode()),
-            *((page, b"") for page in (*epoch.index_pages, *epoch.graveyard_pages)),
+            (epoch.stable_key, stable.encode()),
+            *((page, b"") for page in (*epoch.index_pages, *epoch.deletion_log_pages)),
         ]
         try:
             self._connection.send_all(
@@ -247,7 +247,7 @@ class Epochs:
             names = set().union(*(layout.decode_page(value) for value in found.values()))
             self._delete([epoch.record_key(name) for name in names])
             self._delete(pages)
-        self._delete([epoch.floor_key, epoch.settled_key, *epoch.graveyard_pages])
+        self._delete([epoch.floor_key, epoch.stable_key, *epoch.deletion_log_pages])
 
     def _delete(self, keys: Sequence[bytes]) -> None:
         self._connection.send_all([b"delete %s\r\n" % key for key in keys])

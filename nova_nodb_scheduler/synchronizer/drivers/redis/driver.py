@@ -46,11 +46,11 @@ class RedisSynchronizer(driver_base.Driver):
         self._settings = settings
         keys = layout.Keys.of(settings.key_prefix)
         self._connection = connection.Connection(settings)
-        self._epochs = epochs.Epochs(settings, self._connection, keys, self._come_by)
+        self._epochs = epochs.Epochs(settings, self._connection, keys, self._report_step)
         self._follower = following.Follower(settings, self._connection, keys, self._epochs)
-        self._writer = writing.Writer(self._connection, keys, self._epochs, self._come_by)
+        self._writer = writing.Writer(self._connection, keys, self._epochs, self._report_step)
         self._housekeeper = housekeeping.Housekeeper(
-            self._connection, keys, self._epochs, self._come_by
+            self._connection, keys, self._epochs, self._report_step
         )
         self._opening = opening.Opening(
             self._connect, self._connection.close, self._connection.unavailable
@@ -126,5 +126,5 @@ class RedisSynchronizer(driver_base.Driver):
     def reset(self) -> None:
         self._housekeeper.reset()
 
-    def _come_by(self, step: steps.Step) -> None:
+    def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
