@@ -6,8 +6,12 @@
 #
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
 #                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
+#                       [--own-path placement|mirror|backend]
 #                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
+#                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
+#   --own-path  requests are not decided from memory: candidates = placement, a mirror that
+#             nobody keeps, or a back end that is down
 #   --short   one round of 40 s: the last seed that found something with this back end
 #   --replay  first every seed that found something there before (tests/chaos/regressions.json)
 #   --add     add to the rounds of such a series that are filed
@@ -18,7 +22,7 @@
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.

@@ -4,27 +4,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
+from nova_nodb_scheduler.cmd.framework import number_arguments
 from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timeline
 
 PROGRAM = "nova-nodb-simulate"
 
-
-def _bounded(
-    kind: Callable[[str], Any], least: float, most: float = float("inf")
-) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not within {least:g} to {most:g}")
-        return value
-
-    return parse
+_within = number_arguments.within
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,15 +32,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_cluster(group: Any) -> None:
-    whole = _bounded(int, 1, 1_000_000)
+    whole = _within(int, 1, 1_000_000)
     group.add_argument("--hosts", type=whole, default=100, help="how many (default: 100)")
     group.add_argument("--rack-hosts", type=whole, default=40, help="of each rack (default: 40)")
     group.add_argument(
-        "--cpu-ratio", type=_bounded(float, 0.1, 64), default=4.0, help="VCPUs a CPU (default: 4)"
+        "--cpu-ratio", type=_within(float, 0.1, 64), default=4.0, help="VCPUs a CPU (default: 4)"
     )
     group.add_argument(
         "--fill",
-        type=_bounded(float, 0, 0.95),
+        type=_within(float, 0, 0.95),
         default=0.0,
         help="share that is taken before the run (default: 0)",
     )
@@ -62,32 +49,32 @@ def _add_cluster(group: Any) -> None:
 def _add_workload(group: Any) -> None:
     group.add_argument("--workload", metavar="FILE", help="CSV or JSON lines; else made by seed")
     group.add_argument(
-        "--requests", type=_bounded(int, 1), default=1000, help="to be made (default: 1000)"
+        "--requests", type=_within(int, 1), default=1000, help="to be made (default: 1000)"
     )
     group.add_argument(
         "--requests-per-second",
-        type=_bounded(float, 0.001),
+        type=_within(float, 0.001),
         default=10.0,
         help="mean rate of arrival, simulated (default: 10)",
     )
     group.add_argument(
         "--burstiness",
-        type=_bounded(float, 0.2, 1),
+        type=_within(float, 0.2, 1),
         default=0.6,
         help="1: none; less: requests come in bursts (default: 0.6)",
     )
     group.add_argument(
         "--repeat-share",
-        type=_bounded(float, 0, 1),
+        type=_within(float, 0, 1),
         default=0.8,
         help="of requests for one of a few VM types (default: 0.8)",
     )
     group.add_argument(
-        "--most-servers", type=_bounded(int, 1, 1000), default=10, help="a request (default: 10)"
+        "--most-servers", type=_within(int, 1, 1000), default=10, help="a request (default: 10)"
     )
     group.add_argument(
         "--lifetime-scale",
-        type=_bounded(float, 0.000001),
+        type=_within(float, 0.000001),
         default=0.01,
         help="lifetimes are multiplied by it (default: 0.01)",
     )
@@ -96,7 +83,7 @@ def _add_workload(group: Any) -> None:
 
 def _add_schedulers(group: Any) -> None:
     group.add_argument(
-        "--schedulers", type=_bounded(int, 1, 64), default=1, help="processes (default: 1)"
+        "--schedulers", type=_within(int, 1, 64), default=1, help="processes (default: 1)"
     )
     group.add_argument(
         "--strategy",
@@ -114,19 +101,19 @@ def _add_schedulers(group: Any) -> None:
     )
     group.add_argument(
         "--claim-lease-seconds",
-        type=_bounded(float, 0.5),
+        type=_within(float, 0.5),
         default=10.0,
         help="how long a pending claim is held (default: 10)",
     )
     group.add_argument(
         "--deadline-seconds",
-        type=_bounded(float, 0.1),
+        type=_within(float, 0.1),
         default=10.0,
         help="how long a scheduler tries a request (default: 10)",
     )
     group.add_argument(
         "--cache-seconds",
-        type=_bounded(float, 0.1),
+        type=_within(float, 0.1),
         default=60.0,
         help="how old the states of the strategy 'cached' get (default: 60)",
     )
@@ -156,8 +143,8 @@ def _add_backend(group: Any) -> None:
 
 
 def _add_times(group: Any) -> None:
-    seconds = _bounded(float, 0.0)
-    some = _bounded(float, 0.01)
+    seconds = _within(float, 0.0)
+    some = _within(float, 0.01)
     group.add_argument(
         "--pace",
         choices=[pace.value for pace in run_clock.Pace],
@@ -167,7 +154,7 @@ def _add_times(group: Any) -> None:
     )
     group.add_argument(
         "--speed",
-        type=_bounded(float, 0.01, 1000),
+        type=_within(float, 0.01, 1000),
         default=1.0,
         help="simulated seconds in a real one, with --pace real (default: 1)",
     )
@@ -185,7 +172,7 @@ def _add_times(group: Any) -> None:
     )
     group.add_argument(
         "--updates-per-second",
-        type=_bounded(float, 1),
+        type=_within(float, 1),
         default=2000.0,
         help="records published in a second at most (default: 2000)",
     )
@@ -219,7 +206,7 @@ def _add_report(group: Any) -> None:
         help="also find how far the fleet can shrink until the workload no longer fits",
     )
     group.add_argument(
-        "--packing-trials", type=_bounded(int, 1, 99), default=3, help="of the shrinking"
+        "--packing-trials", type=_within(int, 1, 99), default=3, help="of the shrinking"
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
     group.add_argument("--debug", action="store_true", help="show all of an error")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from nova_nodb_scheduler.cmd import patching, service
+from nova_nodb_scheduler.cmd import explicit_services, patching
 
 
 def _application() -> Any:
@@ -18,4 +18,4 @@ def _application() -> Any:
 
 
 patching.for_threads()
-application = service.run(_application, "api")
+application = explicit_services.run(_application, "api")

@@ -318,21 +318,6 @@ class GrantRefused:
 
 
 @attrs.frozen
-class GrantLost:
-    """Others won every round on the record; nothing of this call stands."""
-
-    claim: Claim
-
-
-@attrs.frozen
-class GrantUnknown:
-    """The back end went away in mid-write: settle it before going on."""
-
-    claim: Claim
-    claim_id: str
-
-
-@attrs.frozen
 class Gone:
     """The claim is no longer there: its lease ended, or it was released.
 
@@ -342,7 +327,3 @@ class Gone:
 
     claim: Claim
     claim_id: str
-
-
-#: What became of a claim.
-ClaimAnswer = Granted | GrantRefused | GrantLost | GrantUnknown

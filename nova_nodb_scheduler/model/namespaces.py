@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 #: Dotted path into a decoded state, split: ``("row", "vcpus")``.
 Path = tuple[str, ...]
@@ -86,18 +87,6 @@ Digest = Callable[[str, Mapping[str, Any]], Any]
 
 
 @attrs.frozen
-class DigestForm:
-    """How a store keeps a digest, where the digest itself would be large.
-
-    :param keep: (key, state, digest) -> what is kept
-    :param restore: (key, what is kept, column -> its text) -> the digest
-    """
-
-    keep: Callable[[str, Mapping[str, Any], Any], Any]
-    restore: Callable[[str, Any, Callable[[str], str]], Any]
-
-
-@attrs.frozen
 class Namespace:
     """Declaration of one namespace.
 
@@ -106,7 +95,9 @@ class Namespace:
     :param digest: made of each state as it enters a store and kept beside the
         record, so that its readers need not decode it. It must not fail: what
         it cannot understand it returns as an error
-    :param digest_form: None keeps a digest as it is
+    :param digest_row: type of digests that are bytes. Number columns named like one of its
+        fields are read from there, and no array is kept for them: a digest is bytes only where
+        these fields hold what the columns would
     """
 
     name: str
@@ -115,7 +106,7 @@ class Namespace:
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] = ()
     digest: Digest | None = None
-    digest_form: DigestForm | None = None
+    digest_row: np.dtype[Any] | None = None
 
 
 def value_at(state: Mapping[str, Any], path: Path) -> Any:

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records as they stand in a back end, which names they may have, and their way into a store.
 
-Which names records may have: one rule for every back end.
-
 A name comes from Nova's tables, and what stands there a compute node may have
 chosen. PostgreSQL takes no NUL, etcd's and Redis's layouts need a separator,
 memcached's protocol has lines, UTF-8 carries no lone surrogate and a log is
 read line by line. What one engine cannot hold is refused with all of them: a
 store can then be moved, and no writer meets a name that stops its batch.
-
-Records as they stand in a back end, and their way into a store.
 
 A record is named by (namespace, key) and has a revision of its own, so that a
 writer of one record never disturbs the writer of another. The back end gives

@@ -40,11 +40,14 @@ _IN_DOUBT = frozenset(
     (
         "claims unavailable",
         "feed behind",
-        "mirror behind",
         "mirror not proved",
         "states not proved",
     )
 )
+
+#: Reasons for which it is not looked once more for claims that have served: who was refused
+#: for want of time has looked for them all along.
+_LOOKED_OR_IN_DOUBT = _IN_DOUBT | {"mirror behind"}
 
 #: Reasons for which columns may be behind what Nova's own code has read.
 _STATES_IN_DOUBT = frozenset(
@@ -226,20 +229,27 @@ class SchedulerManager(
         self, view: request_views.RequestView, given: Mapping[str, Any]
     ) -> request_views.RequestView | None:
         """Return the view to decide a request with once more; None if its refusal stands."""
+        why = "not proved any more"
         if not self._in_doubt(view):
-            if not self._claims_ended(view, given):
-                return None
-            if view.renew():
-                view.deferred = None
-                view.decides = self._memory_decides(view, given.get("spec_obj"))
-                return view
-        view.asked_placement = "not proved any more"
+            try:
+                if not self._claims_ended(view, given):
+                    return None
+            except request_planner.MemoryCannotDecide as error:
+                why = error.reason
+            else:
+                if view.renew():
+                    view.deferred = None
+                    view.decides = self._memory_decides(view, given.get("spec_obj"))
+                    return view
+        view.asked_placement = why
         return self.nodb.views.stock()
 
     def _claims_ended(self, view: request_views.RequestView, given: Mapping[str, Any]) -> bool:
         """Say whether Nova's own code refused a request for claims that had served.
 
         Where memory decides it has looked itself.
+
+        :raises MemoryCannotDecide: some did, and memory does not know of it yet
         """
         decisions = self.nodb.decisions
         if (
@@ -247,7 +257,7 @@ class SchedulerManager(
             or not decisions.claiming
             or view.stock
             or view.decides
-            or view.asked_placement in _IN_DOUBT
+            or view.asked_placement in _LOOKED_OR_IN_DOUBT
         ):
             return False
         return decisions.claims_ended(view.reads.claims, _servers(given))

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How states become the values of rows, as a namespace declares it.
 
-Single values as what a column of each kind holds.
-
-How states become the values of rows, as a namespace declares it.
-
 Nothing here changes a store: a state that does not fit is refused before the
 first of its values is written anywhere.
 """
@@ -136,7 +132,8 @@ _Field = tuple[int, str, namespaces.Path]
 class StatePage:
     """Some records' values, column by column.
 
-    :param cells: in the order of the declared columns: an array of shape (n,),
+    :param cells: in the order of the declared columns: None of those that are read from
+        digests, an array of shape (n,),
         for CATEGORY a list of texts (for the writer of a table an array of their
         codes), for BITS a list of tuples of texts
     :param absent: by position of a marked column, whether a record lacks it;
@@ -181,6 +178,13 @@ class ColumnLayout:
             for position, column in enumerate(namespace.columns)
             if column.kind is namespaces.Kind.CATEGORY
         }
+        fields = () if namespace.digest_row is None else namespace.digest_row.names or ()
+        #: Positions of columns that are read from digests.
+        self.unpacked = frozenset(
+            position
+            for position, column in enumerate(namespace.columns)
+            if column.name in fields and column.kind in DTYPES and not column.steady
+        )
         #: By index and path: the CATEGORY column that holds the same text, if any.
         self.index_columns = tuple(
             tuple(category.get(path) for path in index.paths) for index in namespace.indexes
@@ -241,15 +245,29 @@ class ColumnLayout:
     def _field(self, path: namespaces.Path) -> _Field:
         return self._parents.index(path[:-1]), path[-1], path
 
-    def page(self, keys: Sequence[str], states: Sequence[Mapping[str, Any]]) -> StatePage:
+    def page(
+        self,
+        keys: Sequence[str],
+        states: Sequence[Mapping[str, Any]],
+        digests: Sequence[Any] | None = None,
+    ) -> StatePage:
         """Convert the states of some records.
 
+        :param digests: theirs, where the namespace has some
         :raises InvalidRecord: a value cannot be what its column holds
         """
+        if self.unpacked and digests is not None:
+            for key, state, digest in zip(keys, states, digests, strict=True):
+                if type(digest) is not bytes:
+                    for position in self.unpacked:
+                        self.cells(position, ((key, state),))
         parents = [_parents(states, path) for path in self._parents]
         cells: list[Any] = []
         absent: dict[int, npt.NDArray[np.bool_]] = {}
         for position, ((parent, name, path), kind, default) in enumerate(self._columns):
+            if position in self.unpacked:
+                cells.append(None)
+                continue
             values = [each.get(name) for each in parents[parent]]
             if position in self.marked:
                 absent[position] = np.array([value is None for value in values])
@@ -261,6 +279,17 @@ class ColumnLayout:
                 for at, key in enumerate(keys)
             ]
         return StatePage(cells, absent, index_values)
+
+    def cells(self, position: int, records: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
+        """Convert what some records hold in one column.
+
+        :param records: keys and states
+        :raises InvalidRecord: a value cannot be what the column holds
+        """
+        (_parent, _name, path), kind, default = self._columns[position]
+        keys = [key for key, _state in records]
+        values = [namespaces.value_at(state, path) for _key, state in records]
+        return self._cells(keys, values, kind, default, path)
 
     def _cells(
         self,

@@ -1,14 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every host's state in memory, by namespace: changes in, snapshots out.
 
-Which records changed since somebody last asked.
-
-A snapshot tells what there is, and comparing two costs a pass over every chunk
-that differs. A subscriber that keeps something derived of each record asks here
-instead which keys to look at again.
-
-Every host's state in memory, by namespace: changes in, snapshots out.
-
 One thread, the replicator, writes; snapshots are taken from any thread. One
 lock guards both, and none is needed to read a snapshot. What a snapshot costs
 is paid by the writer afterwards: it copies each chunk of rows before its first
@@ -34,6 +26,10 @@ MOST_KEYS = 65_536
 
 class Subscription:
     """The keys that changed in some namespaces; made by the store.
+
+    A snapshot tells what there is, and comparing two costs a pass over every chunk
+    that differs. A subscriber that keeps something derived of each record asks here
+    instead which keys to look at again.
 
     The store's writer notes, any one thread drains. Memory is bounded by
     ``most_keys``.

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer's side of one namespace: which changes are taken over, and what it then holds.
 
-What one namespace holds in one epoch: rows, their columns' texts, indexes and payloads.
-
-The writer's side; readers see what was frozen. Not thread-safe.
-
-The writer's side of one namespace: which changes are taken over, and how.
-
-Not thread-safe; :class:`~nova_nodb_scheduler.store.host_state_store.HostStateStore`
-holds a lock around every call.
+Readers see what was frozen. Not thread-safe;
+:class:`~nova_nodb_scheduler.store.host_state_store.HostStateStore` holds a lock
+around every call.
 """
 
 from __future__ import annotations
@@ -73,6 +68,7 @@ class NamespaceContents:
             with_digests=self._namespace.digest is not None,
             with_index_values=bool(self._layout.by_text),
             marked=self._layout.marked,
+            without=self._layout.unpacked,
         )
 
     def put(
@@ -153,7 +149,7 @@ class NamespaceContents:
             if kind is namespaces.Kind.BITS:
                 for offset, at in zip(offsets, places, strict=True):
                     self._put_bits(chunk, offset, position, values[at])
-            else:
+            elif values is not None:
                 chunk.arrays[position][here] = values[there]
         for column, flags in page.absent.items():
             chunk.absent[column][here] = flags[there]
@@ -297,8 +293,8 @@ class NamespaceTable:
         states: list[Mapping[str, Any]] = [change.state or {} for change in here]
         make_digest = self._namespace.digest
         try:
-            page = self._layout.page(keys, states)
-            digests = None if make_digest is None else self._digests(make_digest, keys, states)
+            digests = None if make_digest is None else list(map(make_digest, keys, states))
+            page = self._layout.page(keys, states, digests)
         except (errors.NodbError, TypeError, ValueError) as error:
             if len(taken) == 1:
                 outcomes[taken[0]] = error
@@ -374,16 +370,6 @@ class NamespaceTable:
                 packing=held.payloads.packing,
             )
         return self._view
-
-    def _digests(
-        self,
-        make_digest: namespaces.Digest,
-        keys: Sequence[str],
-        states: Sequence[Mapping[str, Any]],
-    ) -> list[Any]:
-        made = list(map(make_digest, keys, states))
-        form = self._namespace.digest_form
-        return made if form is None else list(map(form.keep, keys, states, made))
 
     def _remove(self, key: str, row: int) -> None:
         self._contents.remove(key, row)

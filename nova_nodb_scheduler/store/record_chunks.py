@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows in chunks of columns, the unit of copy-on-write, and how their payloads are kept.
 
-How payloads are kept: what a store needs of whoever packs them.
-
-A fixed number of rows, column by column: the unit of copy-on-write.
-
 A chunk belongs to the generation in which it was made. The table writes in
 place only to chunks of its present generation; a snapshot ends a generation,
 so whatever a snapshot can see is copied before it is written. Reference counts
 would tell the same only as long as nobody else looks at a chunk.
-
-The payloads of one namespace in one epoch, packed when that costs least.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -113,7 +107,8 @@ class Chunk:
     """:data:`CHUNK_ROWS` rows; free rows have no key and are False in ``live``.
 
     ``arrays`` stand in the order of the declared columns: shape
-    ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``. ``absent`` says by
+    ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``; empty of columns that are read
+    from digests. ``absent`` says by
     position of a column which rows hold its default because their state lacks
     it; kept of those columns alone where it makes a difference. ``digests`` and
     ``index_values`` are empty where the namespace needs none.
@@ -143,6 +138,7 @@ class Chunk:
         with_digests: bool = False,
         with_index_values: bool = False,
         marked: Iterable[int] = (),
+        without: Container[int] = (),
     ) -> None:
         self.generation = generation
         self.live_count = 0
@@ -160,10 +156,14 @@ class Chunk:
         self.digests: list[Any] = [None] * CHUNK_ROWS if with_digests else []
         self.arrays: list[npt.NDArray[Any]] = [
             np.zeros(
-                (CHUNK_ROWS, 1) if column.kind is namespaces.Kind.BITS else CHUNK_ROWS,
+                (CHUNK_ROWS, 1)
+                if column.kind is namespaces.Kind.BITS
+                else 0
+                if position in without
+                else CHUNK_ROWS,
                 DTYPES[column.kind],
             )
-            for column in columns
+            for position, column in enumerate(columns)
         ]
         #: Bytes that a copy moves: arrays and pointers, not what these point to.
         self.size_bytes = self._measured()

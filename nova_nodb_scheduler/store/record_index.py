@@ -1,30 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where records are found: by key their rows, by indexed values the records that have them.
 
-A persistent map that is written in bursts between two frozen states.
+Keys lead to rows, and rows are parts of chunks. A row belongs to its key until the
+record is removed; the lowest free one is taken next, so that rows stay dense.
 
-Where records stand: keys lead to rows, and rows are parts of chunks.
-
-A row belongs to its key until the record is removed; the lowest free one is
-taken next, so that rows stay dense.
-
-Secondary indexes as persistent maps from values to the records that have them.
-
+Secondary indexes are persistent maps from values to the records that have them.
 Most values of most indexes have one record (a host has one node), which is
 kept bare; some have a few, kept as a tuple; many are a persistent map of their
 own, so that one more record copies a path of the map and not the whole set.
-
-Where columns hold the texts of an index, values are codes of a column and
+Where columns hold the texts of an index, values are codes of its last column and
 records are rows; elsewhere values are texts and records are keys.
 
-The writer's side of the indexes of one namespace in one epoch.
-
-Where columns hold the texts of an index, it leads from the code of its last
-column to rows; elsewhere it leads from texts to keys.
-
-The reader's side of the indexes of one namespace at one moment.
-
-May be used from any thread without a lock.
+The writer's side is not thread-safe; the reader's may be used from any thread
+without a lock.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What readers see: records, namespaces and the store at one moment, which never changes again.
 
-One record as readers see it; its payload is unpacked, and decoded, when that is asked for.
-
-One namespace at one moment, read by key, by row, by index and by column.
-
 Everything here may be used from any thread without a lock. Results that cost
 a pass over all rows are kept with the view, and a view lives on in later
 snapshots for as long as its namespace does not change.
-
-What readers see: the store at one moment, which never changes again.
 """
 
 from __future__ import annotations
@@ -94,6 +88,8 @@ class NamespaceView:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._row_keys: tuple[str, ...] | None = None
         self._ordered: tuple[record_chunks.Chunk, ...] | None = None
+        #: Digests as rows, and the places of those that are none.
+        self._unpacked: tuple[npt.NDArray[Any], list[int]] | None = None
 
     @property
     def namespace(self) -> namespaces.Namespace:
@@ -172,12 +168,15 @@ class NamespaceView:
         if row is None:
             return None
         number, offset = divmod(row, record_chunks.CHUNK_ROWS)
-        chunk = self._chunks[number]
-        kept = chunk.digests[offset]
-        form = self.namespace.digest_form
-        if form is None:
-            return kept
-        return form.restore(key, kept, lambda name: self._text(chunk, offset, name))
+        return self._chunks[number].digests[offset]
+
+    def digests(self) -> list[Any]:
+        """Return all digests, one for each of :meth:`row_keys`."""
+        return [
+            chunk.digests[offset]
+            for chunk in self._chunks_in_order()
+            for offset in chunk.live.nonzero()[0].tolist()
+        ]
 
     def texts(self, key: str, *names: str) -> tuple[str, ...] | None:
         """Return what stands in some CATEGORY columns of a record; None where there is none.
@@ -194,22 +193,6 @@ class NamespaceView:
     def _text(self, chunk: record_chunks.Chunk, offset: int, name: str) -> str:
         position = self._layout.column_position(name)
         return self._vocabularies[position].text(chunk.arrays[position].item(offset))
-
-    def kept_digest(self, key: str) -> Any:
-        """Return a record's digest as the namespace's digest form keeps it; None for none."""
-        row = self._rows.get(key)
-        if row is None:
-            return None
-        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
-        return self._chunks[number].digests[offset]
-
-    def kept_digests(self) -> list[Any]:
-        """Return all digests as they are kept, one for each of :meth:`row_keys`."""
-        return [
-            chunk.digests[offset]
-            for chunk in self._chunks_in_order()
-            for offset in chunk.live.nonzero()[0].tolist()
-        ]
 
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""
@@ -234,7 +217,8 @@ class NamespaceView:
         array = self._arrays.get(name)
         if array is None:
             position = self._layout.column_position(name)
-            array = self._gather(position)
+            gather = self._unpack if position in self._layout.unpacked else self._gather
+            array = gather(position)
             array.flags.writeable = False
             array = self._arrays.setdefault(name, array)
         return array
@@ -285,6 +269,27 @@ class NamespaceView:
         if self._ordered is None:
             self._ordered = tuple(self._chunks[number] for number in sorted(self._chunks))
         return self._ordered
+
+    def _unpack(self, position: int) -> npt.NDArray[Any]:
+        """Return a column that the digests hold."""
+        if self._unpacked is None:
+            form = self.namespace.digest_row
+            assert form is not None
+            digests = self.digests()
+            others = [at for at, each in enumerate(digests) if type(each) is not bytes]
+            for at in others:
+                digests[at] = bytes(form.itemsize)
+            self._unpacked = np.frombuffer(b"".join(digests), form), others
+        rows, others = self._unpacked
+        column = rows[self.namespace.columns[position].name].astype(
+            record_chunks.DTYPES[self.namespace.columns[position].kind]
+        )
+        if others:
+            records = [self.get(self.row_keys()[at]) for at in others]
+            column[others] = self._layout.cells(
+                position, [(each.key, each.state) for each in records if each is not None]
+            )
+        return column
 
     def _gather(self, position: int) -> npt.NDArray[Any]:
         column = self.namespace.columns[position]

@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts of a column as small numbers, each number one object however often it is kept.
 
-Whole numbers from 0 on, each one object however often it is kept.
-
-Rows and codes stand in several maps each; an object of its own in every one of
-them is most of what an index takes.
-
-Texts of a column as small numbers.
-
 A vocabulary only grows within an epoch: codes already handed out keep their
 meaning in every snapshot. Its size is the number of distinct texts the column
 held since the epoch began.
@@ -25,7 +18,11 @@ _made: list[int] = []
 
 
 def shared_number(number: int) -> int:
-    """Return an equal number, the same object at every call. From any thread."""
+    """Return an equal number, the same object at every call. From any thread.
+
+    Rows and codes stand in several maps each; an object of its own in every one of
+    them is most of what an index takes.
+    """
     if number >= len(_made):
         with _lock:
             while number >= len(_made):

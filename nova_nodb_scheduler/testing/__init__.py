@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures and the driver conformance suite, shipped for driver authors."""
+"""Fixtures of real servers, faults and the conformance suites, shipped for driver authors.
+
+Called by tests, of this project and of others, and by the benchmark. Imports the synchronizer and
+below; nothing of Nova, and no driver.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy before a server, which loses replies and cuts connections on demand."""
+"""A TCP proxy before a server, which loses, holds back and cuts what passes, on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ CHUNK_BYTES = 65536
 
 
 class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
-    """Listens on 127.0.0.1 and passes bytes on: ``address``.
+    """Listens on 127.0.0.1 and passes bytes on: ``address``, ``port``.
+
+    While the server is not there it breaks each new connection, as it does when it refuses.
 
     :param port: port of the server on 127.0.0.1
     """
@@ -28,8 +30,12 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._renamed: tuple[bytes, bytes] | None = None
         self._loses_replies = threading.Event()
         self._loses_requests = threading.Event()
+        self._refuses = threading.Event()
+        self._flows = threading.Event()
+        self._flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
         self.addCleanup(self.cut)
         self.addCleanup(self._stop)
         self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
@@ -54,11 +60,30 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
             raise ValueError(f"{former!r} and {new!r} are not of one length")
         self._renamed = (former, new)
 
+    def freeze(self) -> None:
+        """Accept, and hold back every byte from now on: what a stalled server looks like."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Pass on what was held back, and everything after it."""
+        self._flows.set()
+
+    def refuse(self) -> None:
+        """Break every connection, and from now on each new one: a server that is gone."""
+        self._refuses.set()
+        self.cut()
+
+    def accept(self) -> None:
+        """Let new connections live again."""
+        self._refuses.clear()
+
     def heal(self) -> None:
         """Pass everything on again, on new connections."""
         self._renamed = None
         self._loses_replies.clear()
         self._loses_requests.clear()
+        self._refuses.clear()
+        self._flows.set()
         self.cut()
 
     def redirect(self, port: int) -> None:
@@ -71,11 +96,10 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         with self._lock:
             sockets, self._sockets = self._sockets, set()
         for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+            _end(each)
 
     def _stop(self) -> None:
+        self._flows.set()
         # close() alone does not wake a thread that waits in accept().
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -86,10 +110,18 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._server_port))
             except OSError:
                 return
+            server = None
+            with contextlib.suppress(OSError):
+                server = socket.create_connection(("127.0.0.1", self._server_port))
             with self._lock:
+                # Asked under the lock: who begins to refuse then breaks this one, too.
+                if server is None or self._refuses.is_set():
+                    for each in (client, server):
+                        if each is not None:
+                            _end(each)
+                    continue
                 self._sockets |= {client, server}
             for source, target, lossy in (
                 (client, server, self._loses_requests),
@@ -107,9 +139,16 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
+                self._flows.wait()
                 if not lossy.is_set() and source not in self._numbed:
                     is_reply = lossy is self._loses_replies
                     renamed = self._renamed if is_reply else None
                     target.sendall(data.replace(*renamed) if renamed else data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that give tests real MariaDB, PostgreSQL and memcached servers, and what they share.
 
-What fixtures of real servers share: the skip, a server of one's own, one for all.
-
-A server that is dear to start serves a whole test process: it starts at first
-use and ends with the process.
-
-Fixtures that give tests real MariaDB, PostgreSQL and memcached servers.
-
 SQL servers are dear to start, so one of each serves a whole test process: it
 starts at first use, ends with the process, and gives every fixture a database
 of its own. A test that hurts its server asks for a ``private`` one. A memcached

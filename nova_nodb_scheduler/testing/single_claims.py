@@ -32,6 +32,25 @@ Fits = Callable[[model.ClaimRecord], bool]
 _NAMESPACES = (known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS)
 
 
+@attrs.frozen
+class GrantLost:
+    """Others won every round on the record; nothing of this call stands."""
+
+    claim: model.Claim
+
+
+@attrs.frozen
+class GrantUnknown:
+    """The back end went away in mid-write: settle it before going on."""
+
+    claim: model.Claim
+    claim_id: str
+
+
+#: What became of a claim.
+ClaimAnswer = model.Granted | model.GrantRefused | GrantLost | GrantUnknown
+
+
 class _Claims:
     """Claims in one kind of records. Blocks for the back end.
 
@@ -62,7 +81,7 @@ class HostClaimsOneByOne(_Claims):
         state, _, version = self._editor.read(claim_rules.host_key(host))
         return model.ClaimRecord.from_state(host, state, version)
 
-    def claim(self, claim: model.Claim, fits: Fits, view: records.Cursor) -> model.ClaimAnswer:
+    def claim(self, claim: model.Claim, fits: Fits, view: records.Cursor) -> ClaimAnswer:
         """Take one claim.
 
         :raises BackendUnavailable: nothing of it stands
@@ -77,13 +96,13 @@ class HostClaimsOneByOne(_Claims):
         """
         return confirm(self._batches, ledger_claimer.StandingClaim(granted))
 
-    def release(self, taken: model.Granted | model.GrantUnknown) -> None:
+    def release(self, taken: model.Granted | GrantUnknown) -> None:
         """Give a claim back, pending or confirmed; idempotent."""
         self._batches.release([ledger_claimer.StandingClaim(_granted(taken))])
 
     def settle_unknown(
-        self, unknown: model.GrantUnknown, view: records.Cursor
-    ) -> model.Granted | model.Gone | model.GrantUnknown:
+        self, unknown: GrantUnknown, view: records.Cursor
+    ) -> model.Granted | model.Gone | GrantUnknown:
         """Learn what became of a claim in doubt.
 
         :param view: as it was given to the claim
@@ -163,7 +182,7 @@ class GroupClaimsOneByOne(_Claims):
         fits: Fits,
         view: records.Cursor,
         known: group_rules.Known,
-    ) -> group_model.GroupGranted | model.GrantRefused | model.GrantLost | model.GrantUnknown:
+    ) -> group_model.GroupGranted | model.GrantRefused | GrantLost | GrantUnknown:
         """Take one claim with its place in a group; see :meth:`HostClaimsOneByOne.claim`."""
         place = group_places.GroupView(group, known)
         answer = take(self._batches, claim, fits, view, place)
@@ -241,16 +260,16 @@ def take(
     fits: Fits,
     view: records.Cursor,
     group: group_places.GroupView | None = None,
-) -> ledger_claimer.StandingClaim | model.GrantRefused | model.GrantLost | model.GrantUnknown:
+) -> ledger_claimer.StandingClaim | model.GrantRefused | GrantLost | GrantUnknown:
     """Take one claim; see :meth:`HostClaimsOneByOne.claim`."""
     seen = ledger_claimer.ClaimView(view, lambda _, record: fits(record))
     answer = batches.take([claim], seen, group)[claim.consumer]
     if isinstance(answer, ledger_claimer.InDoubt):
-        return model.GrantUnknown(claim, answer.held.granted.claim_id)
+        return GrantUnknown(claim, answer.held.granted.claim_id)
     if isinstance(answer, group_rules.PolicyBroken):
         return answer.refused
     if answer is record_editor.Unwritten.LOST:
-        return model.GrantLost(claim)
+        return GrantLost(claim)
     if isinstance(answer, record_editor.Unwritten):
         raise errors.BackendUnavailable("the back end of claims", answer.value)
     return answer
@@ -268,5 +287,5 @@ def confirm(
     return model.Gone(held.granted.claim, held.granted.claim_id)
 
 
-def _granted(taken: model.Granted | model.GrantUnknown) -> model.Granted:
+def _granted(taken: model.Granted | GrantUnknown) -> model.Granted:
     return model.Granted(taken.claim, taken.claim_id, model.ClaimState.PENDING)

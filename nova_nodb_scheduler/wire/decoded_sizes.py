@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large decoded values are, and how much memory a record may take when it is decoded.
 
-How large decoded values are, without recursion and without reading them to their end.
-
 A few kilobytes of text can hold values that take a hundred times as much
 memory (``[[],[],[]]``): what bounds a caller counts what the values take once
 they are decoded, and stops at the bound.
-
-How much memory one record may take when it is decoded, and a batch of them.
 
 The size of a payload says little: 8 kB of zlib hold 8 MB of JSON, and 8 MB of
 ``[],[],[]`` become 200 MB of Python objects. Measured per byte of text

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The versioned objects of the RPC API.
 
-A field of a versioned object that holds one JSON object, carried as text.
-
-The versioned objects of the RPC API.
-
 A field is added with a new minor version and never taken away within a major
 one; the fingerprint test says when a version must be raised.
 """

@@ -138,7 +138,7 @@ def _table(
         "",
         title=title,
         caption="none: no valid host; again: builds beyond the first; late: lines of computes that "
-        "found a group's policy broken; crowd: servers beyond a host's room; over: VCPU allocated "
+        "found a group's policy broken; crowd: servers beyond a host's room; over: allocated "
         "beyond it at any moment",
     )
     for run, good in zip(runs, kept, strict=True):

@@ -3,25 +3,17 @@
 
 import collections
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import attrs
 
+from tests.chaos import audit
+from tests.chaos import snapshot as snapshot_module
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
 _SAMPLE_SECONDS = 0.25
 
-_ALLOCATED = (
-    "SELECT p.name, SUM(a.used) FROM placement.allocations a"
-    " JOIN placement.resource_providers p ON p.id = a.resource_provider_id"
-    " JOIN placement.resource_classes c ON c.id = a.resource_class_id"
-    " WHERE c.name = 'VCPU' GROUP BY p.name"
-)
-_STANDING = (
-    "SELECT host, uuid FROM nova_{cell}.instances"
-    " WHERE deleted = 0 AND host IS NOT NULL AND vm_state != 'error'"
-)
 _BUILDS = (
     "SELECT a.instance_uuid, e.host FROM nova_{cell}.instance_actions_events e"
     " JOIN nova_{cell}.instance_actions a ON a.id = e.action_id"
@@ -41,24 +33,25 @@ class Build:
     host: str
 
 
-class Ledger:
+class OverCommitWatch:
     """Watches one stack. A context manager: samples in a thread of its own.
 
-    :ivar over_allocated: most VCPU that Placement had given away of a provider beyond what it
-        offers, in any sample
+    :param take: reads a snapshot, see :class:`tests.chaos.snapshot.Reader`
+    :ivar over_allocated: most that Placement had given away of a provider beyond what it offers, of
+        any class, in any sample
     :ivar samples: how often it looked
     """
 
-    def __init__(self, stack: stack_module.Stack, capacity: Mapping[str, int]) -> None:
-        self._stack = stack
-        self._capacity = capacity
+    def __init__(self, take: Callable[[], snapshot_module.Snapshot]) -> None:
+        self._take = take
+        self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="over-commit-watch", daemon=True)
         self.over_allocated = 0
         self.samples = 0
         self.failures: list[str] = []
 
-    def __enter__(self) -> "Ledger":
+    def __enter__(self) -> "OverCommitWatch":
         self._thread.start()
         return self
 
@@ -74,23 +67,23 @@ class Ledger:
                 self.failures.append(f"{type(error).__name__}: {error}")
                 return
 
-    def look(self) -> None:
-        """Take one sample."""
-        for name, used in self._stack.sql(_ALLOCATED):
-            self.over_allocated = max(
-                self.over_allocated, int(used) - self._capacity.get(str(name), 0)
-            )
-        self.samples += 1
+    def look(self) -> snapshot_module.Snapshot:
+        """Take one sample and return it; any thread."""
+        with self._lock:
+            now = self._take()
+            for finding in audit.over_committed(now):
+                self.over_allocated = max(self.over_allocated, finding.excess)
+            self.samples += 1
+            return now
 
 
-def standing(stack: stack_module.Stack, servers: Iterable[str]) -> dict[str, list[str]]:
+def standing(now: snapshot_module.Snapshot, servers: Iterable[str]) -> dict[str, list[str]]:
     """Return which of some servers stand on each host, as the cells' databases have it."""
-    wanted = set(servers)
     found: dict[str, list[str]] = collections.defaultdict(list)
-    for cell in stack.settings.cell_names:
-        for host, uuid in stack.sql(_STANDING.format(cell=cell)):
-            if uuid in wanted:
-                found[str(host)].append(str(uuid))
+    for uuid in servers:
+        server = now.servers.get(uuid)
+        if server is not None and server.host is not None and server.vm_state != "error":
+            found[server.host].append(uuid)
     return dict(found)
 
 

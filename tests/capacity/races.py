@@ -3,6 +3,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import attrs
 
 from tests.capacity import ledger as ledger_module
+from tests.chaos import snapshot as snapshot_module
 from tools.stack import cloud as stack_cloud
 from tools.stack import stack as stack_module
 
@@ -27,7 +29,7 @@ class Run:
     :param failed_builds: attempts on the host where builds fail
     :param late_checks_failed: times a compute found the group's policy broken
     :param crowded: servers beyond what their host has room for, or their group allows there
-    :param over_allocated: most VCPU given away beyond what a host offers, at any moment
+    :param over_allocated: most given away beyond what a host offers, at any moment
     :param faults: what became of the servers that ended in another way
     :param unseen: why Placement's tables could not be looked at, of each time
     """
@@ -107,14 +109,17 @@ def run(race: Race, number: int, stack: stack_module.Stack, say: Callable[[str],
     if race.group is not None:
         more["group"] = cloud.create_group(f"race-{race.name}-{number}", race.group)
     violated = ledger_module.late_checks_failed(stack.settings)
-    with ledger_module.Ledger(stack, cloud.vcpu_capacity()) as ledger:
+    with (
+        contextlib.closing(snapshot_module.Reader(stack.settings)) as reader,
+        ledger_module.OverCommitWatch(reader.snapshot) as watch,
+    ):
         names = [f"race-{race.name}-{number}-{i:02}" for i in range(race.requests)]
         with concurrent.futures.ThreadPoolExecutor(race.requests) as pool:
             ids = list(pool.map(lambda name: cloud.boot(name, image, "42", **more), names))
         servers = cloud.wait_settled(ids, SETTLED_SECONDS)
-        ledger.look()
+        now = watch.look()
     seconds = time.monotonic() - begin
-    found = _found(race, number, stack, servers, ledger, seconds, violated)
+    found = _found(race, number, stack, servers, watch, now, seconds, violated)
     say(
         f"{race.name} {number}: {found.active} ACTIVE, {found.refused} refused, {found.other} "
         f"other, {found.reschedules} reschedules, {found.seconds:.0f} s"
@@ -128,14 +133,15 @@ def _found(
     number: int,
     stack: stack_module.Stack,
     servers: list[stack_cloud.Json],
-    ledger: ledger_module.Ledger,
+    watch: ledger_module.OverCommitWatch,
+    now: snapshot_module.Snapshot,
     seconds: float,
     violated: int,
 ) -> Run:
     ids = [str(server["id"]) for server in servers]
     active = [server for server in servers if server["status"] == "ACTIVE"]
     refused = [server for server in servers if _is_refused(server)]
-    standing = ledger_module.standing(stack, [str(server["id"]) for server in active])
+    standing = ledger_module.standing(now, [str(server["id"]) for server in active])
     builds = ledger_module.builds(stack, ids)
     attempts = collections.Counter(build.server for build in builds)
     return Run(
@@ -148,11 +154,11 @@ def _found(
         failed_builds=sum(build.host == race.failing_host for build in builds),
         late_checks_failed=ledger_module.late_checks_failed(stack.settings) - violated,
         crowded=sum(max(0, len(there) - race.per_host) for there in standing.values()),
-        over_allocated=ledger.over_allocated,
-        samples=ledger.samples,
+        over_allocated=watch.over_allocated,
+        samples=watch.samples,
         seconds=seconds,
         faults=_other_faults(servers),
-        unseen=tuple(ledger.failures),
+        unseen=tuple(watch.failures),
     )
 
 

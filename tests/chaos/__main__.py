@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 from rich import console as rich_console
 
-from tests.chaos import backends, deployment, plan, regressions, report, rounds
+from tests.chaos import backends, deployment, own_path, plan, regressions, report, rounds
 from tests.faults import watch as watch_module
 from tools.stack import __main__ as command_line
 from tools.stack import settings as stack_settings
@@ -40,7 +40,12 @@ class _Task:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status is 0 when nothing was found in any round."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        own_path.check(options.own_path, options.backend)
+    except ValueError as error:
+        parser.error(str(error))
     # What ends a stage by its limit must not leave a control plane behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     logging.disable(logging.CRITICAL)
@@ -73,7 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
                 outcomes.append(outcome)
                 _tell(terminal, outcome)
                 _file(options, outcomes)
-                if outcome.findings and not (options.stock or options.short or options.replay):
+                is_kept = not (options.stock or options.short or options.replay or shape.own_path)
+                if outcome.findings and is_kept:
                     regressions.keep([regressions.of(outcome, task.seconds, task.every_seconds)])
                 if outcome.findings and options.stop_at_first:
                     break
@@ -107,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         "--faults", default="all", metavar="KIND,...", help=f"all, or of: {', '.join(plan.KINDS)}"
     )
     parser.add_argument("--stock", action="store_true", help="the same without the plugin")
+    parser.add_argument(
+        "--own-path", choices=own_path.NAMES, help="why no request is decided from memory"
+    )
     parser.add_argument(
         "--replay", action="store_true", help="first the seeds that found something there before"
     )
@@ -160,6 +169,7 @@ def _shape(options: argparse.Namespace, tasks: Sequence[_Task]) -> deployment.Sh
         vcpus=options.vcpus,
         lease_seconds=options.lease_seconds,
         rpc_seconds=rpc_seconds,
+        own_path=None if options.stock else options.own_path,
     )
 
 
@@ -172,9 +182,10 @@ def _draw(
     task: _Task, targets: Mapping[str, Sequence[str]], shape: deployment.Shape
 ) -> tuple[plan.Fault, ...]:
     kinds = plan.possible(task.kinds, targets)
-    return plan.draw(
+    drawn = plan.draw(
         task.seed, task.seconds, kinds, targets, task.every_seconds, shape.lease_seconds
     )
+    return own_path.faults(shape.own_path, drawn, task.seconds)
 
 
 @contextlib.contextmanager

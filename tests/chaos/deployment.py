@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from tests.chaos import backends, links, plan
+from tests.chaos import backends, links, own_path, plan
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -39,6 +39,7 @@ class Shape:
     :param vcpus: of each host; every server has one
     :param lease_seconds: of claims, shorter than by default: who is stopped sleeps for longer
     :param rpc_seconds: after which a conductor asks another scheduler; None: Nova's own minute
+    :param own_path: why no request is decided from memory, see :mod:`.own_path`; None: they are
     """
 
     backend: str = backends.SQLALCHEMY
@@ -49,6 +50,7 @@ class Shape:
     vcpus: int = 4
     lease_seconds: float = 12.0
     rpc_seconds: int | None = None
+    own_path: str | None = None
 
 
 @attrs.frozen
@@ -77,6 +79,7 @@ def running(
         backend = None
         if shape.with_plugin:
             backend = held.enter_context(backends.running(shape.backend, settings))
+            held.enter_context(own_path.prepared(shape.own_path, backend))
         cuts = held.enter_context(links.Links(settings, _cut_peers(shape, backend), backend))
         settings = attrs.evolve(settings, overrides=_overrides(shape, settings, backend, cuts))
         stack = stack_module.Stack(settings, progress)
@@ -116,6 +119,7 @@ def _overrides(
         for name in names:
             _merge(found[name], backend.options(name))
             _merge(found[name], {"nodb_scheduler": claims})
+            _merge(found[name], own_path.options(shape.own_path))
     for name, options in cuts.options().items():
         _merge(found[name], options)
     return found

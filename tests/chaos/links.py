@@ -4,8 +4,8 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 
+from nova_nodb_scheduler.testing import proxy as tcp_proxy
 from tests.chaos import backends, plan
-from tests.faults import freezing_proxy
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
 
@@ -28,10 +28,10 @@ class Links(contextlib.ExitStack):
         super().__init__()
         self._settings = settings
         self._backend = backend
-        self._proxies: dict[tuple[str, str], freezing_proxy.FreezingProxy] = {}
+        self._proxies: dict[tuple[str, str], tcp_proxy.Proxy] = {}
         for peer in peers:
             for scheduler in settings.scheduler_names:
-                proxy = freezing_proxy.FreezingProxy(self._port(peer))
+                proxy = tcp_proxy.Proxy(self._port(peer))
                 self._proxies[scheduler, peer] = self.enter_context(proxy)
 
     def _port(self, peer: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 from rich import table as rich_table
 
-from tests.chaos import audit, plan, rounds
+from tests.chaos import audit, own_path, plan, rounds
 
 _HOSTS = (audit.OVER_COMMIT, audit.CROWDED)
 _GROUPS = (audit.GROUP, audit.GROUP_LATE)
@@ -87,7 +87,8 @@ def from_json(text: str) -> list[rounds.Outcome]:
 
 def file_name(outcome: rounds.Outcome) -> str:
     """Return the name of the file for a series of such rounds."""
-    return f"chaos-{outcome.control_plane}-{_short(outcome.kinds)}.json"
+    way = f"{outcome.own_path}-" if outcome.own_path else ""
+    return f"chaos-{outcome.control_plane}-{way}{_short(outcome.kinds)}.json"
 
 
 def to_rst(results: pathlib.Path) -> str:
@@ -114,7 +115,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
     active = sum(outcome.ends.get("ACTIVE", 0) for outcome in outcomes)
     finding_seeds = [str(outcome.seed) for outcome in outcomes if outcome.findings]
     return (
-        "stock" if first.control_plane == "stock" else f"the plugin, {first.control_plane}",
+        _control_plane(first),
         _short(first.kinds).replace("_", ", "),
         f"{len(outcomes)}: {ranges(seeds)}"
         + (f" (found by {', '.join(finding_seeds)})" if finding_seeds else ""),
@@ -132,6 +133,13 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         _times((each.call_p99_seconds, each.call_longest_seconds) for each in outcomes),
         max(outcome.run_on for outcome in outcomes),
     )
+
+
+def _control_plane(outcome: rounds.Outcome) -> str:
+    if outcome.control_plane == "stock":
+        return outcome.control_plane
+    way = f", {own_path.TITLES[outcome.own_path]}" if outcome.own_path else ""
+    return f"the plugin, {outcome.control_plane}{way}"
 
 
 def _short(kinds: Sequence[str]) -> str:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again.
-
-Which requests left memory, by the lines that schedulers wrote: those of killed ones stay.
-"""
+"""One round: an empty cloud, clients and faults, quiet, an audit, and an empty cloud again."""
 
 import collections
 import datetime
@@ -106,6 +103,7 @@ class Outcome:
     :param memory_seconds: from the end of the faults until every cell was served from memory
     :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
+    :param own_path: see :class:`.deployment.Shape`
     """
 
     seed: int
@@ -137,6 +135,7 @@ class Outcome:
     notes: tuple[str, ...]
     run_on: str
     withdrawn: tuple[Mapping[str, Any], ...] = ()
+    own_path: str | None = None
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -261,6 +260,7 @@ class Rounds:
             revived=tuple(injector.revived),
             notes=tuple(round_.notes),
             run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            own_path=shape.own_path,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from tests.differential import words
+from tests.differential.drawn import words
 
 
 @attrs.frozen

@@ -21,16 +21,8 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts as choice_module
 from nova_nodb_scheduler.scheduling.pipeline import placing, planning
-from tests.differential import (
-    cases,
-    placement_model,
-    plugin,
-    real_placement,
-    request_strategies,
-    specs,
-    stock,
-    words,
-)
+from tests.differential import cases, placement_model, plugin, real_placement, specs, stock
+from tests.differential.drawn import request_strategies, words
 
 CONF = nova.conf.CONF
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from tests.differential import words
+from tests.differential.drawn import words
 
 #: Filters that refuse nobody, by design.
 NEVER_REFUSE = frozenset({"AllHostsFilter"})

@@ -13,7 +13,8 @@ from typing import Any
 import os_resource_classes
 import os_traits
 
-from tests.differential import cases, words
+from tests.differential import cases
+from tests.differential.drawn import words
 
 AllocationRequest = Mapping[str, Any]
 

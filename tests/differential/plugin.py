@@ -20,7 +20,8 @@ from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
 from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, planning
-from tests.differential import cases, specs, stored, words
+from tests.differential import cases, specs, stored
+from tests.differential.drawn import words
 
 CONF = nova.conf.CONF
 

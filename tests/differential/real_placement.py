@@ -12,7 +12,8 @@ from placement import db_api
 from placement.db.sqlalchemy import models
 from placement.tests.functional.fixtures import placement as placement_fixture
 
-from tests.differential import cases, words
+from tests.differential import cases
+from tests.differential.drawn import words
 
 _TABLES = (
     models.Allocation,

@@ -9,7 +9,8 @@ from nova import context as nova_context
 from nova import exception, objects
 from nova.virt import hardware
 
-from tests.differential import cases, request_strategies, words
+from tests.differential import cases
+from tests.differential.drawn import request_strategies, words
 
 
 class UnthinkableRequest(Exception):

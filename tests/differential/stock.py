@@ -24,7 +24,8 @@ from nova.scheduler import host_manager as nova_host_manager
 from nova.scheduler import manager as nova_manager
 from oslo_utils import fixture as time_fixture
 
-from tests.differential import cases, coverage, setting_strategies, specs, words
+from tests.differential import cases, coverage, specs
+from tests.differential.drawn import setting_strategies, words
 
 CONF = nova.conf.CONF
 

@@ -14,7 +14,8 @@ from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
-from tests.differential import cases, words
+from tests.differential import cases
+from tests.differential.drawn import words
 
 State = Mapping[str, Any]
 _BY_NAME = {each.name: each for each in known_namespaces.BUILT_IN}

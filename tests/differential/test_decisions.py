@@ -14,18 +14,12 @@ from hypothesis import strategies as st
 from nova import objects
 from oslotest import base
 
-from tests.differential import (
-    cases,
+from tests.differential import cases, comparing, coverage, plugin, real_placement, running, stock
+from tests.differential.drawn import (
     cluster_strategies,
-    comparing,
-    coverage,
     dice,
-    plugin,
-    real_placement,
     request_strategies,
-    running,
     setting_strategies,
-    stock,
 )
 
 

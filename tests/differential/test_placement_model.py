@@ -10,17 +10,8 @@ from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 from oslotest import base
 
-from tests.differential import (
-    cases,
-    cluster_strategies,
-    placement_model,
-    real_placement,
-    request_strategies,
-    running,
-    setting_strategies,
-    specs,
-    stock,
-)
+from tests.differential import cases, placement_model, real_placement, running, specs, stock
+from tests.differential.drawn import cluster_strategies, request_strategies, setting_strategies
 
 
 class PlacementModelTest(base.BaseTestCase):

@@ -11,17 +11,12 @@ from nova import objects
 
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.scheduling.pipeline import candidates
-from tests.differential import (
-    cases,
-    comparing,
+from tests.differential import cases, comparing, plugin, stock, stored, test_decisions
+from tests.differential.drawn import (
     dice,
     node_strategies,
-    plugin,
     request_strategies,
     setting_strategies,
-    stock,
-    stored,
-    test_decisions,
     words,
 )
 

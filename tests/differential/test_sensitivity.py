@@ -13,7 +13,8 @@ from testtools import matchers
 
 from nova_nodb_scheduler.scheduling import filters, weighers
 from nova_nodb_scheduler.scheduling.pipeline import candidates, shortlist
-from tests.differential import comparing, test_decisions, words
+from tests.differential import comparing, test_decisions
+from tests.differential.drawn import words
 
 #: Cases in which a fault must show.
 _CASES = 400

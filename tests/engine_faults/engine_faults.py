@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to engines: crashes, freezes, networks, disks; data that are lost, full or old.
 
-What happens to engines: crashes, freezes, networks, data that are lost, full or old.
-
-What happens to an engine's disk: it is full, or it is put back to an earlier day.
-
 A disk that is full is a small file system of the server's own; to mount one
 needs root, and a trial says so where it is not. Putting back copies the whole
 data directory of a stopped server, as a volume's snapshot does: members, names,

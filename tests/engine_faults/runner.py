@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which faults are tried on which engine, and trials carried out one after the other.
 
-Which faults are tried on which engine.
-
-Carries trials out, one after the other; trials that need nothing of their own share a world.
+Trials that need nothing of their own share a world.
 """
 
 from __future__ import annotations

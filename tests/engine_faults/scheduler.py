@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
 from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -53,7 +53,7 @@ _SETTLING = settlement_worker.SettlementOptions(
     ask_after_seconds=0.5,
     ask_most_seconds=1.0,
     hasten_seconds=0.2,
-    linger_seconds=1.0,
+    grace_seconds=1.0,
 )
 
 
@@ -163,7 +163,7 @@ class Scheduler:
             return call("allocations_of", consumer)  # type: ignore[return-value]
 
         self._settler = settlement_worker.Settler(
-            synchronizer, self.store, self._cursor, ask, clock.now_seconds, _SETTLING
+            synchronizer, self.store, self.replicator.followed, ask, clock.now_seconds, _SETTLING
         )
         self._duty = settlement_worker.SettlementWorker(
             synchronizer,
@@ -190,17 +190,6 @@ class Scheduler:
         self._duty.stop(2.0)
         self.replicator.stop(2.0)
         self.client.close()
-
-    def _cursor(self) -> records.Cursor | None:
-        generation = self.replicator.generation
-        status = self.replicator.status()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self.replicator.generation
-        ):
-            return None
-        return records.Cursor(status.epoch, status.cursor_version)
 
     def place(
         self, servers: Sequence[str], vcpus: int, group: requests.Group | None

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is true, whatever any record says, and what the made cloud's records should hold.
 
-What is true, whatever any record says: capacity, allocations, and who was granted what.
-
 Plain dictionaries in the parent process; nothing of the store, the drivers or
-the claims is used. It writes whatever allocation it is told, as Placement does
-when allocations race: what keeps hosts from being filled is the claims alone.
-
-What the records of the made cloud should hold, computed from the ledger's answers.
+the claims is used. The ledger writes whatever allocation it is told, as
+Placement does when allocations race: what keeps hosts from being filled is the
+claims alone. Records are computed from its answers.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ a cell and taken down at the end.
 | ``trial`` | what a scenario does with the stack: boots, waits, compares, notes |
 | ``watch`` | asks every scheduler, all the time, what it can prove and where it left memory |
 | ``leftovers`` | what a fault must not leave behind |
-| ``freezing_proxy`` | a TCP proxy that can stop passing bytes on |
 | ``scenarios`` | the list of the scenarios |
 | ``processes``, ``backends``, ``plugin_lines``, ``hosts``, ``moves`` | the scenarios |
 | ``traffic`` | servers that are booted and deleted all the time |

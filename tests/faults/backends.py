@@ -4,7 +4,8 @@
 import signal
 import time
 
-from tests.faults import freezing_proxy, leftovers
+from nova_nodb_scheduler.testing import proxy as tcp_proxy
+from tests.faults import leftovers
 from tests.faults import trial as trial_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
@@ -106,7 +107,7 @@ def one_back_end_stalls(trial: trial_module.Trial) -> None:
     settings = trial.stack.settings
     cell = settings.cell_names[0]
     victim = settings.conductor_names(cell)[0]
-    with freezing_proxy.FreezingProxy(settings.port("mariadb")) as proxy:
+    with tcp_proxy.Proxy(settings.port("mariadb")) as proxy:
         trial.stack.override(victim, {"nodb_sqlalchemy": {"connection": _url(victim, proxy.port)}})
         try:
             # The silence of its former life, killed by the restart, must be over.

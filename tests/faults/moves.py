@@ -10,6 +10,7 @@ import attrs
 
 from nova_nodb_scheduler.testing import redis_server, servers
 from tests.capacity import ledger as ledger_module
+from tests.chaos import snapshot as snapshot_module
 from tests.faults import backends, leftovers
 from tests.faults import traffic as traffic_module
 from tests.faults import trial as trial_module
@@ -65,7 +66,8 @@ def _there_and_back(trial: trial_module.Trial, other: BackEnd) -> None:
         held.callback(trial.stack.capacity, None)
         trial.wait_served()
         capacity = trial.cloud.vcpu_capacity()
-        ledger = held.enter_context(ledger_module.Ledger(trial.stack, capacity))
+        reader = held.enter_context(contextlib.closing(snapshot_module.Reader(settings)))
+        ledger = held.enter_context(ledger_module.OverCommitWatch(reader.snapshot))
         traffic = traffic_module.Traffic(
             trial.cloud, trial.name("traffic-"), sum(capacity.values()) - _SPARE
         )
@@ -96,7 +98,7 @@ class _Moves:
         self,
         trial: trial_module.Trial,
         traffic: traffic_module.Traffic,
-        ledger: ledger_module.Ledger,
+        ledger: ledger_module.OverCommitWatch,
         slots: int,
     ) -> None:
         self._trial = trial

@@ -9,6 +9,8 @@ hosts whose compute service the test stopped are not asked for.
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,13 +28,17 @@ from tests.nova_suite import feed, placements, reporters, selection
 #: Within which claims end after the last report.
 QUIET_SECONDS = 15.0
 
+#: Within which compute services have reported once. A test may have left one with a lock
+#: that nobody gives back: it is not waited for until the whole run's time is over.
+REPORT_SECONDS = 60.0
+
 #: As an operator's minutes, for tests that take seconds.
 OPTIONS = settlement_worker.SettlementOptions(
     look_seconds=0.2,
     ask_after_seconds=1.0,
     hasten_seconds=0.2,
-    linger_seconds=0.0,
-    rest_seconds=0.0,
+    grace_seconds=0.0,
+    cool_down_seconds=0.0,
     others_seconds=0.0,
 )
 
@@ -91,7 +97,8 @@ class EndingsFixture(fixtures.Fixture):
     def check(self) -> None:
         """Wait for quiet.
 
-        :raises ClaimsLeft: there are claims that end by nothing
+        :raises ClaimsLeft: there are claims that end by nothing, or whose compute service
+            does not come back from its report
         """
         kept = selection.read(selection.EXPECTED / "kept_claims.txt")
         if selection.covers(kept, self._test.id()):
@@ -107,10 +114,30 @@ class EndingsFixture(fixtures.Fixture):
                 duty.settler.pace(OPTIONS)
         with self._placements.running_again():
             while any(left := self._held().values()) and time.monotonic() < deadline:
-                self._report()
+                self._report_in_time()
                 time.sleep(0.5)
         if any(left):
             raise ClaimsLeft(f"Claims left: {self._held()}")
+
+    def _report_in_time(self) -> None:
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def report() -> None:
+            try:
+                self._report()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=report, name="nodb-last-report", daemon=True).start()
+        concurrent.futures.wait([done], REPORT_SECONDS)
+        if not done.done():
+            raise ClaimsLeft(
+                "A compute service does not come back from its report within "
+                f"{REPORT_SECONDS:g} s, and there are claims: {self._held()}"
+            )
+        done.result()
 
     def _report(self) -> None:
         """Have the compute services report, and the mirror follow."""

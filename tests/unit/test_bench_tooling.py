@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark's arithmetic, its made data, and what it leaves out or refuses."""
 
+import ast
 import collections
 import itertools
 import pathlib
+import re
 
 import fixtures
 import testtools
@@ -11,6 +13,8 @@ import testtools
 from tools.bench import figures, meters, options
 from tools.bench.clouds import cluster, workload
 from tools.bench.reports import comparison, results
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def usage(wall_seconds, scheduler, store=0, calls=0):
@@ -95,6 +99,38 @@ class MadeDataTest(testtools.TestCase):
         self.assertEqual(first, second)
         repeated = sum(each.flavor in workload.REPEATED for each in first)
         self.assertTrue(140 <= repeated <= 180, repeated)
+
+
+class NamesTest(testtools.TestCase):
+    """What the benchmark names by text stays true when it moves; Nova need not be there."""
+
+    def constant(self, path, name):
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.Assign) and node.targets[0].id == name:
+                return ast.literal_eval(node.value)
+        raise AssertionError(f"{path} has no {name}")
+
+    def test_each_measured_part_is_a_method(self):
+        for methods in self.constant("tools/bench/request_profile.py", "_PARTS").values():
+            for module, owner, name in methods:
+                path = ROOT / "nova_nodb_scheduler" / f"{module.replace('.', '/')}.py"
+                classes = {
+                    node.name: {each.name for each in node.body if hasattr(each, "name")}
+                    for node in ast.parse(path.read_text()).body
+                    if isinstance(node, ast.ClassDef)
+                }
+                self.assertIn(name, classes.get(owner, ()), (module, owner))
+
+    def test_each_commanded_process_is_a_main_module(self):
+        named = re.findall(
+            r"tools\.bench[.\w{}]*_process\b",
+            "".join(path.read_text() for path in (ROOT / "tools" / "bench").glob("*.py")),
+        )
+        self.assertNotEqual([], named)
+        for module in named:
+            for kind in ("caller", "conductor", "scheduler"):
+                path = ROOT / f"{module.replace('{name}', kind).replace('.', '/')}.py"
+                self.assertIn('if __name__ == "__main__":', path.read_text())
 
 
 class OptionsTest(testtools.TestCase):

@@ -7,8 +7,24 @@ import tempfile
 import unittest
 
 import attrs
+from oslo_config import cfg
 
-from tests.chaos import audit, backends, deployment, ledger, plan, regressions, report, rounds
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper
+from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.records import leases
+from nova_nodb_scheduler.testing import patience
+from tests.capacity import ledger as capacity_ledger
+from tests.chaos import (
+    audit,
+    backends,
+    deployment,
+    ledger,
+    own_path,
+    plan,
+    regressions,
+    report,
+    rounds,
+)
 from tests.chaos import snapshot as snapshot_module
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
@@ -97,6 +113,40 @@ class Cloud:
 
     def snapshot(self, at: float = 0.0) -> snapshot_module.Snapshot:
         return snapshot_module.read(self.sql, _CELLS, at)
+
+
+class OverCommitWatchTest(unittest.TestCase):
+    """What tools/capacity.sh and the moves of tools/faults.sh see with the same snapshots."""
+
+    def test_the_most_that_was_given_away_beyond_a_host_is_kept(self) -> None:
+        cloud = Cloud()
+        watch = capacity_ledger.OverCommitWatch(cloud.snapshot)
+        for name in ("a", "b"):
+            cloud.server(name, "host1")
+        watch.look()
+        self.assertEqual((0, 1), (watch.over_allocated, watch.samples))
+        for name in ("c", "d"):
+            cloud.server(name, "host1")
+        watch.look()
+        cloud.withdraw("d")
+        watch.look()
+        self.assertEqual((2, 3), (watch.over_allocated, watch.samples))
+
+    def test_tables_that_cannot_be_read_are_told(self) -> None:
+        def away() -> snapshot_module.Snapshot:
+            raise OSError("the server is away")
+
+        with capacity_ledger.OverCommitWatch(away) as watch:
+            patience.wait_until(lambda: watch.failures, 20.0, "a look that failed")
+        self.assertEqual(["OSError: the server is away"], watch.failures)
+
+    def test_servers_stand_on_their_hosts_unless_they_failed(self) -> None:
+        cloud = Cloud()
+        for name, host in (("a", "host1"), ("b", "host1"), ("c", "host2"), ("d", None)):
+            cloud.server(name, host)
+        cloud.server("e", "host2", vm_state="error")
+        found = capacity_ledger.standing(cloud.snapshot(), ["a", "c", "d", "e", "gone"])
+        self.assertEqual({"host1": ["a"], "host2": ["c"]}, found)
 
 
 class AuditTest(unittest.TestCase):
@@ -415,7 +465,9 @@ class EndsTest(unittest.TestCase):
 
 def _settings(**values: object) -> stack_settings.Settings:
     directory = pathlib.Path("/nonexistent")
-    return stack_settings.Settings(state=directory, venv=directory, first_port=23000, **values)
+    return stack_settings.Settings(
+        state=directory, venv=directory, first_port=23000, nova=34, **values
+    )
 
 
 class PlanTest(unittest.TestCase):
@@ -500,6 +552,48 @@ class DeploymentTest(unittest.TestCase):
         )
 
 
+class OwnPathTest(unittest.TestCase):
+    def test_the_back_end_is_down_all_the_time_beside_what_was_drawn(self) -> None:
+        killed = plan.Fault(5.0, "scheduler-kill", "nova-scheduler-1", 2.0, 0.1)
+        hurt = plan.Fault(9.0, "backend-stop", plan.BACKEND, 20.0, 0.1)
+        down, *others = own_path.faults(own_path.BACKEND, (killed, hurt), 45.0)
+        self.assertEqual(("backend-kill", plan.BACKEND), (down.kind, down.target))
+        self.assertEqual((1.0, 45.0), (down.at_seconds, down.ends_seconds))
+        self.assertEqual([killed], others)
+        self.assertEqual((killed, hurt), own_path.faults(own_path.MIRROR, (killed, hurt), 45.0))
+
+    def test_a_file_is_no_server_that_is_down(self) -> None:
+        for name in (own_path.BACKEND, own_path.MIRROR):
+            self.assertRaises(ValueError, own_path.check, name, "sqlite")
+        own_path.check(own_path.PLACEMENT, "sqlite")
+        own_path.check(own_path.BACKEND, "redis")
+
+    def test_services_are_told_where_candidates_come_from(self) -> None:
+        lines = own_path.options(own_path.PLACEMENT)["nodb_scheduler"]
+        self.assertEqual("placement", lines["candidates"])
+        self.assertNotIn("candidates", own_path.options(own_path.MIRROR)["nodb_scheduler"])
+        self.assertEqual({}, own_path.options(None))
+
+    def test_nobody_keeps_the_mirror_until_the_series_is_over(self) -> None:
+        settings = _settings()
+        with tempfile.TemporaryDirectory() as directory:
+            settings = attrs.evolve(settings, state=pathlib.Path(directory))
+            (settings.state / "nova").mkdir()
+            backend = backends.BackEnd("sqlite", settings)
+            conf = cfg.ConfigOpts()
+            conf([], default_config_files=[])
+            loader.load_class("sqlalchemy").register_opts(conf)
+            address = backend.options("nova-manage")["nodb_sqlalchemy"]["connection"]
+            conf.set_override("connection", address, "nodb_sqlalchemy")
+            synchronizer = loader.load("sqlalchemy", conf)
+            self.addCleanup(synchronizer.close)
+            scheduler = leases.LeaseKeeper(synchronizer, mirror_keeper.LEASE, "scheduler", 15.0)
+            with own_path.prepared(own_path.MIRROR, backend):
+                synchronizer.open()
+                self.assertIsInstance(scheduler.acquire(), leases.NotHeld)
+            self.assertIsInstance(scheduler.acquire(), leases.Lease)
+
+
 def _outcome(seed: int, **values: object) -> rounds.Outcome:
     given = dict.fromkeys((field.name for field in attrs.fields(rounds.Outcome)), 0) | {
         "control_plane": "redis",
@@ -507,6 +601,7 @@ def _outcome(seed: int, **values: object) -> rounds.Outcome:
         "slots": 24,
         "run_on": "2026-11-22",
         "seed": seed,
+        "own_path": None,
     }
     given |= dict.fromkeys(("plan", "findings", "withdrawn", "lost", "revived", "notes"), ())
     given |= {name: {} for name in ("ends", "done", "calls", "fallbacks")}
@@ -530,6 +625,18 @@ class ReportTest(unittest.TestCase):
         self.assertIn("     - 2, 2.1 s", table)
         heads, cells = (row.count("\n     - ") for row in table.split("   * - ")[1:])
         self.assertEqual(heads, cells)
+
+    def test_a_series_on_novas_own_path_is_a_row_of_its_own(self) -> None:
+        outcomes = [_outcome(1), _outcome(1, own_path=own_path.MIRROR)]
+        first, second = map(report.file_name, outcomes)
+        self.assertNotEqual(first, second)
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory)
+            for outcome in outcomes:
+                (path / report.file_name(outcome)).write_text(report.to_json([outcome]))
+            table = report.to_rst(path)
+        self.assertEqual(1, table.count("the plugin, redis\n"))
+        self.assertEqual(1, table.count("the plugin, redis, the mirror missing\n"))
 
     def test_the_rows_of_the_terminals_table_stand_below_their_heads(self) -> None:
         table = report.table([_outcome(1, findings=(self.found,), lost=("a", "b"))])

@@ -61,6 +61,7 @@ class BackEndTest(unittest.TestCase):
             state=directory,
             venv=directory,
             first_port=23000,
+            nova=34,
             overrides={"nova-manage": options, "nova-api": options},
         )
         for process in ("nova-manage", "nova-api"):

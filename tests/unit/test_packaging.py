@@ -13,6 +13,7 @@ import testtools
 
 from nova_nodb_scheduler.scheduling import filters, weighers
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from tools.test_runner import stages, work
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nova_nodb_scheduler"
@@ -152,11 +153,18 @@ class TreeTest(testtools.TestCase):
     def test_every_directory_of_tests_is_run_by_a_stage(self) -> None:
         found = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
         self.assertEqual(set(), found - TEST_DIRECTORIES)
-        script = (ROOT / "tools" / "test.sh").read_text()
-        for name in ("unit", "functional", "differential"):
-            self.assertIn(f"run_tests {name}", script)
-        for name in ("faults.sh", "capacity.sh", "nova_functional.sh", "engine_faults"):
-            self.assertIn(name, script)
+        kinds = {type(stage.work) for stage in stages.STAGES}
+        self.assertLess({work.Nova, work.EngineFaults, work.Tempest}, kinds)
+        tests = {
+            stage.work.directory for stage in stages.STAGES if isinstance(stage.work, work.Tests)
+        }
+        scripts = {
+            stage.work.command[0]
+            for stage in stages.STAGES
+            if isinstance(stage.work, work.Script | work.ScriptForEach)
+        }
+        self.assertLess({"unit", "functional", "differential"}, tests)
+        self.assertEqual({f"tools/{name}.sh" for name in ("capacity", "chaos", "faults")}, scripts)
 
     def test_sqlalchemy_stays_below_2_1_which_nova_34_does_not_work_with(self) -> None:
         requirements = (ROOT / "requirements.txt").read_text()

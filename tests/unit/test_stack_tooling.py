@@ -9,12 +9,22 @@ import unittest
 
 import attrs
 
-from tools.stack import configuration, monitoring, plugin_status, settings, sqlcount
+from tools.stack import (
+    configuration,
+    daemons,
+    environment,
+    monitoring,
+    plugin_status,
+    settings,
+    sqlcount,
+)
+from tools.stack import stack as stack_module
 
 
 def _settings(**values: object) -> settings.Settings:
     directory = pathlib.Path("/nonexistent")
-    return settings.Settings(state=directory, venv=directory, first_port=23000, **values)
+    values = {"state": directory, "venv": directory, "first_port": 23000, "nova": 34, **values}
+    return settings.Settings(**values)
 
 
 class ClassifyTest(unittest.TestCase):
@@ -106,6 +116,45 @@ class ConfigurationTest(unittest.TestCase):
         targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
         self.assertEqual([f"127.0.0.1:{port}" for port in ports], targets)
         self.assertTrue(pathlib.Path(config["rule_files"][0]).is_file())
+
+
+class DaemonsTest(unittest.TestCase):
+    def test_neutron_takes_the_longest_request_that_nova_makes_for_a_list_of_servers(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            stack = settings.Settings(state=directory, venv=directory, first_port=23000)
+            stack.etc.mkdir()
+            daemons.write(stack)
+            read: dict[str, int] = {}
+            exec((stack.etc / "gunicorn.py").read_text(), read)  # noqa: S102 - as gunicorn does
+        # neutronclient refuses what is longer, and Nova then asks for fewer servers at once.
+        longest = 8192 - len(stack.url("neutron")) + len("GET  HTTP/1.1\r\n")
+        self.assertGreaterEqual(read.get("limit_request_line", 4094), longest)
+
+
+class ReleaseTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.state = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def test_a_directory_without_a_stack_is_for_the_newest_release(self) -> None:
+        self.assertEqual(34, environment.release_of_stack(self.state))
+
+    def test_a_stack_that_stands_says_its_release(self) -> None:
+        _settings(state=self.state, nova=31).save()
+        self.assertEqual(31, environment.release_of_stack(self.state))
+
+    def test_a_stack_of_another_release_is_not_brought_up_over_it(self) -> None:
+        _settings(state=self.state, nova=31).save()
+        with self.assertRaisesRegex(ValueError, "holds a stack of Nova 31, not 34"):
+            stack_module.Stack(_settings(state=self.state, nova=34)).up()
+        self.assertEqual(31, settings.load(self.state).nova)
+
+    def test_every_release_that_the_stack_offers_has_its_constraints(self) -> None:
+        tools = pathlib.Path(environment.__file__).resolve().parents[1]
+        named = {f"constraints-nova{release}.txt" for release in environment.RELEASES}
+        self.assertEqual(named, {path.name for path in tools.glob("constraints-nova*.txt")})
+        for release in environment.RELEASES:
+            text = (tools / f"constraints-nova{release}.txt").read_text()
+            self.assertRegex(text, rf"(?m)^nova=={release}\.")
 
 
 class PluginStatusTest(unittest.TestCase):

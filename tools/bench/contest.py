@@ -217,7 +217,7 @@ class Contest:
         return worker.Worker(
             name,
             sys.executable,
-            f"tools.bench.{name}_process",
+            f"tools.bench.processes.{name}_process",
             arguments,
             self._running.settings.log / f"{name}.out",
             _CHECKOUT,

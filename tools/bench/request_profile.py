@@ -42,9 +42,9 @@ _PARTS = {
         ("nova_adapter.decisions.request_planner", "RequestPlanner", "__init__"),
         ("nova_adapter.decisions.request_planner", "RequestPlanner", "plan"),
     ),
-    "room": (
-        ("scheduling.pipeline.placing", "HostReservations", "take"),
-        ("scheduling.pipeline.placing", "HostReservations", "keep"),
+    "reservation": (
+        ("scheduling.pipeline.placing", "HostReservations", "reserve"),
+        ("scheduling.pipeline.placing", "HostReservations", "confirm"),
     ),
     "claim": (("scheduling.pipeline.placing", "Placing", "_claim"),),
     "POST": (("nova_adapter.decisions.request_allocations", "RequestAllocations", "write"),),

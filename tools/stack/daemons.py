@@ -16,6 +16,8 @@ import sys
 worker_class = "gthread"
 workers = 1
 threads = 8
+# Nova asks Neutron for the ports of 150 servers by one URL, and for fewer beyond 8192 bytes.
+limit_request_line = 8190
 timeout = 300
 keepalive = 60
 graceful_timeout = 5

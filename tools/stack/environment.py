@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """System packages and the virtual environment of the stack; needs the standard library only.
 
-python3 -m tools.stack.environment STATE_DIRECTORY [PROFILE]     prints the environment's path
+python3 -m tools.stack.environment [--nova N] STATE_DIRECTORY [PROFILE]    prints its path
 
 PROFILE is one of bindep.txt and has a requirements-PROFILE.txt beside this package; "stack" when
-it is not given.
+it is not given. A stack has an environment for each release of Nova and each Python: by default
+the release is that of the stack whose settings lie in the directory, or else the newest.
 """
 
+import argparse
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -20,6 +23,8 @@ from collections.abc import Sequence
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _PORT_BINDER = _CHECKOUT / "tools" / "stack" / "bind_any_port"
 _STACK = "stack"
+RELEASES = (34, 33, 32, 31)
+"""Of Nova, newest first; each has a constraints-novaN.txt beside this package."""
 
 # The distribution's own services would take memory and ports; a policy of 101 forbids starting.
 _APT = """
@@ -34,19 +39,36 @@ apt-get install -q -y --no-install-recommends "$@"
 """
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Make what is missing and print the environment's path as the last line."""
-    state = pathlib.Path(sys.argv[1]).absolute()
+    parser = argparse.ArgumentParser(prog="tools.stack.environment")
+    parser.add_argument("--nova", type=int, choices=RELEASES, help="release of the stack")
+    parser.add_argument("state", type=pathlib.Path)
+    parser.add_argument("profile", nargs="?", default=_STACK)
+    options = parser.parse_args(arguments)
+    state = options.state.absolute()
     state.mkdir(parents=True, exist_ok=True)
     if sys.version_info < (3, 11):  # noqa: UP036 - the system's Python may be anything
         print("Python 3.11 or later is needed; set PYTHON", file=sys.stderr)
         return 1
-    profile = sys.argv[2] if len(sys.argv) > 2 else _STACK
-    install_packages(missing_packages(_CHECKOUT / "bindep.txt", profile))
+    install_packages(missing_packages(_CHECKOUT / "bindep.txt", options.profile))
+    release = None
     venv = state / "venv"
-    make_venv(venv, profile)
+    if options.profile == _STACK:
+        release = options.nova or release_of_stack(state)
+        venv = state / f"venv-nova{release}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    make_venv(venv, options.profile, release)
     print(venv)
     return 0
+
+
+def release_of_stack(state: pathlib.Path) -> int:
+    """The release of Nova that the stack in a directory is of; the newest where there is none."""
+    try:
+        settings = json.loads((state / "stack.json").read_text())
+    except FileNotFoundError:
+        return RELEASES[0]
+    return int(settings.get("nova", RELEASES[0]))
 
 
 def missing_packages(bindep: pathlib.Path, profile: str = _STACK) -> list[str]:
@@ -70,11 +92,18 @@ def install_packages(names: Sequence[str]) -> None:
     _run([*root, "sh", "-c", _APT, "sh", *names])
 
 
-def make_venv(venv: pathlib.Path, profile: str = _STACK) -> None:
-    """Make or complete the virtual environment; repeated only when what is asked for changes."""
+def make_venv(venv: pathlib.Path, profile: str = _STACK, release: int | None = None) -> None:
+    """Make or complete the virtual environment; repeated only when what is asked for changes.
+
+    :param release: of Nova, whose constraints hold; None: the requirements say all
+    """
     requirements = _CHECKOUT / "tools" / f"requirements-{profile}.txt"
+    constraints = requirements
+    if release is not None:
+        constraints = _CHECKOUT / "tools" / f"constraints-nova{release}.txt"
     inputs = [
         requirements,
+        constraints,
         *sorted(_PORT_BINDER.glob("*.*")),
         *(_CHECKOUT / name for name in ("setup.cfg", "requirements.txt", "pyproject.toml")),
     ]
@@ -88,10 +117,11 @@ def make_venv(venv: pathlib.Path, profile: str = _STACK) -> None:
         _say(f"making {venv}")
         _run([sys.executable, "-m", "venv", str(venv)])
     _say("installing OpenStack's services and the project (the longest step)")
-    _pip(venv, "--requirement", str(requirements))
+    limits = ("--constraint", str(constraints))
+    _pip(venv, "--requirement", str(requirements), *limits)
     if profile == _STACK:
         _install_port_binder(venv)
-    _pip(venv, "--constraint", str(requirements), "--editable", str(_CHECKOUT))
+    _pip(venv, *limits, "--editable", str(_CHECKOUT))
     mark.write_text(digest)
 
 

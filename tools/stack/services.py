@@ -17,6 +17,9 @@ _WSGI = {
     "neutron": "neutron.wsgi.api:application",
     "nova-api": "nova.wsgi.osapi_compute:application",
 }
+_EVENTLET_API = (31, 32)
+"""Releases whose API patches the process it is loaded into, after gunicorn made its poller and
+threads: what waits there would let no green thread run. One request at a time, as with uWSGI."""
 _RABBITMQ_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 RABBITMQCTL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
 """Below /usr/lib: the wrappers in /usr/sbin change to the distribution's own node and user."""
@@ -62,7 +65,11 @@ def _wsgi(settings: stack_settings.Settings, name: str) -> Service:
     port = settings.port(name)
     command = [settings.program("gunicorn"), "-c", str(settings.etc / "gunicorn.py")]
     if name == "nova-api":
-        command += ["-w", str(settings.api_workers)]
+        workers = settings.api_workers
+        if settings.nova in _EVENTLET_API:
+            command += ["-k", "sync", "--threads", "1"]
+            workers *= 2
+        command += ["-w", str(workers)]
     command += ["-b", f"127.0.0.1:{port}", _WSGI[name]]
     environment = {variable: str(settings.etc / directory)}
     # SIGINT: gunicorn's quick end, which does not wait for idle keep-alive connections.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stack consists of: directories, ports, numbers of processes. Kept in one JSON file."""
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -47,6 +48,15 @@ def _absolute(path: str | pathlib.Path) -> pathlib.Path:
     return pathlib.Path(path).absolute()
 
 
+def installed_nova() -> int:
+    """The release of the Nova that is installed where this runs; LookupError when none is."""
+    try:
+        version = importlib.metadata.version("nova")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LookupError("no Nova is installed here; use the environment of a stack") from error
+    return int(version.partition(".")[0])
+
+
 @attrs.frozen
 class Settings:
     """One stack. Paths hang below ``state``; everything listens on 127.0.0.1."""
@@ -54,6 +64,8 @@ class Settings:
     state: pathlib.Path = attrs.field(converter=_absolute)
     venv: pathlib.Path = attrs.field(converter=_absolute)
     first_port: int
+    nova: int = attrs.field(factory=installed_nova)
+    """The release, 34 for 34.0.0."""
     cells: int = 2
     computes: int = 6
     schedulers: int = 2

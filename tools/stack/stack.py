@@ -51,7 +51,11 @@ class Stack:
         return stack_cloud.Cloud(self.settings)
 
     def up(self) -> None:
-        """Bring everything up. What already runs is left alone; what is made is not made again."""
+        """Bring everything up. What already runs is left alone; what is made is not made again.
+
+        :raises ValueError: the directory holds a stack of another release of Nova
+        """
+        self._refuse_another_release()
         self._write_configuration()
         self._start_daemons()
         self._make_schemas()
@@ -211,6 +215,17 @@ class Stack:
         """Map the hosts of new compute services to their cells, as an operator does."""
         database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
         self._progress("hosts discovered")
+
+    def _refuse_another_release(self) -> None:
+        try:
+            standing = stack_settings.load(self.settings.state)
+        except FileNotFoundError:
+            return
+        if standing.nova != self.settings.nova:
+            raise ValueError(
+                f"{self.settings.state} holds a stack of Nova {standing.nova}, not"
+                f" {self.settings.nova}: end that with 'down --wipe', or name another --state"
+            )
 
     def _write_configuration(self) -> None:
         self.settings.save()

@@ -10,7 +10,7 @@ from typing import Any
 
 import rich.progress
 
-from nova_nodb_scheduler.cmd.framework import command, reaching, terminal
+from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
 _SILENT_SECONDS = 30.0
@@ -43,7 +43,7 @@ class AllocationsAudit(command.Command):
         )
         parser.add_argument(
             "--wait",
-            type=_seconds,
+            type=number_arguments.within(float, 0, 3600),
             default=30.0,
             metavar="SECONDS",
             help="with --delete: time between the two proofs, longer than any database is "
@@ -132,10 +132,3 @@ def _hint(plugin: Any, rows: Sequence[Any]) -> None:
         hints = mirror_assembly.hint_writer(plugin)
         hints.hint({name for each in deleted for name in each.amounts})
         hints.stop()
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"{number:g} is not from 0 to 3600")
-    return number

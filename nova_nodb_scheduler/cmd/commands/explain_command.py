@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-nodb-manage explain: why a server goes, or went, where it does.
-
-Explanations as tables for people.
-"""
+"""nova-nodb-manage explain: why a server goes, or went, where it does."""
 
 from __future__ import annotations
 
@@ -12,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, command, reaching, terminal
+from nova_nodb_scheduler.cmd.framework import (
+    bounded,
+    bus_calls,
+    command,
+    number_arguments,
+    reaching,
+    terminal,
+)
 from nova_nodb_scheduler.cmd.overview import process_reports
 from nova_nodb_scheduler.wire import objects
 
@@ -246,7 +250,11 @@ class Explain(bus_calls.AskingCommand):
         new.add_argument("--availability-zone", metavar="Z")
         new.add_argument("--project", metavar="P", help="uuid of the project that asks")
         new.add_argument(
-            "--count", type=_positive, default=1, metavar="N", help="servers in the request"
+            "--count",
+            type=number_arguments.within(int, 1, 1000),
+            default=1,
+            metavar="N",
+            help="servers in the request",
         )
         parser.add_argument(
             "--host",
@@ -256,7 +264,7 @@ class Explain(bus_calls.AskingCommand):
         )
         parser.add_argument(
             "--limit",
-            type=_positive,
+            type=number_arguments.within(int, 1, 1000),
             default=10,
             metavar="N",
             help="most hosts to list (default: %(default)s)",
@@ -397,10 +405,3 @@ def _refuse_with_server(args: argparse.Namespace) -> None:
             )
     if args.count != 1:
         raise errors.ConfigurationError("--count", args.count, "a --server is one")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 1000:
-        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 1000")
-    return number

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-nodb-manage host list, host show and namespace list: what schedulers hold.
-
-Reads hosts and what belongs to them from a scheduler, as plain values.
-"""
+"""nova-nodb-manage host list, host show and namespace list: what schedulers hold."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-nodb-manage import, compare and mirror import: an existing deployment's states.
-
-nova-nodb-manage import and compare: an existing deployment's states.
-
-nova-nodb-manage mirror import: Placement's mirror, filled out of Placement's database.
-"""
+"""nova-nodb-manage import, compare and mirror import: an existing deployment's states."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import Any
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd.framework import command, reaching, terminal
+from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 from nova_nodb_scheduler.cmd.overview import cell_names
 
 
@@ -254,7 +249,7 @@ class MirrorImport(command.Command):
         )
         parser.add_argument(
             "--page",
-            type=_page,
+            type=number_arguments.within(int, 1, _MOST_TREES),
             default=1000,
             metavar="N",
             help="provider trees read in one transaction and published at once, at most "
@@ -335,10 +330,3 @@ class MirrorImport(command.Command):
             "seconds": f"{result.seconds:.1f}",
         }
         self.print_facts("Mirror of Placement", facts)
-
-
-def _page(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= _MOST_TREES:
-        raise argparse.ArgumentTypeError(f"{number} is not from 1 to {_MOST_TREES}")
-    return number

@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.commands import status_screen
-from nova_nodb_scheduler.cmd.framework import bus_calls, command, terminal
+from nova_nodb_scheduler.cmd.framework import bus_calls, command, number_arguments, terminal
 from nova_nodb_scheduler.cmd.overview import cell_names, deployment, process_reports
 
 #: Answers that come within it leave nothing to be told meanwhile.
@@ -36,7 +36,7 @@ class Status(bus_calls.AskingCommand):
         parser.add_argument(
             "--watch",
             nargs="?",
-            type=_interval,
+            type=number_arguments.within(float, status_screen.LEAST_SECONDS, 3600),
             const=status_screen.DEFAULT_SECONDS,
             metavar="SECONDS",
             help="draw decisions, latency, fallbacks, lag and pending claims again and again, "
@@ -111,15 +111,6 @@ def _summary(backend: process_reports.Backend, bound_seconds: float) -> str:
         f"Back end {backend.driver}: {backend.statistics.get('records')} records, "
         f"{alive[0]} schedulers and {alive[1]} reporters live by their beats."
     )
-
-
-def _interval(text: str) -> float:
-    number = float(text)
-    if not status_screen.LEAST_SECONDS <= number <= 3600:
-        raise argparse.ArgumentTypeError(
-            f"{text} is not from {status_screen.LEAST_SECONDS} to 3600"
-        )
-    return number
 
 
 def as_dict(found: deployment.Deployment, names: cell_names.CellNames) -> dict[str, Any]:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-nodb-manage synchronizer: move from one back end to another, and declare a new epoch.
-
-nova-nodb-manage synchronizer move: from one back end to another, while everything runs.
-
-nova-nodb-manage synchronizer new-epoch: what the back end holds is not to be believed.
-"""
+"""nova-nodb-manage synchronizer: move to another back end, or have one not believed any more."""
 
 from __future__ import annotations
 

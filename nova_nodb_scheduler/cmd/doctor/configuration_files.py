@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration files say: spelling, references, TLS, SQLite's place; Placement's, too.
-
-What the configuration files say: spelling, references, TLS, SQLite's place.
-
-What Placement's configuration says, where it can be read from here.
-"""
+"""What configuration files say: spelling, references, TLS, SQLite's place; Placement's, too."""
 
 from __future__ import annotations
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import enum
 import functools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd.framework import bounded
+from nova_nodb_scheduler.cmd.framework import bounded, guard
 
 
 class Severity(enum.Enum):
@@ -83,8 +82,6 @@ def exit_status(found: Iterable[DoctorFinding]) -> int:
     return 1 if severities & {Severity.WARNING, Severity.UNKNOWN} else 0
 
 
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
-
 #: A check: its area, and what looks.
 Check = tuple[str, Callable[[], Sequence[DoctorFinding]]]
 
@@ -131,7 +128,7 @@ def _said(failure: Any) -> str:
         # Said whole by the check of the back end.
         return NO_BACKEND
     if isinstance(failure, errors.NodbError | NotKnown):
-        return _CREDENTIALS.sub("***@", str(failure))
+        return guard.masked(str(failure))
     # SQLAlchemy adds its statement in lines of their own.
-    text = _CREDENTIALS.sub("***@", str(failure).partition("\n")[0])[:300]
+    text = guard.masked(str(failure).partition("\n")[0])[:300]
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__

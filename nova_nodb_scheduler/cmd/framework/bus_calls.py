@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds calls over the message bus, says why none is answered, and what commands that call share.
+"""Bounds calls over the message bus, its connection included, and says why none is answered.
 
-Bounds calls over the message bus, its connection included, and says why none is answered.
-
-What the commands that ask schedulers over RPC share.
+The commands that ask schedulers are made of :class:`AskingCommand`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 import oslo_messaging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd.framework import bounded, command, guard
+from nova_nodb_scheduler.cmd.framework import bounded, command, guard, number_arguments
 
 #: The library's loggers; those of its drivers are below it.
 _LIBRARY = "oslo.messaging"
@@ -110,7 +108,7 @@ class AskingCommand(command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--timeout",
-            type=_seconds,
+            type=number_arguments.within(float, 0, 3600, above=True),
             default=bounded.CONNECT_SECONDS,
             metavar="SECONDS",
             help="how long to wait for a scheduler's answer, the connection to the message bus "
@@ -140,10 +138,3 @@ class AskingCommand(command.Command):
         from nova import context
 
         return context.get_admin_context()
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 3600:
-        raise argparse.ArgumentTypeError(f"{number:g} is not above 0 and up to 3600")
-    return number

@@ -33,7 +33,8 @@ NOBODY_READS = 141
 
 DEBUG_OPTION = "--debug"
 
-_PASSWORD = re.compile(r"(?<=://)([^\s/:]*):\S*@")
+#: In a URL: a name and its password, which may hold any character, or a token by itself.
+_CREDENTIALS = re.compile(r"(?<=://)(?:([^\s/:]*:)\S*|[^\s/:@]+)@")
 _MOST_CHARACTERS = 500
 
 #: What to look at, by the package whose error it is.
@@ -131,7 +132,12 @@ def _one_line(text: str, most_characters: int | None = None) -> str:
         text = text.partition("\n")[0][:most_characters]
     line = " ".join(text.split())
     # What stands in it may have been chosen by a compute node.
-    return _PASSWORD.sub(r"\1:***@", records.printable_name(line, len(line)))
+    return masked(records.printable_name(line, len(line)))
+
+
+def masked(text: str) -> str:
+    """Return a text without the credentials of the URLs in it."""
+    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def say(line: str) -> None:

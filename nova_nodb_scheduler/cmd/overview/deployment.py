@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what the back end and the schedulers say of a deployment, and what is wrong in it.
-
-Says what is not as it should be in a deployment.
-
-Puts together what the back end and the schedulers say of a deployment.
-"""
+"""Puts together what the back end and schedulers say of a deployment, and what is wrong in it."""
 
 from __future__ import annotations
 

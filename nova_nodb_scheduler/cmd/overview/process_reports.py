@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin's processes say of themselves: on the back end, and asked over RPC.
-
-What the back end holds of the plugin's own processes, read once.
-
-Asks schedulers over RPC how they are.
-"""
+"""What the plugin's processes say of themselves: on the back end, read once, and asked over RPC."""
 
 from __future__ import annotations
 

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges whether services, cells and nova.conf agree with the plugin's records.
 
-Judges for the upgrade check whether services and cells agree with the plugin's records.
-
 What can be proved: a conductor or a scheduler says every few seconds on the
 back end that it lives, so one that Nova knows to be up and that says nothing
 runs without the plugin. An API process speaks from its first write on: until
 then nothing is known of it.
 
-Judges the line of nova.conf that makes Nova's services load the plugin.
-
-Nova tells of a notification driver that it cannot load by one line on standard
-error, and runs stock; of an option that nobody reads it tells nothing. So the
-spelling is looked at here, before any service is restarted.
+Of the line of nova.conf that makes services load the plugin the spelling is
+looked at, before any service is restarted. Nova tells of a notification driver
+that it cannot load by one line on standard error, and runs stock; of an option
+that nobody reads it tells nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 
-from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.observe import claim_metrics
@@ -27,7 +27,7 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.synchronizer.settlement import (
     claim_proof,
     claim_reaper,
@@ -50,12 +50,12 @@ def make_claimer(
     now_seconds: Callable[[], float],
     lease_seconds: float,
     meter: claim_metrics.ClaimMetrics,
-    latest: record_editor.RecordCache,
+    cache: record_editor.RecordCache,
 ) -> ledger_claimer.LedgerClaimer:
     """Return a worker's claimer.
 
     :param now_seconds: the back end's clock, without I/O
-    :param latest: shared with who settles in this worker
+    :param cache: shared with who settles in this worker
     """
     views = claim_views.StoreViews(store, follower, _Fits(engine).make)
     batches = ledger_claimer.ClaimBatches(
@@ -67,7 +67,7 @@ def make_claimer(
         now_seconds=now_seconds,
         count_lost=meter.lost,
         count_absorbed=meter.absorbed,
-        latest=latest,
+        cache=cache,
         shown=views.shown,
     )
     return ledger_claimer.LedgerClaimer(
@@ -116,7 +116,7 @@ class ClaimDuty:
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
-    :param latest: shared with who claims in this worker
+    :param cache: shared with who claims in this worker
     """
 
     def __init__(
@@ -130,30 +130,29 @@ class ClaimDuty:
         get: placement_reader.Get = placement_reader.get_from_placement,
         *,
         is_own: Callable[[str], bool] | None = None,
-        latest: record_editor.RecordCache | None = None,
+        cache: record_editor.RecordCache | None = None,
     ) -> None:
         self._store = store
-        self._follower = follower
         self._now_seconds = now_seconds
         self._lease_seconds = lease_seconds
         self._reader = placement_reader.PlacementReader(get)
-        latest = latest or record_editor.RecordCache()
+        cache = cache or record_editor.RecordCache()
         self.settler = settlement_worker.Settler(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
             is_own=is_own,
-            latest=latest,
+            cache=cache,
         )
         self._proof = claim_proof.ClaimProof(
             synchronizer,
             store,
-            self._cursor,
+            follower.followed,
             self._allocations,
             now_seconds,
-            latest,
+            cache,
             time.monotonic,
         )
         self._duty = settlement_worker.SettlementWorker(
@@ -206,17 +205,6 @@ class ClaimDuty:
             "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }
-
-    def _cursor(self) -> records.Cursor | None:
-        generation = self._follower.generation
-        status = self._follower.status()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self._follower.generation
-        ):
-            return None
-        return records.Cursor(status.epoch, status.cursor_version)
 
     def _allocations(self, consumer: str) -> settlement_rules.Allocations | None:
         try:

@@ -119,7 +119,7 @@ class DecisionAssembly:
             max_calls=options.max_allocation_calls,
         )
         self._spread = self._make_spread()
-        self._latest_claims = record_editor.RecordCache()
+        self._claim_cache = record_editor.RecordCache()
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._make_claim_duty()
         #: Looks for allocations that somebody left behind as he died.
@@ -191,7 +191,7 @@ class DecisionAssembly:
             self._options.claim_lease_seconds,
             around.plugin.conf.host,
             is_own=None if self._spread is None else self._spread.is_own,
-            latest=self._latest_claims,
+            cache=self._claim_cache,
         )
 
     def _make_orphan_duty(self) -> orphan_finder.OrphanDuty:
@@ -210,7 +210,7 @@ class DecisionAssembly:
             ),
             alive,
             around.now_seconds,
-            self._latest_claims,
+            self._claim_cache,
             self._mirror.hints.hint,
             orphan_finder.OrphanFinderOptions(deletes=self._options.delete_orphan_allocations),
         )
@@ -232,7 +232,7 @@ class DecisionAssembly:
             around.now_seconds,
             self._options.claim_lease_seconds,
             around.claim_meter,
-            self._latest_claims,
+            self._claim_cache,
         )
 
     def _make_spread(self) -> placing.Spreading | None:
@@ -394,16 +394,17 @@ class DecisionAssembly:
         Where nobody can tell they stand.
 
         :param before: claim records as the request saw them
+        :raises MemoryCannotDecide: some did, and did not come back with the feed in time
         """
         try:
             ended = self.claim_duty.prove(before, servers)
-            if ended:
-                self._wait_for(ended)
         except errors.NodbError as error:
             LOG.warning(
                 "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
             )
             return False
+        if ended:
+            self._wait_for(ended)
         return bool(ended)
 
     def _wait_for(self, version: int) -> None:

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 #: See :class:`FallbackClaims`.
 Proves = Callable[
-    [Mapping[str, int], float, store_snapshot.NamespaceView, Collection[str]],
+    [Mapping[str, int], float, store_snapshot.NamespaceView | None, Collection[str]],
     bool,
 ]
 
@@ -33,9 +33,11 @@ class FallbackClaims:
     """The claims of one request: :class:`outside_claims.OutsideClaimer`. One thread.
 
     :param parts: what decides in this worker otherwise
-    :param proves: asked once, before a host is taken for full: False if records
-        of hosts were behind Placement, or claims on them ended, since the time and
-        the claims given; with the server that claims
+    :param proves: asked before a host is taken for full, until it says so once:
+        False if records of hosts were behind Placement, or claims on them ended,
+        since the time and the claims given; with the server that claims. None
+        for the claims where they do not matter any more
+    :param deadline_seconds: how long a claim is tried, and the whole request's proof
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
     """
@@ -54,7 +56,7 @@ class FallbackClaims:
         self._clock = clock
         self._proves = proves
         self._began = clock()
-        self._claims = parts.claims()
+        self._claims: store_snapshot.NamespaceView | None = parts.claims()
         self._is_proved = False
 
     def claimed(
@@ -95,12 +97,17 @@ class FallbackClaims:
             move.consumer, chosen, move.resources, share, moves=bool(places)
         )
         answer = self._answer(move, wanted)
-        if _is_full(answer) and not self._is_proved:
+        judged_at = self._began
+        while _is_full(answer) and not self._is_proved:
             # Placement has just offered it: what is known of it may be old.
-            changed = not self._proves(move.resources, self._began, self._claims, [move.consumer])
-            self._is_proved = True
-            if changed:
+            self._is_proved = self._proves(move.resources, judged_at, self._claims, [move.consumer])
+            if not self._is_proved:
+                # Claims end all the time: that some did is looked at once.
+                self._claims = None
+                judged_at = self._clock()
                 answer = self._answer(move, wanted)
+                if _is_full(answer) and judged_at > self._began + self._deadline_seconds:
+                    raise request_planner.MemoryCannotDecide("mirror behind")
         return answer
 
     def _answer(

@@ -15,6 +15,7 @@ most of the hosts and filters, and tell how many each leaves.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -160,7 +161,12 @@ class RequestPlanner:
         self._check_whole()
         engine = self._parts.engine
         with engine.lock:
-            self.leaves_out = self._parts.keeper.left_out(self.request) is not None
+            self.leaves_out = (
+                self._parts.keeper.left_out(
+                    functools.partial(candidates.may_be_elsewhere, self.request)
+                )
+                is not None
+            )
             for query in self._asked.queries or ():
                 reason = candidates.outside(query, engine.frame)
                 if reason is not None:

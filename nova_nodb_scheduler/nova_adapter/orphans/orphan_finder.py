@@ -44,6 +44,8 @@ class OrphanFinderOptions:
     """Paces and bounds.
 
     :param deletes: whether anything is deleted
+    :param first_seconds: from a confirmed claim without its server to the first look: until
+        then it is one that is being made, and nobody reads databases for that
     :param prove_seconds: between two proofs of absence; longer than a database of
         Nova's, or a reader of it, is ever behind
     :param again_seconds: until a suspect is looked at again; doubled up to the next
@@ -53,6 +55,7 @@ class OrphanFinderOptions:
     """
 
     deletes: bool = True
+    first_seconds: float = 20.0
     prove_seconds: float = 30.0
     again_seconds: float = 30.0
     again_most_seconds: float = 600.0
@@ -90,7 +93,7 @@ class OrphanFinder:
 
     :param snapshot: of the worker's store; None while that is not proved
     :param now_seconds: the back end's clock, without I/O
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param hint: has the mirror read providers and consumers again
     :param clock: monotonic seconds
     """
@@ -102,7 +105,7 @@ class OrphanFinder:
         judge: orphan_verdicts.OrphanJudge,
         alive: lapsed_claims.ClaimWriters,
         now_seconds: Callable[[], float],
-        latest: record_editor.RecordCache,
+        cache: record_editor.RecordCache,
         hint: Callable[[Sequence[str], Sequence[str]], None],
         options: OrphanFinderOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -112,23 +115,29 @@ class OrphanFinder:
         self._judge = judge
         self._writers = alive
         self._now_seconds = now_seconds
-        self._latest = latest
+        self._cache = cache
         self._hint = hint
         self._options = options or OrphanFinderOptions()
         self._clock = clock
         self._looks: dict[str, _Look] = {}
+        #: When suspects were first seen that nobody looked at yet.
+        self._seen_at: dict[str, float] = {}
         self.status = OrphanFinderStatus()
 
     def pace(self, options: OrphanFinderOptions) -> None:
         """Work by these paces and bounds from the next turn on."""
         self._options = options
-        self._looks.clear()
+        self._forget()
 
     def leave(self) -> None:
         """Forget all: another process does this now."""
-        self._looks.clear()
+        self._forget()
         self._writers.forget()
         self.status.by_kind = {}
+
+    def _forget(self) -> None:
+        self._looks.clear()
+        self._seen_at.clear()
 
     def turn(self) -> None:
         """Look at the suspects that are due; blocks for Placement, databases and a write.
@@ -143,10 +152,12 @@ class OrphanFinder:
         found = orphan_verdicts.find_suspects(snapshot)
         for gone in self._looks.keys() - found.keys():
             del self._looks[gone]
+        for gone in self._seen_at.keys() - found.keys():
+            del self._seen_at[gone]
         now = self._clock()
-        due = [name for name in found if name not in self._looks or self._looks[name].due_at <= now]
+        due_at = {name: self._due_at(name, claims, now) for name, claims in found.items()}
         # Who waited longest comes first: a crowd keeps nobody out.
-        due.sort(key=lambda name: self._looks[name].due_at if name in self._looks else now)
+        due = sorted((name for name in found if due_at[name] <= now), key=due_at.__getitem__)
         due = due[: self._options.turn_suspects]
         judged = self._judge.judge({name: found[name] for name in due}, snapshot)
         self.status.looked += len(due)
@@ -157,7 +168,23 @@ class OrphanFinder:
                 forget.setdefault(each.host, {})[name] = each.held.claim_id
         kinds = collections.Counter(look.kind for look in self._looks.values())
         self.status.by_kind = {kind: kinds[kind] for kind in orphan_verdicts.ORPHANS}
-        lapsed_claims.forget_lapsed(self._synchronizer, self._latest, forget)
+        lapsed_claims.forget_lapsed(self._synchronizer, self._cache, forget)
+
+    def _due_at(
+        self, consumer: str, claims: Sequence[orphan_verdicts.SuspectedClaim], now_seconds: float
+    ) -> float:
+        """Return when a suspect is to be looked at.
+
+        Between the confirmed claim and the server that the conductor makes then there is
+        always some time. A lapsed claim has waited for the end of its lease already.
+        """
+        look = self._looks.get(consumer)
+        if look is not None:
+            return look.due_at
+        seen_at = self._seen_at.setdefault(consumer, now_seconds)
+        if any(each.lapsed for each in claims):
+            return seen_at
+        return seen_at + self._options.first_seconds
 
     def _looked(self, judged: orphan_verdicts.JudgedAllocation) -> None:
         """Note what was found, and delete it where that is proved the second time."""

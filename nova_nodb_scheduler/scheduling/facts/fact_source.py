@@ -1,32 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts' facts from one snapshot of the store, one by one or column by column.
-
-Which host a record belongs to, from the indexes of one snapshot of the store.
-
-The nova-compute services of hosts and their heartbeats, from one snapshot of the store.
-
-Hosts' facts from one snapshot of the store.
+"""Hosts' facts from one snapshot of the store, and pages of hosts made of them.
 
 A host's facts come of five records: its compute node's, its service's, the
 service's liveness, its provider tree's and its claims, and of the aggregates
 that hold it. Each part can be read by itself, for most changes touch one part.
-What is claimed counts beside what the node and the provider show.
-
-Many hosts at once, column by column, from one snapshot of the store.
-
-A frame's first fill is the longest wait of a worker that starts. Hosts whose
-records say nothing unusual are taken here; whoever asks takes the others one
-by one.
+What is claimed counts beside what the node and the provider show. One host and
+all of them take the same way to the frame, as pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as claims_model
@@ -92,6 +80,8 @@ class Whereabouts:
 #: Of all services that may run on a host, the one a compute node belongs to.
 COMPUTE_BINARY = "nova-compute"
 
+_NO_SERVICE = service_facts.ServiceFacts()
+
 
 class ServiceSource:
     """Services as one snapshot has them. Cheap to make; used by one thread."""
@@ -108,10 +98,13 @@ class ServiceSource:
         for key in reversed(self._view.lookup("cell_host", cell, host) if host else ()):
             if self._is_compute(key):
                 return self._service(key)
-        return service_facts.ServiceFacts()
+        return _NO_SERVICE
 
-    def of_all(self) -> dict[tuple[str, str], service_facts.ServiceFacts | errors.InvalidRecord]:
-        """Return what :meth:`of_host` says, or raises, of each host that has one."""
+    def of_all_hosts(self) -> Callable[[str, str], service_facts.ServiceFacts]:
+        """Return what says, or raises, the same as :meth:`of_host`.
+
+        For very many hosts: all records are looked at once, here.
+        """
         view = self._view
         columns = (
             map(view.vocabulary(name).texts().__getitem__, view.column(name).tolist())
@@ -119,13 +112,24 @@ class ServiceSource:
         )
         latest: dict[tuple[str, str], tuple[str, Any]] = {}
         for key, facts, cell, host, binary in zip(
-            view.row_keys(), view.kept_digests(), *columns, strict=True
+            view.row_keys(), view.digests(), *columns, strict=True
         ):
             known = latest.get((cell, host))
             if binary == COMPUTE_BINARY and host and (known is None or known[0] < key):
                 latest[cell, host] = (key, facts)
-        heard = dict(zip(self._liveness.row_keys(), self._liveness.kept_digests(), strict=True))
-        return {place: _seen(facts, heard.get(key)) for place, (key, facts) in latest.items()}
+        heard = dict(zip(self._liveness.row_keys(), self._liveness.digests(), strict=True))
+        found = {place: _seen(facts, heard.get(key)) for place, (key, facts) in latest.items()}
+
+        def of_host(cell: str, host: str) -> service_facts.ServiceFacts:
+            if not cell:
+                # A column does not tell an empty text from none, as indexes do.
+                return self.of_host(cell, host)
+            facts = found.get((cell, host), _NO_SERVICE)
+            if isinstance(facts, errors.InvalidRecord):
+                raise facts
+            return facts
+
+        return of_host
 
     def host_of_service(self, key: str) -> tuple[str, str] | None:
         """Return (cell, host) of a nova-compute service; None for any other."""
@@ -175,6 +179,9 @@ def _seen(
 #: Needed of every host by a filter that is nearly always enabled.
 _INSTANCES_PATH = ("supported_instances",)
 
+#: Columns of compute_nodes with what a node is called: its cell, host and own name.
+_NAMES = ("cell", "host", "hypervisor_hostname")
+
 NAMESPACES = (
     known_namespaces.COMPUTE_NODES.name,
     known_namespaces.SERVICES.name,
@@ -191,65 +198,46 @@ class FactSource(Whereabouts):
     """Facts as one snapshot has them. Cheap to make; used by one thread.
 
     :ivar services: the services of the same snapshot
-
-    :param ratios: what stands for a ratio that a node's record lacks
     """
 
     def __init__(
         self,
         snapshot: store_snapshot.Snapshot,
         *,
-        ratios: node_facts.DefaultRatios,
         reservations: host_reservations.ReservedUsage,
     ) -> None:
         super().__init__(snapshot)
         self.snapshot = snapshot
         self.services = ServiceSource(snapshot)
-        self._ratios = ratios
         self._reservations = reservations
         self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
         self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
         self._shown = reported_usage.ReportedUsage(snapshot)
 
-    # -- whole hosts ------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------
 
     def node_uuids(self) -> Iterator[str]:
         """Iterate over the uuids of all compute nodes, in no order."""
         return self._nodes.keys()
 
-    def facts(
-        self, uuid: str, aggregates: Callable[[str], tuple[str, ...]]
-    ) -> host_facts.HostFacts | None:
-        """Return all that is known of a compute node; None where there is no such node.
-
-        :param aggregates: uuids of aggregates by host name
-        :raises InvalidRecord: a record is not as Nova writes it
-        """
-        found = self._node(uuid)
-        if found is None:
-            return None
-        unshown = self.unshown(uuid)
-        found.update(_counts(found, unshown))
-        for name, default in attrs.asdict(self._ratios).items():
-            found[f"{name}_allocation_ratio"] = found[f"{name}_allocation_ratio"] or default
-        found.update(attrs.asdict(self.services.of_host(found["cell"], found["host"])))
-        found["aggregates"] = aggregates(found["host"])
-        found["provider"] = self.provider(uuid, unshown)
-        return host_facts.HostFacts(**found)
-
-    def _node(self, uuid: str) -> dict[str, Any] | None:
-        """Return what a compute node's own record says, by names of HostFacts; None for no node.
-
-        :raises InvalidRecord: the record is not as Nova writes it
-        """
-        kept = self._nodes.kept_digest(uuid)
-        names = self._nodes.texts(uuid, *node_facts.NAMES)
-        if names is None:
-            return None
-        if isinstance(kept, errors.InvalidRecord):
-            raise kept
-        return node_facts.packed_fields(uuid, kept, names)
+    def nodes(
+        self, uuids: Collection[str] | None
+    ) -> Iterator[tuple[str, bytes | errors.InvalidRecord, host_places.HostPlace]]:
+        """Yield uuid, digest and names of compute nodes; None stands for all."""
+        view = self._nodes
+        if uuids is None:
+            texts = (
+                map(view.vocabulary(name).texts().__getitem__, view.column(name).tolist())
+                for name in _NAMES
+            )
+            for uuid, digest, *names in zip(view.row_keys(), view.digests(), *texts, strict=True):
+                yield uuid, digest, host_places.HostPlace(uuid, *names)
+            return
+        for uuid in uuids:
+            names = view.texts(uuid, *_NAMES)
+            if names is not None:
+                yield uuid, view.digest(uuid), host_places.HostPlace(uuid, *names)
 
     # -- claims -------------------------------------------------------------------
 
@@ -285,14 +273,6 @@ class FactSource(Whereabouts):
         uncounted = self._shown.uncounted(uuid, 0 if stored is None else stored.version)
         return claim_facts.unreported_usage(claims, allocations, uncounted)
 
-    def counts(self, uuid: str, unshown: claim_facts.UnreportedUsage) -> Mapping[str, int]:
-        """Return the facts of a node that claims change, by name.
-
-        :raises InvalidRecord: the node's record is not as Nova writes it
-        """
-        node = self._node(uuid)
-        return {} if node is None else _counts(node, unshown)
-
     # -- providers ----------------------------------------------------------------
 
     def provider(
@@ -317,7 +297,7 @@ class FactSource(Whereabouts):
         For very many hosts: all records are looked at once, here.
         """
         read: dict[str, host_facts.ProviderFacts] = dict(
-            zip(self._providers.row_keys(), self._providers.kept_digests(), strict=True)
+            zip(self._providers.row_keys(), self._providers.digests(), strict=True)
         )
 
         def provider(uuid: str) -> host_facts.ProviderFacts | None:
@@ -375,7 +355,8 @@ class FactSource(Whereabouts):
     def attribute(self, uuid: str, path: tuple[str, ...]) -> Hashable:
         """Return what stands at a path of a host's HostState, see node_facts.attribute."""
         if path == _INSTANCES_PATH:
-            text = node_facts.packed_instances(self._nodes.kept_digest(uuid))
+            node = self._nodes.digest(uuid)
+            text = node_facts.instances_of(node) if isinstance(node, bytes) else None
             if text is not None:
                 return node_facts.parse_instances(text)
         record = self._nodes.get(uuid)
@@ -407,22 +388,6 @@ class Present:
         return () if self.source is None else self.source.locate(uuid)
 
 
-def _counts(node: Mapping[str, Any], unshown: claim_facts.UnreportedUsage) -> dict[str, int]:
-    """Return what Nova's HostState would have once the claims were consumed from it.
-
-    :param node: facts by name
-    """
-    share = unshown.share
-    return {
-        "free_ram_mb": node["free_ram_mb"] - share.memory_mb,
-        "free_disk_mb": node["free_disk_mb"] - share.disk_gb * 1024,
-        "vcpus_used": node["vcpus_used"] + share.vcpus,
-        "num_instances": node["num_instances"] + share.instances,
-        "num_io_ops": node["num_io_ops"] + share.io_operations,
-        "pci_free": max(0, node["pci_free"] - unshown.devices),
-    }
-
-
 def _name(namespace: str, key: str) -> str:
     return f"{namespace}/{key}"
 
@@ -431,99 +396,116 @@ def _name(namespace: str, key: str) -> str:
 _HOSTS_AT_A_TIME = 4096
 
 
-@attrs.frozen(eq=False)
-class HostBatch:
-    """Hosts, each once; lists and arrays have an item for each.
+_numbers_of_service = operator.attrgetter(*frame_columns.OF_SERVICE)
 
-    :param numbers: by name of a frame's plain column, shape (n,)
-    :param aggregates: uuids of Nova's aggregates, in the order of their ids
-    """
-
-    places: list[host_places.HostPlace]
-    numbers: dict[str, npt.NDArray[Any]]
-    aggregates: list[tuple[str, ...]]
-    providers: list[host_facts.ProviderFacts | None]
-
-
-def read_batches(
-    source: FactSource,
-    nodes: store_snapshot.NamespaceView,
-    ratios: node_facts.DefaultRatios,
-    aggregates: Callable[[str], tuple[str, ...]],
-    known: Container[str],
-) -> Iterator[HostBatch]:
-    """Read all hosts that can be read together and are not known, some at a time.
-
-    What is read of each equals what :meth:`FactSource.facts` says.
-
-    :param nodes: the compute nodes of the source's snapshot
-    :param aggregates: uuids of aggregates by host name
-    """
-    names = (
-        map(nodes.vocabulary(name).texts().__getitem__, nodes.column(name).tolist())
-        for name in ("cell", "host", "hypervisor_hostname")
+#: Places of the numbers that claims change, and of what tells whether there are any.
+_COUNTED = tuple(
+    map(
+        frame_columns.OF_NODE.index,
+        ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops", "pci_free"),
     )
-    running = source.services.of_all()
-    claimed = set(filter(source.is_claimed, source.claimed_uuids()))
-    provider = source.unclaimed_providers()
-    kept: list[bytes] = []
-    places: list[host_places.HostPlace] = []
-    services: list[service_facts.ServiceFacts] = []
-    providers: list[host_facts.ProviderFacts | None] = []
-    for key, digest, cell, host, node in zip(
-        nodes.row_keys(), nodes.kept_digests(), *names, strict=True
-    ):
-        if type(digest) is not bytes or key in known or key in claimed:
-            continue
-        service = running.get((cell, host), _NO_SERVICE)
-        # A column does not tell an empty text from none, as indexes do.
-        if isinstance(service, errors.InvalidRecord) or not (cell and host):
-            continue
-        kept.append(digest)
-        places.append(host_places.HostPlace(key, cell, host, node))
-        services.append(service)
-        providers.append(provider(key))
-        if len(kept) == _HOSTS_AT_A_TIME:
-            yield _batch(kept, places, services, providers, ratios, aggregates)
-            kept, places, services, providers = [], [], [], []
-    if kept:
-        yield _batch(kept, places, services, providers, ratios, aggregates)
+)
+_UPDATED = frame_columns.OF_NODE.index("updated")
 
 
-def _batch(
-    kept: list[bytes],
-    places: list[host_places.HostPlace],
-    services: list[service_facts.ServiceFacts],
-    providers: list[host_facts.ProviderFacts | None],
+@attrs.frozen(eq=False)
+class ReadHosts:
+    """Some hosts as they were read.
+
+    :param page: those whose records are sound
+    :param refused: what is wrong with the records of the others, by uuid
+    """
+
+    page: frame_columns.HostPage
+    refused: dict[str, str]
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """What was read so far, an item for each host."""
+
+    nodes: list[bytes] = attrs.field(factory=list)
+    places: list[host_places.HostPlace] = attrs.field(factory=list)
+    services: list[service_facts.ServiceFacts] = attrs.field(factory=list)
+    providers: list[host_facts.ProviderFacts | None] = attrs.field(factory=list)
+    #: Of those with claims: their place in the lists, and what the claims add.
+    claims: list[tuple[int, claim_facts.UnreportedUsage]] = attrs.field(factory=list)
+    refused: dict[str, str] = attrs.field(factory=dict)
+
+    def made(
+        self, ratios: node_facts.DefaultRatios, aggregates: aggregate_facts.AggregateMemberships
+    ) -> ReadHosts:
+        if not self.nodes:
+            return ReadHosts(frame_columns.HostPage([], [], [], []), self.refused)
+        numbers = node_facts.columns(self.nodes, ratios)
+        if self.claims:
+            for at in _COUNTED:
+                numbers[at] = list(numbers[at])
+            for at, unshown in self.claims:
+                if numbers[_UPDATED][at]:
+                    _count(numbers, at, unshown)
+        numbers += zip(*map(_numbers_of_service, self.services), strict=True)
+        own = [aggregates.of(place.host) for place in self.places]
+        page = frame_columns.HostPage(self.places, numbers, own, self.providers)
+        return ReadHosts(page, self.refused)
+
+
+def read_hosts(
+    source: FactSource,
     ratios: node_facts.DefaultRatios,
-    aggregates: Callable[[str], tuple[str, ...]],
-) -> HostBatch:
-    rows = np.frombuffer(b"".join(kept), node_facts.ROW)
-    numbers = _numbers(rows, ratios)
-    for name, dtype in _SERVICE_COLUMNS.items():
-        said = (getattr(service, name) for service in services)
-        numbers[name] = np.fromiter(said, dtype, len(services))
-    return HostBatch(places, numbers, [aggregates(place.host) for place in places], providers)
+    aggregates: aggregate_facts.AggregateMemberships,
+    uuids: Collection[str] | None = None,
+) -> Iterator[ReadHosts]:
+    """Read hosts, some thousand at a time.
+
+    :param uuids: of nodes that there are; None for all, whose records are looked at together
+    """
+    if uuids is None or len(uuids) >= _HOSTS_AT_A_TIME:
+        service_of, provider_of = source.services.of_all_hosts(), source.unclaimed_providers()
+        is_claimed = frozenset(source.claimed_uuids()).__contains__
+    else:
+        service_of, provider_of = source.services.of_host, source.provider
+        is_claimed = source.is_claimed
+    faultless = aggregates.faultless
+    reading = _Reading()
+    for key, node, place in source.nodes(uuids):
+        unshown = None
+        try:
+            if type(node) is not bytes:
+                raise node
+            service = service_of(place.cell, place.host)
+            if is_claimed(key):
+                unshown = source.unshown(key)
+                provider = source.provider(key, unshown)
+            else:
+                provider = provider_of(key)
+        except errors.InvalidRecord as error:
+            reading.refused[key] = str(error)
+            continue
+        fault = None if faultless else aggregates.fault(place.host)
+        if fault is not None:
+            reading.refused[key] = fault
+            continue
+        if unshown is not None:
+            reading.claims.append((len(reading.nodes), unshown))
+        reading.nodes.append(node)
+        reading.places.append(place)
+        reading.services.append(service)
+        reading.providers.append(provider)
+        if len(reading.nodes) == _HOSTS_AT_A_TIME:
+            yield reading.made(ratios, aggregates)
+            reading = _Reading()
+    if reading.nodes or reading.refused:
+        yield reading.made(ratios, aggregates)
 
 
-_NO_SERVICE = service_facts.ServiceFacts()
-_SERVICE_COLUMNS = {
-    field.name: frame_columns.PLAIN_COLUMNS[field.name]
-    for field in attrs.fields(service_facts.ServiceFacts)
-}
-
-
-def _numbers(
-    rows: npt.NDArray[Any], ratios: node_facts.DefaultRatios
-) -> dict[str, npt.NDArray[Any]]:
-    numbers: dict[str, npt.NDArray[Any]] = {
-        name: rows[name].copy()
-        for name in frame_columns.PLAIN_COLUMNS
-        if name not in _SERVICE_COLUMNS
-    }
-    for name, default in (("cpu", ratios.cpu), ("ram", ratios.ram), ("disk", ratios.disk)):
-        column = numbers[f"{name}_allocation_ratio"]
-        column[column == 0] = default
-    for name in frame_columns.REPORTED:
-        numbers[name][~numbers["updated"]] = 0
-    return numbers
+def _count(numbers: Sequence[Any], at: int, unshown: claim_facts.UnreportedUsage) -> None:
+    """Count claims in a host's numbers, as Nova's HostState would consume them."""
+    share = unshown.share
+    memory, disk, vcpus, instances, busy, devices = (numbers[column] for column in _COUNTED)
+    memory[at] -= share.memory_mb
+    disk[at] -= share.disk_gb * 1024
+    vcpus[at] += share.vcpus
+    instances[at] += share.instances
+    busy[at] += share.io_operations
+    devices[at] = max(0, devices[at] - unshown.devices)

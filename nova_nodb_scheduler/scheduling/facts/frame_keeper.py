@@ -16,18 +16,16 @@ the time is taken over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
-from nova_nodb_scheduler.scheduling.pipeline import candidates
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import collector, host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
@@ -116,6 +114,11 @@ _MANY_HOSTS = 1000
 _WATCHED = (_NODES, _SERVICES, _LIVENESS, _AGGREGATES, _PROVIDERS, _CLAIMS)
 
 
+#: (frame, node uuid, (cell, host) or None where not even that is known) -> whether a
+#: request might go to a host whose records cannot be understood.
+MayTake = Callable[[host_frame.HostFrame, str, tuple[str, str] | None], bool]
+
+
 class FrameOwner(Protocol):
     """What takes hosts in; all calls are made with its lock held."""
 
@@ -127,8 +130,8 @@ class FrameOwner(Protocol):
     def frame(self) -> host_frame.HostFrame:
         """Where the hosts stand."""
 
-    def put(self, facts: host_facts.HostFacts) -> Any:
-        """Take a host in, or take its new facts over."""
+    def take(self, page: frame_columns.HostPage) -> Any:
+        """Take hosts in, or take over what is new of them."""
 
     def amend(
         self,
@@ -189,20 +192,20 @@ class FrameKeeper:
         """Why records were refused, by uuid: hosts left out, and aggregates."""
         return dict(self._unreadable)
 
-    def left_out(self, request: requests.Request) -> str | None:
+    def left_out(self, may_take: MayTake) -> str | None:
         """Return a host left out that a request might have gone to; None if there is none.
 
         As the last :meth:`catch_up` found it. From any thread; waits for the
         engine's lock.
+
+        :param may_take: says it of one host, with the lock held
         """
         with self._engine.lock:
             source, frame = self._present.source, self._engine.frame
             if source is None:
                 return None
             for uuid in self._unreadable:
-                if source.has_node(uuid) and candidates.may_be_elsewhere(
-                    request, frame, uuid, source.host_of_node(uuid)
-                ):
+                if source.has_node(uuid) and may_take(frame, uuid, source.host_of_node(uuid)):
                     return uuid
             return None
 
@@ -223,9 +226,7 @@ class FrameKeeper:
             snapshot = self._store.snapshot()
             former, sound = self._present.source, self._sound
             self._sound = False
-            source = fact_source.FactSource(
-                snapshot, ratios=self._ratios, reservations=self._reservations
-            )
+            source = fact_source.FactSource(snapshot, reservations=self._reservations)
             self._present.source = source
             lapsed = self._reservations.expire()
             if touched is None or former is None or not sound:
@@ -255,32 +256,15 @@ class FrameKeeper:
         for uuid in source.aggregate_uuids():
             self._take_aggregate(source, uuid)
         self._engine.set_aggregates(self._memberships.aggregates())
-        before = {frame.place(int(row)).uuid for row in frame.alive.nonzero()[0]}
-        for uuid in before:
-            if not source.has_node(uuid):
-                self._engine.remove(uuid)
-        if self._memberships.faultless:
-            self._take_new_hosts(source, before)
-        for uuid in source.node_uuids():
-            if frame.row_of(uuid) is None or uuid in before:
-                self._take_host(source, uuid)
+        for row in frame.alive.nonzero()[0].tolist():
+            if not source.has_node(frame.place(row).uuid):
+                self._engine.remove(frame.place(row).uuid)
+        frame.expect(len(source.snapshot.namespace(_NODES)))
+        self._take_hosts(source)
         self._take_sharing(source, source.provider_uuids())
         frame.sharing = dict(self._sharing)
         if self._unreadable:
             self._tell_of_unreadable()
-
-    def _take_new_hosts(self, source: fact_source.FactSource, known: Container[str]) -> None:
-        """Take hosts in that the frame does not hold, all at once.
-
-        :param known: uuids of those that it holds
-        """
-        frame = self._engine.frame
-        nodes = source.snapshot.namespace(_NODES)
-        frame.expect(len(nodes))
-        for batch in fact_source.read_batches(
-            source, nodes, self._ratios, self._memberships.of, known
-        ):
-            frame.fill(batch.places, batch.numbers, batch.aggregates, batch.providers)
 
     # -- what changed ---------------------------------------------------------------
 
@@ -319,17 +303,19 @@ class FrameKeeper:
                 self._engine.frame.recount(row)
         parts |= served
         parts.update(filter(source.has_node, provided))
-        parts.difference_update(nodes)
-        for uuid in parts:
+        # What claims add changes numbers of the node, too.
+        whole = {*nodes, *filter(source.has_node, claimed)}
+        whole.update(uuid for uuid in parts if not self._is_sound(uuid))
+        for uuid in parts - whole:
             self._take_parts(
-                source,
-                uuid,
-                with_service=uuid in served,
-                with_provider=uuid in provided,
-                with_claims=uuid in claimed,
+                source, uuid, with_service=uuid in served, with_provider=uuid in provided
             )
         for uuid in nodes:
-            self._take_host(source, uuid)
+            if not source.has_node(uuid):
+                self._unreadable.pop(uuid, None)
+                self._engine.remove(uuid)
+        if whole:
+            self._take_hosts(source, whole)
         self._take_sharing(source, provided.union(nodes))
         if len(self._unreadable) > refused_before:
             self._tell_of_unreadable()
@@ -367,51 +353,41 @@ class FrameKeeper:
             self._unreadable[uuid] = facts.fault
         return self._memberships.take(uuid, facts)
 
-    # -- one host -------------------------------------------------------------------
+    # -- hosts --------------------------------------------------------------------
 
-    def _take_host(self, source: fact_source.FactSource, uuid: str) -> None:
-        """Make a host anew from all its records."""
-        try:
-            facts = source.facts(uuid, self._memberships.of)
-        except errors.InvalidRecord as error:
-            self._leave_out(uuid, str(error))
-            return
-        fault = facts and self._memberships.fault(facts.host)
-        if fault:
-            self._leave_out(uuid, fault)
-            return
-        self._unreadable.pop(uuid, None)
-        if facts is None:
-            self._engine.remove(uuid)
-        else:
-            self._engine.put(facts)
+    def _take_hosts(
+        self, source: fact_source.FactSource, uuids: Collection[str] | None = None
+    ) -> None:
+        """Make hosts anew from all their records.
+
+        :param uuids: None for all
+        """
+        for hosts in fact_source.read_hosts(source, self._ratios, self._memberships, uuids):
+            for place in hosts.page.places:
+                self._unreadable.pop(place.uuid, None)
+            if hosts.page.places:
+                self._engine.take(hosts.page)
+            for uuid, reason in hosts.refused.items():
+                self._leave_out(uuid, reason)
+
+    def _is_sound(self, uuid: str) -> bool:
+        """Tell whether a host is in the frame, and can be made anew in parts."""
+        return self._memberships.faultless and self._engine.frame.row_of(uuid) is not None
 
     def _take_parts(
-        self,
-        source: fact_source.FactSource,
-        uuid: str,
-        *,
-        with_service: bool,
-        with_provider: bool,
-        with_claims: bool,
+        self, source: fact_source.FactSource, uuid: str, *, with_service: bool, with_provider: bool
     ) -> None:
-        """Make a host anew from some records beside its node's, which did not change."""
+        """Make a sound host anew from some records beside its node's, which did not change."""
         frame = self._engine.frame
         row = frame.row_of(uuid)
-        if row is None or not self._memberships.faultless:
-            self._take_host(source, uuid)
-            return
+        assert row is not None
         place = frame.place(row)
         numbers: dict[str, Any] = {}
         provided: dict[str, Any] = {}
         try:
             if with_service:
-                numbers.update(attrs.asdict(source.services.of_host(place.cell, place.host)))
-            if with_claims:
-                unshown = source.unshown(uuid)
-                numbers.update(source.counts(uuid, unshown))
-                provided["provider"] = source.provider(uuid, unshown)
-            elif with_provider:
+                numbers = attrs.asdict(source.services.of_host(place.cell, place.host))
+            if with_provider:
                 # Otherwise the very object stays: what was used since is in the
                 # frame's columns, and counted from there.
                 provided["provider"] = source.provider(uuid)

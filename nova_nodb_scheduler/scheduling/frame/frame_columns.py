@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.frame import host_facts
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_places
 
 #: Distinct values a column may hold beyond two for each row before it is made anew.
 _SPARE_VALUES = 64
@@ -46,8 +47,8 @@ class CodedColumn:
         self.codes[row] = code
         return True
 
-    def put_all(self, rows: Sequence[int], values: Sequence[Hashable]) -> None:
-        """Set many rows' values."""
+    def put_all(self, rows: Sequence[int], values: Sequence[Hashable]) -> npt.NDArray[np.bool_]:
+        """Set many rows' values; say of each whether it changed."""
         if len(self.values) + len(set(values)) > 2 * len(self.codes) + _SPARE_VALUES:
             self._drop_unused()
         codes = []
@@ -57,7 +58,9 @@ class CodedColumn:
                 code = self._code_of[value] = len(self.values)
                 self.values.append(value)
             codes.append(code)
+        changed: npt.NDArray[np.bool_] = self.codes[rows] != codes
         self.codes[rows] = codes
+        return changed
 
     def value(self, row: int) -> Any:
         """Return a row's value."""
@@ -168,31 +171,9 @@ def grown(array: npt.NDArray[Any], rows: int, fill: float = 0) -> npt.NDArray[An
     return longer
 
 
-#: Each with the name of its field of HostFacts.
-PLAIN_COLUMNS: dict[str, type[Any]] = {
-    "updated": np.bool_,
-    "memory_mb": np.int64,
-    "free_ram_mb": np.int64,
-    "local_gb": np.int64,
-    "free_disk_mb": np.int64,
-    "disk_mb_used": np.int64,
-    "vcpus": np.int64,
-    "vcpus_used": np.int64,
-    "cpu_allocation_ratio": np.float64,
-    "ram_allocation_ratio": np.float64,
-    "disk_allocation_ratio": np.float64,
-    "num_instances": np.int64,
-    "num_io_ops": np.int64,
-    "failed_builds": np.int64,
-    "hypervisor_version": np.int64,
-    "pci_free": np.int64,
-    "has_service": np.bool_,
-    "disabled": np.bool_,
-    "forced_down": np.bool_,
-    "last_seen_seconds": np.float64,
-}
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-#: What a node's report gives; empty until the first.
+#: What a node's report gives; 0 until the first. Names here are fields of HostFacts.
 REPORTED = (
     "memory_mb",
     "free_ram_mb",
@@ -207,11 +188,31 @@ REPORTED = (
     "hypervisor_version",
     "pci_free",
 )
+#: What the node's record gives.
+OF_NODE = (
+    *REPORTED,
+    "cpu_allocation_ratio",
+    "ram_allocation_ratio",
+    "disk_allocation_ratio",
+    "updated",
+)
+#: What the service's records give.
+OF_SERVICE = ("has_service", "disabled", "forced_down", "last_seen_seconds")
+_DTYPES: dict[str, type[Any]] = {
+    **dict.fromkeys(REPORTED, np.int64),
+    **dict.fromkeys(OF_NODE[len(REPORTED) : -1], np.float64),
+    **dict.fromkeys(("updated", *OF_SERVICE[:-1]), np.bool_),
+    OF_SERVICE[-1]: np.float64,
+}
+PLAIN_COLUMNS = (*OF_NODE, *OF_SERVICE)
+_numbers_of = operator.attrgetter(*PLAIN_COLUMNS)
+_NOT_REPORTED = (0,) * len(REPORTED)
 
-_REPORTED = frozenset(REPORTED)
-#: All but what tells whether a node ever reported.
-_NUMBERS = tuple(name for name in PLAIN_COLUMNS if name != "updated")
-_numbers_of = operator.attrgetter(*_NUMBERS)
+#: Up to so many rows a loop is quicker than arrays.
+FEW_ROWS = 16
+
+#: By column, a value for each host: an array, or a sequence where there are few.
+Numbers: TypeAlias = Sequence[Any]
 
 #: What a server takes of a host when it is chosen; a fork has its own.
 _CONSUMABLE = (
@@ -222,6 +223,27 @@ _CONSUMABLE = (
     "num_io_ops",
     "pci_free",
 )
+
+
+@attrs.frozen(eq=False)
+class HostPage:
+    """Some hosts, each once, as a frame takes them; each list has an item for each.
+
+    :param numbers: by column, in the order of :data:`PLAIN_COLUMNS`; what is
+        :data:`REPORTED` is 0 of hosts that never reported
+    :param aggregates: uuids of Nova's aggregates, in the order of their ids
+    """
+
+    places: list[host_places.HostPlace]
+    numbers: Sequence[Numbers]
+    aggregates: list[tuple[str, ...]]
+    providers: list[host_facts.ProviderFacts | None]
+
+
+def numbers_of(facts: host_facts.HostFacts) -> tuple[Any, ...]:
+    """Return a host's numbers in the order of :data:`PLAIN_COLUMNS`."""
+    numbers = _numbers_of(facts)
+    return numbers if facts.updated else (*_NOT_REPORTED, *numbers[len(REPORTED) :])
 
 
 class PlainColumns:
@@ -249,49 +271,55 @@ class PlainColumns:
     forced_down: npt.NDArray[np.bool_]
 
     def __init__(self) -> None:
-        for name, dtype in PLAIN_COLUMNS.items():
-            setattr(self, name, np.zeros(0, dtype))
+        self._plain: tuple[npt.NDArray[Any], ...] = ()
+        self._bind(tuple(np.zeros(0, _DTYPES[name]) for name in PLAIN_COLUMNS))
+
+    def _bind(self, arrays: tuple[npt.NDArray[Any], ...]) -> None:
+        self._plain = arrays
+        for name, array in zip(PLAIN_COLUMNS, arrays, strict=True):
+            setattr(self, name, array)
 
     def numbers(self, row: int) -> dict[str, Any]:
         """Return a row's values by name."""
         return {name: getattr(self, name).item(row) for name in PLAIN_COLUMNS}
 
-    def put_numbers(self, row: int, facts: host_facts.HostFacts) -> bool:
-        """Take a host's values over; say whether more than a heartbeat changed."""
-        began_or_ended = self.updated.item(row) != facts.updated
-        self.updated[row] = facts.updated
-        numbers = zip(_NUMBERS, _numbers_of(facts), strict=True)
-        return self.amend_numbers(row, dict(numbers)) or began_or_ended
+    def put_numbers(self, row: int, numbers: Sequence[Any]) -> bool:
+        """Take a host's values over; say whether more than a heartbeat changed.
+
+        :param numbers: in the order of :data:`PLAIN_COLUMNS`
+        """
+        changed = False
+        for column, value in zip(self._plain, numbers, strict=True):
+            if column.item(row) != value:
+                column[row] = value
+                changed |= column is not self.last_seen_seconds
+        return changed
+
+    def put_all_numbers(self, rows: Sequence[int], numbers: Sequence[Numbers]) -> BoolArray:
+        """Take many hosts' values over; say of which more than a heartbeat changed.
+
+        :param numbers: by column, in the order of :data:`PLAIN_COLUMNS`
+        """
+        changed: BoolArray = np.zeros(len(rows), np.bool_)
+        for column, values in zip(self._plain, numbers, strict=True):
+            if column is not self.last_seen_seconds:
+                changed |= column[rows] != values
+            column[rows] = values
+        return changed
 
     def amend_numbers(self, row: int, numbers: Mapping[str, Any]) -> bool:
-        """Take some of a host's values over; say whether more than a heartbeat changed.
-
-        Nova leaves the HostState of a node whose usage was never reported as it
-        was made, but for its service, aggregates and instances.
-        """
-        reported = self.updated.item(row)
+        """Take some of a host's values over; say whether more than a heartbeat changed."""
         changed = False
         for name, value in numbers.items():
-            if not reported and name in _REPORTED:
-                value = 0
             column = getattr(self, name)
             if column.item(row) != value:
                 column[row] = value
                 changed |= name != "last_seen_seconds"
         return changed
 
-    def fill_numbers(self, rows: Sequence[int], numbers: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set many rows' values.
-
-        :param numbers: by name, shape (n,)
-        """
-        for name in PLAIN_COLUMNS:
-            getattr(self, name)[rows] = numbers[name]
-
     def grow_numbers(self, rows: int) -> None:
         """Have so many rows."""
-        for name in PLAIN_COLUMNS:
-            setattr(self, name, grown(getattr(self, name), rows))
+        self._bind(tuple(grown(array, rows) for array in self._plain))
 
     def own_consumable(self) -> None:
         """Replace what servers take of hosts by copies."""

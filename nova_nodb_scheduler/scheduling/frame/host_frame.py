@@ -355,31 +355,62 @@ class HostFrame(ReadableFrame):
     # -- writing ----------------------------------------------------------------
 
     def put(self, facts: host_facts.HostFacts) -> int:
-        """Take a host in, or take its new facts over; return its row.
+        """Take one host in, or take its new facts over, as :meth:`take` does; return its row."""
+        row = self._row_for(facts.uuid)
+        place = host_places.HostPlace(facts.uuid, facts.cell, facts.host, facts.node)
+        numbers = frame_columns.numbers_of(facts)
+        self._take_one(row, place, numbers, facts.aggregates, facts.provider)
+        return row
 
-        The change is logged unless no decision can tell the difference, as
-        with most heartbeats.
+    def take(self, page: frame_columns.HostPage) -> None:
+        """Take hosts in, or take over what is new of them.
+
+        A change is logged unless no decision can tell the difference, as with most heartbeats.
         """
-        row = self._places.row_of(facts.uuid)
-        if row is None:
-            row = self._new_row()
-            self.tenure[row] += 1
-        changed = self._places.enter(
-            row, host_places.HostPlace(facts.uuid, facts.cell, facts.host, facts.node)
-        )
-        changed |= self.put_numbers(row, facts)
-        self.alive[row] = True
-        changed |= self.cell.put(row, facts.cell)
-        changed |= self.aggregate_sets.put(row, facts.aggregates)
-        changed |= self._provided.put(row, facts.provider)
+        rows = [self._row_for(place.uuid) for place in page.places]
+        if len(rows) > frame_columns.FEW_ROWS:
+            self._take_many(rows, page)
+            return
+        numbers = zip(*page.numbers, strict=True)
+        for each in zip(rows, page.places, numbers, page.aggregates, page.providers, strict=True):
+            self._take_one(*each)
+
+    def _take_one(
+        self,
+        row: int,
+        place: host_places.HostPlace,
+        numbers: Sequence[Any],
+        aggregates: tuple[str, ...],
+        provider: host_facts.ProviderFacts | None,
+    ) -> None:
+        changed = self._places.enter(row, place)
+        changed |= self.put_numbers(row, numbers)
+        changed |= self.cell.put(row, place.cell)
+        changed |= self.aggregate_sets.put(row, aggregates)
+        changed |= self._provided.put(row, provider)
         for path, column in self._attributes.items():
-            changed |= column.put(row, self._attribute(facts.uuid, path))
+            changed |= column.put(row, self._attribute(place.uuid, path))
         if self._topologies is not None:
             self._topologies.forget(row)
         changed |= self._liveness.look_at(self, row)
         if changed:
             self.log.add(row)
-        return row
+
+    def _take_many(self, rows: list[int], page: frame_columns.HostPage) -> None:
+        places = page.places
+        changed = self.put_all_numbers(rows, page.numbers)
+        changed |= self.cell.put_all(rows, [place.cell for place in places])
+        changed |= self.aggregate_sets.put_all(rows, page.aggregates)
+        changed |= self._provided.put_all(rows, page.providers)
+        for path, column in self._attributes.items():
+            values = [self._attribute(place.uuid, path) for place in places]
+            changed |= column.put_all(rows, values)
+        if self._topologies is not None:
+            self._topologies.forget_all(rows)
+        for at, (row, place) in enumerate(zip(rows, places, strict=True)):
+            if self._places.enter(row, place) | self._liveness.look_at(self, row):
+                changed[at] = True
+        self.log.extend(np.array(rows)[changed].tolist())
 
     def amend(
         self,
@@ -388,7 +419,7 @@ class HostFrame(ReadableFrame):
         aggregates: tuple[str, ...],
         provider: host_facts.ProviderFacts | Same | None = Same.AS_BEFORE,
     ) -> None:
-        """Take over what is new of a host whose node's record did not change, as :meth:`put` would.
+        """Take over what is new of a host whose node's own record did not change.
 
         :param numbers: by plain column, those that are new
         :param aggregates: all of the host's, by uuid
@@ -406,35 +437,6 @@ class HostFrame(ReadableFrame):
         lacking = hosts - len(self) - self._places.free
         if lacking > 0:
             self._grow(self.rows + lacking)
-
-    def fill(
-        self,
-        places: Sequence[host_places.HostPlace],
-        numbers: Mapping[str, npt.NDArray[Any]],
-        aggregates: Sequence[tuple[str, ...]],
-        providers: Sequence[host_facts.ProviderFacts | None],
-    ) -> None:
-        """Take many new hosts in, as :meth:`put` does each of them.
-
-        :param numbers: by plain column, shape (n,); of hosts that never
-            reported their usage 0 where a report gives it
-        """
-        self.expect(len(self) + len(places))
-        rows = [self._places.take() for _place in places]
-        self.tenure[rows] += 1
-        self.fill_numbers(rows, numbers)
-        self.alive[rows] = True
-        self.cell.put_all(rows, [place.cell for place in places])
-        self.aggregate_sets.put_all(rows, aggregates)
-        for row, place in zip(rows, places, strict=True):
-            self._places.enter(row, place)
-            self._liveness.look_at(self, row)
-        self._provided.fill(rows, providers)
-        for path, column in self._attributes.items():
-            column.put_all(rows, [self._attribute(place.uuid, path) for place in places])
-        if self._topologies is not None:
-            self._topologies.forget_all(rows)
-        self.log.extend(rows)
 
     def heard(self, row: int, last_seen_seconds: float) -> None:
         """Take over when a row's service was heard of; :meth:`facts` keep the former time."""
@@ -548,10 +550,16 @@ class HostFrame(ReadableFrame):
 
     # -- rows -------------------------------------------------------------------
 
-    def _new_row(self) -> int:
-        if not self._places.free:
-            self._grow(max(BLOCK_ROWS, self.rows + self.rows // 4))
-        return self._places.take()
+    def _row_for(self, uuid: str) -> int:
+        """Return a host's row, a new one where it has none."""
+        row = self._places.row_of(uuid)
+        if row is None:
+            if not self._places.free:
+                self._grow(max(BLOCK_ROWS, self.rows + self.rows // 4))
+            row = self._places.take()
+            self.tenure[row] += 1
+            self.alive[row] = True
+        return row
 
     def _grow(self, at_least: int) -> None:
         before = self.rows

@@ -70,7 +70,19 @@ class ProviderColumns:
         changed |= self.aggregates.put(row, provider.aggregates if provider else frozenset())
         return self._put_tree(row, before, provider) or changed
 
-    def fill(
+    def put_all(
+        self, rows: Sequence[int], providers: Sequence[host_facts.ProviderFacts | None]
+    ) -> list[bool]:
+        """Take many rows' providers over; say of each what :meth:`put` says."""
+        new = [at for at, row in enumerate(rows) if self._providers[row] is None]
+        self._fill([rows[at] for at in new], [providers[at] for at in new])
+        filled = frozenset(new)
+        return [
+            at in filled or self.put(row, its)
+            for at, (row, its) in enumerate(zip(rows, providers, strict=True))
+        ]
+
+    def _fill(
         self, rows: Sequence[int], providers: Sequence[host_facts.ProviderFacts | None]
     ) -> None:
         """Take over the providers of many rows that had none."""

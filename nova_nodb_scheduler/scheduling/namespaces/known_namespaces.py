@@ -77,7 +77,7 @@ COMPUTE_NODES = model.Namespace(
         _BY_CELL,
     ),
     digest=node_facts.digest,
-    digest_form=node_facts.FORM,
+    digest_row=node_facts.ROW,
 )
 
 #: key: service uuid; row: ``services`` without the fields a heartbeat changes

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute node's record as facts and attributes, as Nova's HostState would hold them.
 
-A compute node's record as facts and attributes, as Nova's HostState would hold them.
-
 What is said of Nova is ``HostState._update_from_compute_node`` and
 ``ComputeNode._from_db_object``.
-
-A compute node's facts as a store keeps them: a row of bytes.
-
-By the hundred thousand, objects of facts take five times as much, and a frame
-of hosts is filled from such rows without making one.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 import struct
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,8 +18,7 @@ import numpy as np
 import orjson
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_topology
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_topology
 from nova_nodb_scheduler.scheduling.namespaces import record_fields
 
 #: Major version of Nova's ComputeNode object that is understood.
@@ -58,8 +49,56 @@ _NUMBERS = (
     "memory_mb_used",
     "local_gb",
     "local_gb_used",
-    "hypervisor_version",
 )
+
+#: Columns that hold a number, or none.
+_OPTIONAL_NUMBERS = (
+    "free_ram_mb",
+    "free_disk_gb",
+    "disk_available_least",
+    "running_vms",
+    "current_workload",
+)
+
+_RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
+
+#: Of what the frame does not take, what the namespace declares as columns.
+_MORE_NUMBERS = (
+    "memory_mb_used",
+    "local_gb_used",
+    "free_disk_gb",
+    "disk_available_least",
+    "running_vms",
+    "current_workload",
+)
+
+#: A node's digest: one row of numbers. The first are those of the frame, in its order and by
+#: the names of HostFacts, then others of the record: 0 stands for none. ``instances`` is a code of
+#: :func:`instances_of`.
+ROW = np.dtype(
+    [(name, "<i8") for name in (*frame_columns.REPORTED, *_MORE_NUMBERS)]
+    + [(name, "<f8") for name in _RATIOS]
+    + [("instances", "<i4"), ("updated", "?")]
+)
+_PACKED = struct.Struct(f"<{len(frame_columns.REPORTED) + len(_MORE_NUMBERS)}q{len(_RATIOS)}di?")
+assert _PACKED.size == ROW.itemsize
+
+#: Where its fields begin, and two of their forms.
+_AT = {name: offset for name, (_dtype, offset) in (ROW.fields or {}).items()}
+_WHOLE = struct.Struct("<q")
+_INSTANCES = struct.Struct("<i?")
+
+#: What of it the frame takes.
+_FRAMES = struct.Struct(
+    f"<{len(frame_columns.REPORTED)}q{8 * len(_MORE_NUMBERS)}x{len(_RATIOS)}d4x?"
+)
+assert _FRAMES.size == ROW.itemsize
+
+#: Texts of supported_instances have codes up to so many; a cloud has a handful.
+_MOST_INSTANCES = 4096
+_UNKNOWN = -1
+_codes: dict[str, int] = {}
+_texts: list[str] = []
 
 _NOTHING: immutables.Map[str, Any] = immutables.Map()
 
@@ -77,11 +116,11 @@ class DefaultRatios:
     disk: float = 1.0
 
 
-def digest(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts | errors.InvalidRecord:
-    """Return a compute node's facts, or what is wrong with its record.
+def digest(key: str, state: Mapping[str, Any]) -> bytes | errors.InvalidRecord:
+    """Return a compute node's numbers as one :data:`ROW`, or what is wrong with its record.
 
-    Service, aggregates and provider are other records' to tell. A ratio that
-    the record lacks is 0: :class:`DefaultRatios` stands for it.
+    Its names are columns of the namespace; service, aggregates and provider are other
+    records' to tell. A ratio that the record lacks is 0: :class:`DefaultRatios` stands for it.
     """
     try:
         return _read(key, state)
@@ -89,54 +128,117 @@ def digest(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts | errors.
         return error
 
 
-def _read(key: str, state: Mapping[str, Any]) -> host_facts.HostFacts:
+def _read(key: str, state: Mapping[str, Any]) -> bytes:
     whole = record_fields.RecordFields(f"compute_nodes/{key}", state)
     whole.check_major(_OBJECT_MAJOR)
     row = whole.mapping("row")
-    uuid, cell, node = row.text("uuid"), whole.text("cell"), row.text("hypervisor_hostname")
+    if row.text("uuid") != key:
+        raise row.wrong("uuid", "it is not the record's key")
+    whole.text("cell")
+    row.text("hypervisor_hostname")
     # A row without a host belongs to no service, and Nova passes over it.
-    host = "" if row.get("host") is None else row.text("host")
-    # Facts are kept by the hundred thousand: equal texts are one and the same.
-    cell = _same(cell)
-    uuid = key if uuid == key else uuid
-    node = host if node == host else node
+    if row.get("host") is not None:
+        row.text("host")
     # What Nova's objects refuse they refuse of any row.
-    numbers = dict(zip(_NUMBERS, row.integers(_NUMBERS), strict=True))
+    numbers = row.column_integers(_NUMBERS)
+    if None in numbers:
+        row.integer(_NUMBERS[numbers.index(None)])
+    vcpus, vcpus_used, memory_mb, memory_mb_used, local_gb, local_gb_used = numbers
+    version = row.integer("hypervisor_version")
+    free_ram_mb, free_gb, least_gb, running, workload = row.column_integers(_OPTIONAL_NUMBERS)
     updated = row.get("free_disk_gb") is not None
     # A row that was never updated may lack what every update writes.
     stats = _stats(row) if updated or row.get("stats") else _NOTHING
     if updated or row.get("supported_instances"):
         _supported_instances(row)
     pci_free = _pci_free(row)
-    if not updated:
-        return host_facts.HostFacts(
-            uuid=uuid, cell=cell, host=host, node=node, updated=False, has_service=False
+    free_mb = 0
+    if updated:
+        if free_ram_mb is None:
+            row.integer("free_ram_mb")
+        if least_gb is None:
+            row.get("disk_available_least")
+        free_mb = 1024 * (free_gb if least_gb is None else min(free_gb, least_gb))
+        _metrics(row)
+    try:
+        return _PACKED.pack(
+            memory_mb,
+            free_ram_mb or 0,
+            local_gb,
+            free_mb,
+            local_gb_used * 1024,
+            vcpus,
+            vcpus_used,
+            _count(row, stats, "num_instances") if updated else 0,
+            _count(row, stats, "io_workload") if updated else 0,
+            _count(row, stats, "failed_builds") if updated else 0,
+            version,
+            pci_free,
+            memory_mb_used,
+            local_gb_used,
+            free_gb or 0,
+            least_gb or 0,
+            running or 0,
+            workload or 0,
+            _ratio(row, "cpu_allocation_ratio", updated),
+            _ratio(row, "ram_allocation_ratio", updated),
+            _ratio(row, "disk_allocation_ratio", updated),
+            _code(row.find("supported_instances")),
+            updated,
         )
-    free_gb = row.integer("free_disk_gb")
-    free_gb = min(free_gb, row.integer("disk_available_least", free_gb))
-    _metrics(row)
-    return host_facts.HostFacts(
-        uuid=uuid,
-        cell=cell,
-        host=host,
-        node=node,
-        memory_mb=numbers["memory_mb"],
-        free_ram_mb=row.integer("free_ram_mb"),
-        local_gb=numbers["local_gb"],
-        free_disk_mb=free_gb * 1024,
-        disk_mb_used=numbers["local_gb_used"] * 1024,
-        vcpus=numbers["vcpus"],
-        vcpus_used=numbers["vcpus_used"],
-        cpu_allocation_ratio=_ratio(row, "cpu_allocation_ratio"),
-        ram_allocation_ratio=_ratio(row, "ram_allocation_ratio"),
-        disk_allocation_ratio=_ratio(row, "disk_allocation_ratio"),
-        num_instances=_count(row, stats, "num_instances"),
-        num_io_ops=_count(row, stats, "io_workload"),
-        failed_builds=_count(row, stats, "failed_builds"),
-        hypervisor_version=numbers["hypervisor_version"],
-        pci_free=pci_free,
-        has_service=False,
-    )
+    except struct.error as error:
+        raise whole.wrong("row", "a size of a disk is too large to be told in MiB") from error
+
+
+def columns(packed: Sequence[bytes], ratios: DefaultRatios) -> list[frame_columns.Numbers]:
+    """Return what digests give to a frame, in the order of :data:`.frame_columns.OF_NODE`."""
+    reported = len(frame_columns.REPORTED)
+    defaults = (ratios.cpu, ratios.ram, ratios.disk)
+    if len(packed) <= frame_columns.FEW_ROWS:
+        rows = []
+        for each in packed:
+            *numbers, cpu, ram, disk, updated = _FRAMES.unpack(each)
+            if not updated:
+                numbers = [0] * reported
+            own = cpu or ratios.cpu, ram or ratios.ram, disk or ratios.disk
+            rows.append((*numbers, *own, updated))
+        return list(zip(*rows, strict=True))
+    table = np.frombuffer(b"".join(packed), ROW)
+    updated = table["updated"]
+    found = [np.where(updated, table[name], 0) for name in frame_columns.REPORTED]
+    for name, default in zip(_RATIOS, defaults, strict=True):
+        found.append(np.where(table[name] == 0, default, table[name]))
+    return [*found, updated]
+
+
+def number(packed: bytes, name: str) -> int:
+    """Return one whole number of a :data:`ROW`."""
+    (value,) = _WHOLE.unpack_from(packed, _AT[name])
+    return int(value)
+
+
+def instances_of(packed: bytes) -> str | None:
+    """Return a reported node's text of supported_instances.
+
+    None where the record has to be asked.
+    """
+    code, updated = _INSTANCES.unpack_from(packed, _AT["instances"])
+    return _texts[code] if updated and code != _UNKNOWN else None
+
+
+def _code(text: Any) -> int:
+    """Return the code of a text of supported_instances; :data:`_UNKNOWN` where it has none."""
+    if type(text) is not str:
+        return _UNKNOWN
+    code = _codes.get(text)
+    if code is None:
+        if len(_texts) >= _MOST_INSTANCES:
+            return _UNKNOWN
+        # The text first: whoever finds the code finds the text.
+        code = len(_texts)
+        _texts.append(text)
+        _codes[text] = code
+    return code
 
 
 def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> Hashable:
@@ -182,14 +284,10 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
     return found
 
 
-@functools.lru_cache(maxsize=256)
-def _same(text: str) -> str:
-    return text
-
-
-def _ratio(row: record_fields.RecordFields, name: str) -> float:
+def _ratio(row: record_fields.RecordFields, name: str, updated: bool) -> float:
     # None and 0 both mean that the compute service said nothing.
-    return 0.0 if row.get(name) is None else row.number(name)
+    value = row.get(name) if updated else row.find(name)
+    return 0.0 if value is None else row.number(name)
 
 
 def _stats(row: record_fields.RecordFields) -> immutables.Map[str, str | None]:
@@ -267,95 +365,3 @@ def _pci_free(row: record_fields.RecordFields) -> int:
 @functools.lru_cache(maxsize=256)
 def _count_devices(text: str) -> int:
     return sum(int(pool["count"]) for pool in host_topology.parse_pools(text))
-
-
-#: Columns of compute_nodes with what a node is called: its cell, host and own name.
-NAMES = ("cell", "host", "hypervisor_hostname")
-
-_RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
-_PACKED_NUMBERS = (*frame_columns.REPORTED, *_RATIOS)
-
-#: Numbers are fields of HostFacts; ``packed_instances`` is a code of :func:`packed_instances`.
-ROW = np.dtype(
-    [(name, "<i8") for name in frame_columns.REPORTED]
-    + [(name, "<f8") for name in _RATIOS]
-    + [("instances", "<i4"), ("updated", "?")]
-)
-_FORM = struct.Struct(f"<{len(frame_columns.REPORTED)}q{len(_RATIOS)}di?")
-assert _FORM.size == ROW.itemsize
-
-_numbers_of = operator.attrgetter(*_PACKED_NUMBERS)
-
-#: Texts of supported_instances have codes up to so many; a cloud has a handful.
-_MOST_INSTANCES = 4096
-_UNKNOWN = -1
-_codes: dict[str, int] = {}
-_texts: list[str] = []
-
-
-def pack(key: str, state: Mapping[str, Any], digest: Any) -> Any:
-    """Return a node's facts as bytes, or what was given where bytes do not hold it.
-
-    :param state: the node's record
-    :param digest: what :func:`digest` made of it
-    """
-    if type(digest) is not host_facts.HostFacts or digest.uuid != key:
-        return digest
-    instances = _code(state["row"].get("supported_instances"))
-    try:
-        return _FORM.pack(*_numbers_of(digest), instances, digest.updated)
-    except struct.error:
-        return digest  # a number beyond 64 bits
-
-
-def unpack(key: str, kept: Any, text: Callable[[str], str]) -> Any:
-    """Return what was kept as it was given.
-
-    :param text: column of compute_nodes -> its text
-    """
-    if type(kept) is not bytes:
-        return kept
-    return host_facts.HostFacts(**packed_fields(key, kept, tuple(map(text, NAMES))))
-
-
-def packed_fields(key: str, kept: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return a node's facts by name, of what :func:`pack` returned.
-
-    :param names: texts of :data:`NAMES`
-    """
-    if type(kept) is not bytes:
-        found: dict[str, Any] = attrs.asdict(kept, recurse=False)
-        return found
-    *numbers, _instances, updated = _FORM.unpack(kept)
-    found = dict(zip(_PACKED_NUMBERS, numbers, strict=True))
-    found["cell"], found["host"], found["node"] = names
-    found.update(uuid=key, updated=updated, has_service=False)
-    return found
-
-
-def packed_instances(kept: Any) -> str | None:
-    """Return a reported node's text of supported_instances.
-
-    None where the record has to be asked.
-    """
-    if type(kept) is not bytes:
-        return None
-    *_numbers, code, updated = _FORM.unpack(kept)
-    return _texts[code] if updated and code != _UNKNOWN else None
-
-
-def _code(text: Any) -> int:
-    if type(text) is not str:
-        return _UNKNOWN
-    code = _codes.get(text)
-    if code is None:
-        if len(_texts) >= _MOST_INSTANCES:
-            return _UNKNOWN
-        # The text first: whoever finds the code finds the text.
-        code = len(_texts)
-        _texts.append(text)
-        _codes[text] = code
-    return code
-
-
-FORM = namespaces.DigestForm(pack, unpack)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.store import column_layout
 
 _LEAST = -(2**63)
 _GREATEST = 2**63 - 1
@@ -50,15 +51,26 @@ class RecordFields:
             raise self.wrong(name, "it is no object")
         return RecordFields(self._record, value, f"{self._path}{name}.")
 
-    def integers(self, names: tuple[str, ...]) -> list[int]:
-        """Return what :meth:`integer` does of each of some fields.
+    def find(self, name: str) -> Any:
+        """Return a field's value; None where it is missing."""
+        return self._values.get(name)
 
-        :raises InvalidRecord: of the first that is missing or no number of 64 bits
+    def column_integers(self, names: tuple[str, ...]) -> list[Any]:
+        """Return what a store's INT columns hold of some fields; None where they hold a default.
+
+        :raises InvalidRecord: of the first that no such column can hold
         """
         values: list[Any] = list(map(self._values.get, names))
         if set(map(type, values)) == {int} and min(values) >= _LEAST and max(values) <= _GREATEST:
             return values  # nearly always
-        return [self.integer(name) for name in names]
+        return [self._column_integer(name) for name in names]
+
+    def _column_integer(self, name: str) -> int | None:
+        value = self._values.get(name)
+        try:
+            return None if value is None else column_layout.to_int64(value)
+        except ValueError as error:
+            raise self.wrong(name, str(error)) from error
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a number cut to a whole one, as Nova's integer fields do.

@@ -103,10 +103,10 @@ class DecisionSteps:
 
 
 def steps(
-    request: requests.Request,
-    frame: host_frame.HostFrame,
     filters: Filters,
     weighers: Weighers,
+    request: requests.Request,
+    frame: host_frame.HostFrame,
     index: int = 0,
 ) -> DecisionSteps:
     """Say what a request takes; ``index`` counts its servers."""

@@ -19,6 +19,7 @@ objects are never asked while it is held.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import (
     candidates,
     chosen_hosts,
@@ -45,86 +46,63 @@ from nova_nodb_scheduler.scheduling.pipeline import (
 
 
 class SharedHosts:
-    """Hosts by the scores that all requests of a signature share. One request's.
+    """Hosts by the scores that all requests of a signature share, as one request sees them.
 
-    Each call takes the lock and sees the hosts as they are then.
+    Each call takes the lock and sees the hosts as they are then: by the ranking as long as
+    the lock is held that it was looked up under, and after :meth:`let_go` from the start.
 
-    :param now: what the request may go to, as long as the lock is held that it is
-        planned under; :meth:`let_go` ends that
-    :param present: the same at any later time; called under the lock
+    :param ranked: of a signature, up to date
+    :param steps: the request's, made at present
+    :param left_out: rows that the request ignores
+    :param present: where the request may go at a later time; called under the lock
     """
 
     def __init__(
         self,
         lock: contextlib.AbstractContextManager[bool],
-        now: chosen_hosts.HostSource,
+        frame: host_frame.HostFrame,
+        ranked: weighing.Ranking,
+        steps: decision_steps.DecisionSteps,
+        left_out: Collection[int],
         present: Callable[[], chosen_hosts.HostSource],
+        *,
+        shuffled: bool,
+        rng: random.Random,
     ) -> None:
         self._lock = lock
-        self._now: chosen_hosts.HostSource | None = now
+        self._frame = frame
+        self._ranked: weighing.Ranking | None = ranked
+        self._steps = steps
+        self._left_out = left_out
         self._present = present
+        self._shuffled = shuffled
+        self._rng = rng
 
     def let_go(self) -> None:
         """Say that the lock is about to be given up."""
-        self._now = None
+        self._ranked = None
 
     def best_first(self, count: int, passed_over: Collection[str]) -> list[chosen_hosts.Choice]:
         """Return up to ``count`` of the best; none whose uuid is passed over."""
         with self._lock:
-            return self._source().best_first(count, passed_over)
+            ranked = self._ranked
+            if ranked is None:
+                return self._present().best_first(count, passed_over)
+            rows = ranked.best_first(self._rng, shuffled=self._shuffled)
+            return self._choices(ranked, rows, count, passed_over)
 
     def in_cell(
         self, cell: str, count: int, passed_over: Collection[str]
     ) -> list[chosen_hosts.Choice]:
         """The same of one cell."""
         with self._lock:
-            return self._source().in_cell(cell, count, passed_over)
-
-    def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
-        """Not known here: an explained plan has a shortlist of its own."""
-        raise NotImplementedError
-
-    def _source(self) -> chosen_hosts.HostSource:
-        return self._now if self._now is not None else self._present()
-
-
-class RankedRows:
-    """One request's view of a ranking, under the engine's lock.
-
-    :param ranked: of a signature, up to date
-    :param steps: the request's, made at present
-    :param left_out: rows that the request ignores
-    """
-
-    def __init__(
-        self,
-        frame: host_frame.HostFrame,
-        ranked: weighing.Ranking,
-        steps: decision_steps.DecisionSteps,
-        left_out: Collection[int],
-        *,
-        shuffled: bool,
-        rng: random.Random,
-    ) -> None:
-        self._frame = frame
-        self._ranked = ranked
-        self._steps = steps
-        self._left_out = left_out
-        self._shuffled = shuffled
-        self._rng = rng
-
-    def best_first(self, count: int, passed_over: Collection[str]) -> list[chosen_hosts.Choice]:
-        """See :class:`chosen_hosts.HostSource`."""
-        rows = self._ranked.best_first(self._rng, shuffled=self._shuffled)
-        return self._choices(rows, count, passed_over)
-
-    def in_cell(
-        self, cell: str, count: int, passed_over: Collection[str]
-    ) -> list[chosen_hosts.Choice]:
-        """See :class:`chosen_hosts.HostSource`."""
-        rows = np.flatnonzero(self._frame.cell.codes == self._frame.cell.code(cell))
-        wanted = count + len(passed_over) + len(self._left_out)
-        return self._choices(self._ranked.among(rows, wanted, self._rng), count, passed_over)
+            ranked = self._ranked
+            if ranked is None:
+                return self._present().in_cell(cell, count, passed_over)
+            rows = np.flatnonzero(self._frame.cell.codes == self._frame.cell.code(cell))
+            wanted = count + len(passed_over) + len(self._left_out)
+            best = ranked.among(rows, wanted, self._rng)
+            return self._choices(ranked, best, count, passed_over)
 
     def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
         """Not known here: an explained plan has a shortlist of its own."""
@@ -132,6 +110,7 @@ class RankedRows:
 
     def _choices(
         self,
+        ranked: weighing.Ranking,
         rows: Iterable[int],
         count: int,
         passed_over: Collection[str],
@@ -153,7 +132,7 @@ class RankedRows:
                     cell=place.cell,
                     host=place.host,
                     node=place.node,
-                    score=self._ranked.scores.item(row),
+                    score=ranked.scores.item(row),
                     allocation_requests=(
                         own.allocation_requests(self._frame, row, passed=True) if own else ()
                     ),
@@ -188,8 +167,9 @@ class Engine:
         self.frame = frame
         self.lock = threading.RLock()
         self.counters = evaluation.EngineCounters()
-        self._filters = tuple(filters)
-        self._weighers = tuple(weighers)
+        self._steps: planning.Steps = functools.partial(
+            decision_steps.steps, tuple(filters), tuple(weighers)
+        )
         self._rng = rng
         self._signatures = evaluation.SignatureCache(cache_bytes, self.counters)
 
@@ -199,6 +179,11 @@ class Engine:
         """Take a host in or over; return its row."""
         with self.lock:
             return self.frame.put(facts)
+
+    def take(self, page: frame_columns.HostPage) -> None:
+        """Take hosts in or over."""
+        with self.lock:
+            self.frame.take(page)
 
     def amend(
         self,
@@ -216,23 +201,10 @@ class Engine:
         with self.lock:
             return self.frame.remove(uuid)
 
-    def set_aggregates(
-        self, aggregates: Iterable[host_facts.HostAggregate], changed_uuids: Collection[str] = ()
-    ) -> None:
-        """Take Nova's aggregates over.
-
-        :param changed_uuids: compute nodes to look at again besides those in
-            aggregates that differ
-        """
+    def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> None:
+        """Take Nova's aggregates over, see :meth:`.host_frame.HostFrame.set_aggregates`."""
         with self.lock:
             self.frame.set_aggregates(aggregates)
-            rows = (self.frame.row_of(uuid) for uuid in changed_uuids)
-            self.frame.touch(row for row in rows if row is not None)
-
-    def touch(self, rows: Iterable[int]) -> None:
-        """Say that rows changed in what no column shows."""
-        with self.lock:
-            self.frame.touch(rows)
 
     def use(self, uuid: str, resources: Mapping[str, int]) -> None:
         """Add to what a host's provider has in use; negative amounts give back."""
@@ -241,13 +213,6 @@ class Engine:
             if row is not None:
                 self.frame.use(row, resources)
                 self.frame.touch((row,))
-
-    def generation(self, uuid: str) -> int:
-        """Return the generation of a host's provider as recorded; -1 for none."""
-        with self.lock:
-            row = self.frame.row_of(uuid)
-            provider = None if row is None else self.frame.provider(row)
-            return -1 if provider is None else provider.generation
 
     def tick(self, now_seconds: float) -> None:
         """Say what time it is: services that fell silent are down."""
@@ -334,41 +299,25 @@ class Engine:
             following = None
             if servers > 1:
                 following = planning.FollowingServers(self.lock, self.frame.fork(), self._steps)
+            make = functools.partial(
+                planning.Plan,
+                request,
+                self.settings,
+                self._rng,
+                source,
+                following=following,
+                objects=objects,
+                explained=explain,
+                is_told_apart=steps.told_apart,
+            )
             if steps.on_columns:
-                made = self._plan(steps, source, counts, following, objects, explain)
+                made = make(_until_nobody(counts))
                 if isinstance(source, SharedHosts):
                     source.let_go()
                 return made
         assert objects is not None
         assert isinstance(source, shortlist.Shortlist)
-        counts += source.ask(objects, 0)
-        return self._plan(steps, source, counts, following, objects, explain)
-
-    def _plan(
-        self,
-        steps: decision_steps.DecisionSteps,
-        source: chosen_hosts.HostSource,
-        counts: tuple[decision_steps.FilterCount, ...],
-        following: planning.FollowingServers | None,
-        objects: plugin_contract.HostObjects | None,
-        explain: bool,
-    ) -> planning.Plan:
-        return planning.Plan(
-            steps.request,
-            self.settings,
-            self._rng,
-            source,
-            _until_nobody(counts),
-            following=following,
-            objects=objects,
-            explained=explain,
-            is_told_apart=steps.told_apart,
-        )
-
-    def _steps(
-        self, request: requests.Request, frame: host_frame.HostFrame, index: int
-    ) -> decision_steps.DecisionSteps:
-        return decision_steps.steps(request, frame, self._filters, self._weighers, index)
+        return make(_until_nobody(counts + source.ask(objects, 0)))
 
     def _source(
         self, steps: decision_steps.DecisionSteps, *, own: bool, whole: bool
@@ -391,10 +340,7 @@ class Engine:
         counts = _counts(steps, histogram, before if len(left_out) else None)
         if own or not steps.on_columns:
             return self._copied(made, steps, left_out, whole), counts
-        now = self._shared(made, steps, left_out)
-        if isinstance(now, shortlist.Shortlist):
-            return now, counts
-        return SharedHosts(self.lock, now, lambda: self._present(steps)), counts
+        return self._shared(made, steps, left_out), counts
 
     def _present(self, planned: decision_steps.DecisionSteps) -> chosen_hosts.HostSource:
         """Return where a request may go now that was planned earlier.
@@ -419,11 +365,13 @@ class Engine:
         """Return a signature's hosts as they are shared, or a copy where scores would differ."""
         if not made.scales_without(left_out):
             return self._copied(made, steps, left_out)
-        return RankedRows(
+        return SharedHosts(
+            self.lock,
             self.frame,
             made.ranked(self.counters),
             steps,
             frozenset(left_out.tolist()),
+            functools.partial(self._present, steps),
             shuffled=self.settings.shuffle_best_same_weighed_hosts,
             rng=self._rng,
         )
@@ -453,32 +401,24 @@ class Engine:
         )
 
     def _evaluation(self, steps: decision_steps.DecisionSteps) -> evaluation.Evaluation:
-        """Return what a signature makes of all hosts now."""
+        """Return what a signature makes of all hosts now: brought to the present, or new.
+
+        :param steps: made at present
+        """
         signature = steps.signature
         known = self._signatures.get(signature)
-        made = self._followed(known, steps)
-        if made is known:
-            self._signatures.count_again(signature)
-        else:
-            self._signatures.offer(signature, made)
-        return made
-
-    def _followed(
-        self, made: evaluation.Evaluation | None, steps: decision_steps.DecisionSteps
-    ) -> evaluation.Evaluation:
-        """Return an evaluation brought to the present, or a new one.
-
-        :param steps: made at present, of the evaluation's own signature
-        """
-        if made is not None and made.rows == self.frame.rows:
-            rows = self.frame.log.since(made.sequence)
+        if known is not None and known.rows == self.frame.rows:
+            rows = self.frame.log.since(known.sequence)
             if rows is not None:
                 self.counters.rows_patched += len(rows)
-                made.patch(steps, self.frame, rows)
-                made.sequence = self.frame.log.sequence
-                return made
+                known.patch(steps, self.frame, rows)
+                known.sequence = self.frame.log.sequence
+                self._signatures.count_again(signature)
+                return known
         self.counters.cold_evaluations += 1
-        return evaluation.Evaluation(steps, self.frame)
+        made = evaluation.Evaluation(steps, self.frame)
+        self._signatures.offer(signature, made)
+        return made
 
 
 def _trees(steps: decision_steps.DecisionSteps) -> list[str] | None:

@@ -42,7 +42,7 @@ import attrs
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts
-from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, planning
+from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, planning
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import host_reservations as reservations_module
 
@@ -142,24 +142,30 @@ class HostReservations:
         self._engine = engine
         self._reservations = reservations
 
-    def take(self, consumer: str, request: requests.Request, chosen: chosen_hosts.Choice) -> bool:
-        """Count what a server takes of its host; False if others took the room meanwhile."""
+    def reserve(
+        self, consumer: str, request: requests.Request, chosen: chosen_hosts.Choice
+    ) -> bool:
+        """Count what a server takes of its host; False if others took that meanwhile."""
         with self._engine.lock:
-            if not self._engine.allocation_requests(request, chosen.uuid):
+            frame = self._engine.frame
+            row = frame.row_of(chosen.uuid)
+            if row is None or not request.queries:
                 return False
-            resources = resources_of(chosen)
-            self._reservations.reserve(
-                consumer, chosen.uuid, resources, self._engine.generation(chosen.uuid)
-            )
-            self._engine.use(chosen.uuid, resources)
+            if not candidates.Candidates(request.queries).allocation_requests(frame, row):
+                return False
+            resources, provider = resources_of(chosen), frame.provider(row)
+            generation = -1 if provider is None else provider.generation
+            self._reservations.reserve(consumer, chosen.uuid, resources, generation)
+            frame.use(row, resources)
+            frame.touch((row,))
             return True
 
-    def keep(self, consumer: str) -> None:
-        """The allocation is written: hold the room until the host's record shows it."""
+    def confirm(self, consumer: str) -> None:
+        """The allocation is written: keep the reservation until the host's record shows it."""
         self._reservations.confirm(consumer)
 
-    def give_back(self, consumer: str, chosen: chosen_hosts.Choice) -> None:
-        """Nothing was written; no-op for a consumer that holds no room."""
+    def release(self, consumer: str, chosen: chosen_hosts.Choice) -> None:
+        """Give a reservation back, for nothing was written; no-op for a consumer without one."""
         with self._engine.lock:
             if self._reservations.release(consumer) is not None:
                 self._engine.use(
@@ -276,7 +282,7 @@ class PlacingParts:
     :param sleep: pauses before a view that was behind is looked at again
     """
 
-    room: HostReservations
+    reservations: HostReservations
     claimer: chosen_hosts.Claimer
     spread: Spreading | None = None
     clock: Callable[[], float] = time.monotonic
@@ -352,7 +358,7 @@ class Placing:
         return [placed[consumer] for consumer in self._servers]
 
     def undo(self) -> None:
-        """Leave nothing of the request: allocations first, then claims, then room."""
+        """Leave nothing of the request: allocations first, then claims, then reservations."""
         written, taken = list(self._written.values()), list(self._taken.values())
         self._written, self._taken = {}, {}
         try:
@@ -373,7 +379,7 @@ class Placing:
     # -- choosing -----------------------------------------------------------------
 
     def _choose(self, consumers: Sequence[str]) -> dict[str, chosen_hosts.Choice] | None:
-        """Choose a host for each server, and hold its room; None if one finds none."""
+        """Choose a host for each server, and reserve it; None if one finds none."""
         chosen: dict[str, chosen_hosts.Choice] = {}
         for consumer in consumers:
             self._planner.about(consumer)
@@ -393,7 +399,9 @@ class Placing:
                 # Found out before, and told of then.
                 self.plan.refuse(best)
                 continue
-            if best.allocation_requests and self._parts.room.take(consumer, self._request, best):
+            if best.allocation_requests and self._parts.reservations.reserve(
+                consumer, self._request, best
+            ):
                 self._held[consumer] = best
                 return best
             self._trace.refuse(consumer, best, "room taken by another request")
@@ -490,7 +498,7 @@ class Placing:
         for each, stands in zip(written, self._parts.claimer.confirm(written), strict=True):
             consumer = each.wanted.consumer
             if stands:
-                self._parts.room.keep(consumer)
+                self._parts.reservations.confirm(consumer)
                 placed[consumer] = each.wanted.chosen
             else:
                 late.append(each)
@@ -521,7 +529,7 @@ class Placing:
     def _give_back(self, consumer: str) -> None:
         held = self._held.pop(consumer, None)
         if held is not None:
-            self._parts.room.give_back(consumer, held)
+            self._parts.reservations.release(consumer, held)
 
     def _wanted(self, consumer: str, chosen: chosen_hosts.Choice) -> chosen_hosts.WantedClaim:
         places = self._places(consumer)

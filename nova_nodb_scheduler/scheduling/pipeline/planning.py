@@ -30,10 +30,13 @@ from nova_nodb_scheduler.scheduling.pipeline import (
 _AHEAD = 4
 
 
+#: (request, frame, which of its servers) -> its steps
+Steps = Callable[[requests.Request, host_frame.HostFrame, int], decision_steps.DecisionSteps]
+
+
 class FollowingServers:
     """What makes the next server's shortlist of a request for several.
 
-    :param steps: (request, frame, index) -> its steps
     :param lock: the engine's
     :param frame: a fork that the request consumes from
     """
@@ -42,9 +45,7 @@ class FollowingServers:
         self,
         lock: contextlib.AbstractContextManager[bool],
         frame: host_frame.HostFrame,
-        steps: Callable[
-            [requests.Request, host_frame.HostFrame, int], decision_steps.DecisionSteps
-        ],
+        steps: Steps,
     ) -> None:
         self.lock = lock
         self.frame = frame

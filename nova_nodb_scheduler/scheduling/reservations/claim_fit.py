@@ -16,7 +16,7 @@ import attrs
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling import decision_settings
 from nova_nodb_scheduler.scheduling.frame import host_facts
-from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces, node_facts
 from nova_nodb_scheduler.scheduling.reservations import reported_usage
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 
@@ -168,12 +168,15 @@ class _Fitting:
         return True
 
     def _is_within_bounds(self, claim: model.Claim, others: model.NodeShare) -> bool:
-        facts = self._nodes.digest(claim.host)
-        if not isinstance(facts, host_facts.HostFacts):
+        node = self._nodes.digest(claim.host)
+        if not isinstance(node, bytes):
             return False
+        instances, busy = (
+            node_facts.number(node, name) for name in ("num_instances", "num_io_ops")
+        )
         asked = (
-            (_INSTANCES, claim.node.instances, facts.num_instances + others.instances),
-            (_BUSY, claim.node.io_operations, facts.num_io_ops + others.io_operations),
+            (_INSTANCES, claim.node.instances, instances + others.instances),
+            (_BUSY, claim.node.io_operations, busy + others.io_operations),
         )
         aggregates = self._aggregates_of(claim.host) if self._bounds.by_aggregates else ()
         return all(

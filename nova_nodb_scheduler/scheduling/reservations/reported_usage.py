@@ -18,8 +18,7 @@ import attrs
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
-from nova_nodb_scheduler.scheduling.frame import host_facts
-from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces, node_facts
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 
 #: Moves whose destination counts what they will take before the server is there.
@@ -48,11 +47,15 @@ class Counted(enum.Enum):
 class _Node:
     """A node with what is the same for all its consumers.
 
+    :param instances: how many its record counts
     :param version: of its record
     :param expected: see :meth:`ReportedUsage._expected`; None until somebody asks
     """
 
-    facts: host_facts.HostFacts
+    cell: str
+    host: str
+    node: str
+    instances: int
     version: int
     expected: tuple[int, int] | None = None
 
@@ -100,9 +103,9 @@ class ReportedUsage:
         since = self._there_since(at, consumer, share)
         if since is not None:
             before, all_of_them = self._expected(at)
-            if since < at.version and at.facts.num_instances >= before:
+            if since < at.version and at.instances >= before:
                 return Counted.WHOLE
-            if at.facts.num_instances >= all_of_them and (confirmed_by or 0) < at.version:
+            if at.instances >= all_of_them and (confirmed_by or 0) < at.version:
                 return Counted.LIKELY
         if self._comes(at, consumer):
             return Counted.WHOLE if claim_facts.stays(share) else Counted.COMING
@@ -112,24 +115,25 @@ class ReportedUsage:
         known, at = self._last
         if known == uuid:
             return at
-        facts = self._nodes.digest(uuid)
+        digest = self._nodes.digest(uuid)
         version = self._nodes.version_of(uuid)
+        names = self._nodes.texts(uuid, "cell", "host", "hypervisor_hostname")
         at = None
-        if version is not None and isinstance(facts, host_facts.HostFacts):
-            at = _Node(facts, version)
+        if version is not None and names is not None and isinstance(digest, bytes):
+            at = _Node(*names, node_facts.number(digest, "num_instances"), version)
         self._last = (uuid, at)
         return at
 
     def _there_since(self, at: _Node, consumer: str, share: model.NodeShare) -> int | None:
         """Return the version of the instance that names a node; None for none."""
-        key = f"{consumer}@{at.facts.cell}"
-        if self._instances.indexed(key, "cell_host") != (at.facts.cell, at.facts.host):
+        key = f"{consumer}@{at.cell}"
+        if self._instances.indexed(key, "cell_host") != (at.cell, at.host):
             return None
         record = self._instances.get(key)
         if record is None:
             return None
         row = record.state["row"]
-        if row.get("node") != at.facts.node:
+        if row.get("node") != at.node:
             return None
         # It was there before it was resized: only its new size tells of the end, and
         # nothing does where it gets other devices or cells in the same size.
@@ -147,7 +151,7 @@ class ReportedUsage:
         the instance: then it counts fewer than it should.
         """
         if at.expected is None:
-            place = (at.facts.cell, at.facts.host)
+            place = (at.cell, at.host)
             several = len(self._nodes.lookup("cell_host", *place)) > 1
             before = all_of_them = 0
             for key in self._instances.lookup("cell_host", *place):
@@ -166,35 +170,35 @@ class ReportedUsage:
         publish: so until their move is over.
         """
         found = 0
-        for key in self._migrations.lookup("source", at.facts.host):
+        for key in self._migrations.lookup("source", at.host):
             record = self._migrations.get(key)
             row = {} if record is None else record.state["row"]
-            if row.get("source_node", at.facts.node) != at.facts.node:
+            if row.get("source_node", at.node) != at.node:
                 continue
-            server = f"{row.get('instance_uuid')}@{at.facts.cell}"
-            if self._instances.indexed(server, "cell_host") != (at.facts.cell, at.facts.host):
+            server = f"{row.get('instance_uuid')}@{at.cell}"
+            if self._instances.indexed(server, "cell_host") != (at.cell, at.host):
                 found += server in self._instances
         return found
 
     def _is_of(self, at: _Node, key: str) -> bool:
         record = self._instances.get(key)
-        return record is not None and record.state["row"].get("node") == at.facts.node
+        return record is not None and record.state["row"].get("node") == at.node
 
     def _comes(self, at: _Node, consumer: str) -> bool:
         for key in self._migrations.lookup("instance", consumer):
             record = self._migrations.get(key)
             if record is not None and record.version < at.version:
-                if _names(record.state, at.facts):
+                if _names(record.state, at):
                     return True
         return False
 
 
-def _names(state: Mapping[str, Any], facts: host_facts.HostFacts) -> bool:
+def _names(state: Mapping[str, Any], node: _Node) -> bool:
     """Say whether a migration holds its destination's resources on a node."""
     row = namespaces_model.value_at(state, ("row",)) or {}
     return (
         (state.get("cell"), row.get("dest_compute"), row.get("dest_node"))
-        == (facts.cell, facts.host, facts.node)
+        == (node.cell, node.host, node.node)
         and row.get("migration_type") in _MOVES
         and row.get("status") not in _NOT_TAKEN_UP
     )

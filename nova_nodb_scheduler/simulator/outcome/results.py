@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runs of some strategies came to: one document, and figures side by side for people.
-
-What the runs of some strategies came to, as one document.
-
-The figures of some strategies side by side, for people.
-"""
+"""What the runs of some strategies came to: one document, and figures side by side for people."""
 
 from __future__ import annotations
 

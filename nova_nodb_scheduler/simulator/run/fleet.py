@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The made hosts as they run: what they build and delete, who lives, what they say when.
 
-The made hosts as they run: what they build and delete, who lives, what they say when.
-
 A change marks records dirty; the reporter publishes what stands then. Nothing
 here knows the back end.
-
-Has the made hosts beat and report when their turn comes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests on their way to schedulers, and what the schedulers' processes say and ask.
 
-Requests on their way to schedulers: they come, wait, are asked, and are asked again.
-
-Listens to the schedulers' processes, and answers what they ask.
+A request comes, waits, is asked, and is asked again where its scheduler died.
 """
 
 from __future__ import annotations

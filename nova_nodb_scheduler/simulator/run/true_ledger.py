@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The true ledger: allocations, servers and capacity, and the claims that outlived their servers.
 
-The true ledger: every allocation written, every server granted, each host's capacity.
-
 It shares no code with the store, the pipeline or the claims, and asks none of
 them: what they grant is held against what the made hosts have.
-
-Counts claims that outlived their servers.
 """
 
 from __future__ import annotations

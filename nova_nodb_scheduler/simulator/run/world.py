@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The world of one run: requests come, servers are built and end, hosts report, things fail.
 
-Where a run stands, for whoever watches it.
-
-The world of one run: requests come, servers are built and end, hosts report, things fail.
-
 One thread deals with events and with the schedulers' pipes; a second one
 publishes what the hosts report, unless the run goes step by step.
 """

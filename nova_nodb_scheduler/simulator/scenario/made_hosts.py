@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Made hosts in racks, and the records that reporters publish of them and of their servers.
 
-Made hosts in racks: the same for a size and a seed, in whatever process they are made.
-
-A rack is bought at once, so its hosts are of one kind; kinds differ in size and
+Hosts are the same for a size and a seed, in whatever process they are made. A
+rack is bought at once, so its hosts are of one kind; kinds differ in size and
 in memory for each CPU, as in published clusters ("Heterogeneity and Dynamicity
 of Clouds at Scale", Reiss et al., SoCC 2012, counts ten machine shapes in one
 Google cell, few of which make up nearly all of it). The shares below are synthetic.
-
-Made hosts and servers as records, shaped as the plugin's reporters publish them.
 """
 
 from __future__ import annotations

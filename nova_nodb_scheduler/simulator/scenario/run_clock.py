@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's time, which all its processes read, and what will happen in it.
-
-A run's time, which all its processes read: simulated seconds from its beginning.
-
-What will happen in a run, in the order of its simulated times.
-"""
+"""A run's time, which all its processes read: simulated seconds; and what will happen in it."""
 
 from __future__ import annotations
 

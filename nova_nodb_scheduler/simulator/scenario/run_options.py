@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run is asked to be, and the ways to schedule that are run side by side.
 
-The ways to schedule that are run side by side on one workload.
-
-All run the plugin's pipeline. They differ in how fresh the hosts' states are,
-in how one of the passing hosts is picked, and in who says no.
-
-What a run is asked to be.
+All strategies run the plugin's pipeline. They differ in how fresh the hosts'
+states are, in how one of the passing hosts is picked, and in who says no.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line between a process and the back end: it can be slowed or cut, and sees who wins writes.
 
-Tells what won where a compare-and-set on a host's claims was lost.
-
-The record that the loser had in mind is compared with the one that stands:
-both passed by here, read, written or brought by the feed.
-
-The line between a process and the back end, which a run can slow down or cut.
-
 It stands before any driver, so faults need no proxy and no server, and SQLite
 can be cut off like a server. All processes of a run share the line's state.
+Where a compare-and-set on claims is lost, the record that the loser had in mind
+is compared with the one that stands: both passed by here.
 """
 
 from __future__ import annotations

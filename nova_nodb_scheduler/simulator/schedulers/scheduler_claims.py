@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's claims in a run: the plugin's claimer, timed, and its duty of settling claims.
-
-Times the claims of one scheduler: each take that was granted, and its confirm.
-
-A scheduler's claims in a run: the plugin's claimer and its duty of settling claims.
-"""
+"""A scheduler's claims in a run: the plugin's claimer, timed, and its settlement worker."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
@@ -23,7 +18,7 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_rules, claim_views, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
 
 #: Seconds of the take, of the confirm.
@@ -159,8 +154,7 @@ class SchedulerClaims:
         now_seconds: Callable[[], float] | None = None,
         is_own: Callable[[str], bool] | None = None,
     ) -> None:
-        self._follower = follower
-        latest = record_editor.RecordCache()
+        cache = record_editor.RecordCache()
         self._bounds = claim_fit.InstanceLimits.of(engine.settings)
         views = claim_views.StoreViews(store, follower, self._fits)
         batches = ledger_claimer.ClaimBatches(
@@ -170,7 +164,7 @@ class SchedulerClaims:
             lease_seconds,
             views.claimable,
             now_seconds=clock.now_seconds,
-            latest=latest,
+            cache=cache,
             shown=views.shown,
         )
         self.meter = ConflictMeter()
@@ -181,13 +175,13 @@ class SchedulerClaims:
         self._settler = settlement_worker.Settler(
             self.settling,
             store,
-            self._cursor,
+            follower.followed,
             ask,
             clock.now_seconds,
             _SETTLING,
             settled_by,
             is_own=is_own,
-            latest=latest,
+            cache=cache,
         )
         self._duty = settlement_worker.SettlementWorker(
             self.settling, self._settler, identity, clock=settled_by
@@ -213,15 +207,3 @@ class SchedulerClaims:
     def stop(self) -> None:
         """End the thread and let the lease go."""
         self._duty.stop()
-
-    def _cursor(self) -> records.Cursor | None:
-        generation = self._follower.generation
-        status = self._follower.status()
-        is_known = (
-            status.state is replicator_contract.State.FOLLOWING
-            and status.cursor_version is not None
-            and generation == self._follower.generation
-        )
-        if not is_known or status.cursor_version is None:
-            return None
-        return records.Cursor(status.epoch, status.cursor_version)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler's process: what runs in it, and how the world starts, pauses and kills it.
 
-A scheduler's process: requests in by a pipe, allocations and decisions out.
-
-The schedulers' processes as the world holds them: started, killed, paused, started again.
+Requests go in by a pipe, allocations and decisions come out.
 """
 
 from __future__ import annotations

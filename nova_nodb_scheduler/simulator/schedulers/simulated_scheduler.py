@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One scheduler as the plugin assembles it, less Nova: from the feed to the claims.
 
-The plugin's pipeline as a run needs it: Nova's default filters, all weighers.
-
-One scheduler as the plugin assembles it, less Nova: from the feed to the claims.
-
-Driver, replicator, store, frame keeper, engine, placing and claimer are the
-plugin's own. What a run adds is the strategy, and made hosts as the authority.
+Driver, replicator, store, frame keeper, engine with Nova's default filters and
+all weighers, placing and claimer are the plugin's own. What a run adds is the
+strategy, and made hosts as the authority.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of claims on hosts, and its rules: what may become of a host's claim record.
 
-The protocol of claims: capacity promised among schedulers, one record per host.
+Schedulers promise one another capacity in one record per host.
 
 The naive way, to check the store and then write, grants the last slot twice:
 both schedulers checked before either wrote. Placement's own check races too
@@ -25,9 +25,7 @@ pending -> (the caller writes the allocation) -> confirmed -> settled
   has published it again; and a claim that was checked against a view of the
   former epoch is undone, because the epoch is read again after the write.
 
-What may become of a host's claim record: the rules, without any I/O.
-
-Each function takes the record as read and gives a proposal for the
+The rules are without any I/O. Each takes the record as read and gives a proposal for the
 compare-and-set on it. All are idempotent: run again on a record that holds
 their own change, they answer as if they had just made it.
 """
@@ -35,6 +33,7 @@ their own change, they answer as if they had just made it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -43,14 +42,26 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
-
-def no_crash(_step: str) -> None:
-    """Do nothing after a step; tests give a function that raises."""
+T = TypeVar("T")
 
 
 def host_key(host: str) -> records.RecordKey:
     """Return the key of a host's claim record."""
     return records.RecordKey(known_namespaces.CLAIM_RECORDS.name, host)
+
+
+def on_host(
+    key: records.RecordKey, rule: Callable[[model.ClaimRecord], record_editor.Proposal[T]]
+) -> record_editor.Propose[T]:
+    """Return a proposer that has a rule look at the claim record of a host."""
+    return lambda state, version: rule(model.ClaimRecord.from_state(key.key, state, version))
+
+
+def stands(answer: model.Granted | model.Gone | record_editor.Unwritten) -> bool | None:
+    """Tell whether a claim or a place stands; None where nobody can tell."""
+    if isinstance(answer, record_editor.Unwritten):
+        return None
+    return isinstance(answer, model.Granted)
 
 
 #: Says whether a claim fits beside what its host's record holds. The record
@@ -95,14 +106,14 @@ def take_each(
         refused = tuple(
             model.GrantRefused(each, model.RefusalReason.STALE_VIEW, stale) for each in claims
         )
-        return record_editor.Proposal(refused, accepted=False)
+        return record_editor.Proposal(refused)
     record = record.lapse(expired(record, taking.now_seconds))
     answers = []
     for claim in claims:
         answer, record = _take_one(record, claim, taking)
         answers.append(answer)
     granted = any(isinstance(answer, model.Granted) for answer in answers)
-    return record_editor.Proposal(tuple(answers), record.to_state() if granted else None, granted)
+    return record_editor.Proposal(tuple(answers), record.to_state() if granted else None)
 
 
 def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:
@@ -179,18 +190,17 @@ def settled(
 
 
 def find(
-    record: model.ClaimRecord, unknown: model.GrantUnknown
+    record: model.ClaimRecord, claim: model.Claim, claim_id: str
 ) -> record_editor.Proposal[model.Granted | model.Gone]:
     """Tell whether a claim of unknown outcome stands.
 
     Where it does not, the record is written as it is: the write in doubt then
     names a revision that is gone, and loses whenever it arrives.
     """
-    claim = unknown.claim
     held = record.claims.get(claim.consumer)
-    if held is None or held.claim_id != unknown.claim_id:
-        return record_editor.Proposal(model.Gone(claim, unknown.claim_id), record.to_state())
-    return record_editor.Proposal(model.Granted(claim, unknown.claim_id, held.state))
+    if held is None or held.claim_id != claim_id:
+        return record_editor.Proposal(model.Gone(claim, claim_id), record.to_state())
+    return record_editor.Proposal(model.Granted(claim, claim_id, held.state))
 
 
 def _confirm_one(

@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claimer knows: from a scheduler's own store, or of one host from the back end.
-
-What a scheduler's own store shows to whoever claims.
-
-What a claimer needs to know of one host, read from the back end.
-
-For processes that claim now and then and follow no feed: a conductor that
-sends a server to an alternate. Of the host its node's, its provider's and its
-claims' records are read, of a server group where its members stand.
-"""
+"""What a claimer knows: from a scheduler's own store, or of one host from the back end."""
 
 from __future__ import annotations
 
@@ -26,7 +17,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_rules, group_rules, ledger_claimer
-from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec
 
 #: Of a request decided on a snapshot, what tells whether a claim fits.
@@ -75,15 +66,11 @@ class StoreViews:
         """Return how far the feed was followed, and what it brought; None if it is not."""
         generation = self._follower.generation
         # First the cursor: the snapshot holds all up to it, and perhaps more.
-        status = self._follower.status()
+        cursor = self._follower.followed()
         snapshot = self._store.snapshot()
-        if (
-            status.state is not replicator_contract.State.FOLLOWING
-            or status.cursor_version is None
-            or generation != self._follower.generation
-        ):
+        if cursor is None or generation != self._follower.generation:
             return None
-        return records.Cursor(status.epoch, status.cursor_version), snapshot
+        return cursor, snapshot
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """See :class:`.ledger_claimer.ClaimViews`: where members stand and move."""
@@ -139,6 +126,10 @@ _DECLARED = (
 
 class DirectViews:
     """Views of one host, for one claim: :class:`.ledger_claimer.ClaimViews` without a store.
+
+    For processes that claim now and then and follow no feed: a conductor that sends
+    a server to an alternate. Of the host its node's, its provider's and its claims'
+    records are read, of a server group where its members stand.
 
     Blocks for the back end. Only capacity is looked at, as Nova looks at an
     alternate or a forced host: no filter is run again. What other claims have

@@ -17,7 +17,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer.claims import claim_edits, group_removal, group_rules
+from nova_nodb_scheduler.synchronizer.claims import claim_rules, group_removal, group_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
 LOG = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class GroupPlaces:
 
     def __init__(
         self,
-        edits: claim_edits.ClaimEdits,
+        editor: record_editor.BatchEditor,
         floor: group_removal.GroupFloor,
         writer: str,
         lease_seconds: float,
         now_seconds: Callable[[], float],
         after_step: Callable[[str], None],
     ) -> None:
-        self._edits = edits
+        self._editor = editor
         self._floor = floor
         self._writer = writer
         self._lease_seconds = lease_seconds
@@ -80,7 +80,7 @@ class GroupPlaces:
             now_seconds + self._lease_seconds,
             place_of,
         )
-        uuid = group.group.uuid
+        key = group_rules.group_key(group.group.uuid)
         asked = False
 
         def join(
@@ -90,7 +90,7 @@ class GroupPlaces:
             asked |= group_removal.is_asked(record, view)
             return group_rules.join_each(record, wanted, joining)
 
-        edited = self._edits.groups({uuid: join})[uuid]
+        edited = self._editor.edit_each({key: group_rules.on_group(key, join)})[key]
         self._after_step("joined")
         why: record_editor.Unwritten | str = ""
         if not isinstance(edited, record_editor.Edited):
@@ -100,7 +100,7 @@ class GroupPlaces:
         if isinstance(edited, record_editor.Edited) and not why:
             return {claim.consumer: one for claim, one in zip(wanted, edited.answer, strict=True)}
         if isinstance(edited, record_editor.Edited) or why is record_editor.Unwritten.UNKNOWN:
-            self.leave({uuid: {claim.group_place: ids[claim.consumer] for claim in wanted}})
+            self.leave({key.key: {claim.group_place: ids[claim.consumer] for claim in wanted}})
         return {claim.consumer: _not_joined(claim, why) for claim in wanted}
 
     def _too_old(self, view: records.Cursor) -> record_editor.Unwritten | str:
@@ -118,22 +118,26 @@ class GroupPlaces:
 
         None where nobody can tell.
         """
-        found = claim_edits.edit_entries(
-            self._edits.groups, members, lambda each: each.group.uuid, group_rules.confirm_each
+        found = self._editor.edit_entries(
+            members,
+            lambda each: group_rules.group_key(each.group.uuid),
+            lambda key, here: group_rules.on_group(
+                key, functools.partial(group_rules.confirm_each, grants=here)
+            ),
         )
         return {
-            each.grant.claim.consumer: outcome.stands
+            each.grant.claim.consumer: claim_rules.stands(outcome.answer)
             for each, outcome in zip(members, found, strict=True)
         }
 
     def leave(self, places: Mapping[str, Mapping[group_model.Place, str]]) -> None:
         """Give places back, by group and place with the id of the member; whatever its state."""
-        found = self._edits.groups(
-            {
-                uuid: functools.partial(group_rules.leave_each, ids=ids)
-                for uuid, ids in places.items()
-            }
-        )
+        proposers = {}
+        for uuid, ids in places.items():
+            key = group_rules.group_key(uuid)
+            leave = functools.partial(group_rules.leave_each, ids=ids)
+            proposers[key] = group_rules.on_group(key, leave)
+        found = self._editor.edit_each(proposers)
         self._after_step("left")
         if not all(isinstance(each, record_editor.Edited) for each in found.values()):
             LOG.warning(

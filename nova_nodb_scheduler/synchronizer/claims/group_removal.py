@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removes records of server groups that nobody uses, and keeps the floor they leave behind.
 
-What is left of removed records of server groups: up to where a view must have come.
+A cloud makes groups for years, and each scheduler holds every record in memory.
 
 A group's record says which views are too old to know what was settled there. Before
 it is removed, that goes to the floor; and who writes a record that says nothing of
@@ -13,10 +13,6 @@ that it was removed by.
 
 Records of hosts are as many as there were nodes, and stay: of most claims on hosts
 nobody would want to pay for one more read.
-
-Removes records of server groups that nobody uses any more.
-
-A cloud makes groups for years, and each scheduler holds every record in memory.
 """
 
 from __future__ import annotations
@@ -98,10 +94,10 @@ class GroupRemoval:
     """Removes empty records; any thread, several processes at once. Blocks for the back end."""
 
     def __init__(
-        self, synchronizer: contract.Synchronizer, latest: record_editor.RecordCache
+        self, synchronizer: contract.Synchronizer, cache: record_editor.RecordCache
     ) -> None:
         self._synchronizer = synchronizer
-        self._latest = latest
+        self._cache = cache
         self._floor = GroupFloor(synchronizer)
 
     def remove(self, revisions: Mapping[records.RecordKey, int]) -> int:
@@ -129,7 +125,7 @@ class GroupRemoval:
             [records.Write(record.key, record.revision, deleted=True) for record in empty]
         )
         for result in results:
-            self._latest.note(result.record, result.epoch or epoch)
+            self._cache.note(result.record, result.epoch or epoch)
         return sum(result.won for result in results)
 
     def _raise(self, settled: records.Cursor) -> bool:

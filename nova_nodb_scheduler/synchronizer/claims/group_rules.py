@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of places in server groups, and its rules: what may become of a group's record.
 
-Claims of server group members: a place in the group, then one on the host.
+A member of a server group claims a place in the group, then one on the host.
 
 The naive way, to look at the group's members and then claim a host, lets two
 schedulers put two members of an anti-affinity group on one host, each having
@@ -22,9 +22,7 @@ without a claim, which counts too much until a reconciliation; the other order
 would leave a server without a member, and break the policy. With a strict
 affinity policy the first member to get into the record decides the host.
 
-What may become of a server group's record: the rules, without any I/O.
-
-As in :mod:`claim_rules`, each function takes the record as read, gives a
+As in :mod:`claim_rules`, the rules are without any I/O: each takes the record as read, gives a
 proposal for the compare-and-set on it, and is idempotent.
 """
 
@@ -32,6 +30,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -41,10 +40,19 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
+T = TypeVar("T")
+
 
 def group_key(group_uuid: str) -> records.RecordKey:
     """Return the key of a server group's record."""
     return records.RecordKey(known_namespaces.GROUP_CLAIMS.name, group_uuid)
+
+
+def on_group(
+    key: records.RecordKey, rule: Callable[[model.GroupRecord], record_editor.Proposal[T]]
+) -> record_editor.Propose[T]:
+    """Return a proposer that has a rule look at the record of a group."""
+    return lambda state, version: rule(model.GroupRecord.from_state(key.key, state, version))
 
 
 #: Hosts by consumer, as the authority shows the group's servers.
@@ -90,14 +98,14 @@ def join_each(
         refused = (
             claims.GrantRefused(each, claims.RefusalReason.STALE_VIEW, stale) for each in wanted
         )
-        return record_editor.Proposal(tuple(map(PolicyBroken, refused)), accepted=False)
+        return record_editor.Proposal(tuple(map(PolicyBroken, refused)))
     record = record.without(expired(record, joining.now_seconds))
     answers = []
     for claim in wanted:
         answer, record = _join_one(record, claim, joining)
         answers.append(answer)
     joined = any(isinstance(answer, str) for answer in answers)
-    return record_editor.Proposal(tuple(answers), record.to_state() if joined else None, joined)
+    return record_editor.Proposal(tuple(answers), record.to_state() if joined else None)
 
 
 def _join_one(

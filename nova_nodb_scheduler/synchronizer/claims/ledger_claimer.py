@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes, confirms and releases claims for one scheduler process, one write a step.
 
-Claims of one request's servers: each by itself, all of them in one write.
-
 The protocol is that of :mod:`claim_rules` and :mod:`group_rules`, one key at a
 time: a place in the group (where its policy is strict), then one on the host;
-in the same order the confirms; undone in reverse. A step of the protocol is
-one write for all servers, and a read only where somebody else wrote meanwhile.
+in the same order the confirms; undone in reverse. :class:`ClaimBatches` does it
+for all servers of a request: each is claimed by itself, but a step of the protocol
+is one write for all of them, and a read only where somebody else wrote meanwhile.
 
-Claims over the ledgers: :class:`pipeline.chosen_hosts.Claimer` for one scheduler process.
-
-What is lost is tried again, what is in doubt settled by reading, both until
-the request's deadline; what is refused is said in the words of whoever decides.
+:class:`LedgerClaimer` is what a decision is given
+(:class:`pipeline.chosen_hosts.Claimer`): what is lost it tries again, what is in
+doubt it settles by reading, both until the request's deadline; what is refused it
+says in the words of whoever decides.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records, requests
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import (
-    claim_edits,
     claim_rules,
     group_places,
     group_removal,
@@ -90,7 +89,7 @@ Answer = (
 )
 
 #: What became of a claim's write.
-_Written = claim_edits.EntryOutcome[model.Granted | model.GrantRefused]
+_Written = record_editor.EntryOutcome[model.Granted | model.GrantRefused]
 
 
 class ClaimBatches:
@@ -109,8 +108,8 @@ class ClaimBatches:
     :param count_lost: told of compare-and-sets that were lost, with how many
     :param count_absorbed: told of changes of a record that lost one and were then
         written to the same record all the same, with how many
-    :param latest: shared with who settles here
-    :param shown: see :class:`claim_edits.ClaimEdits`; by default nothing is shown
+    :param cache: shared with who settles here
+    :param shown: see :class:`record_editor.BatchEditor`; by default nothing is shown
     """
 
     #: Points between which a scheduler may die.
@@ -125,12 +124,12 @@ class ClaimBatches:
         claimable: Callable[[str], bool],
         *,
         now_seconds: Callable[[], float] | None = None,
-        after_step: Callable[[str], None] = claim_rules.no_crash,
+        after_step: Callable[[str], None] = lambda step: None,
         pause: Callable[[int], None] = record_editor.pause_briefly,
         count_lost: Callable[[int], None] = lambda count: None,
         count_absorbed: Callable[[int], None] = lambda count: None,
-        latest: record_editor.RecordCache | None = None,
-        shown: claim_edits.RecordsShown = lambda keys: None,
+        cache: record_editor.RecordCache | None = None,
+        shown: record_editor.RecordsShown = lambda keys: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._writer = writer
@@ -139,16 +138,18 @@ class ClaimBatches:
         self._claimable = claimable
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
-        self._edits = claim_edits.ClaimEdits(
+        self._cache = cache or record_editor.RecordCache()
+        self._editor = record_editor.BatchEditor(
             synchronizer,
-            pause,
-            count_lost,
-            count_absorbed,
-            latest or record_editor.RecordCache(),
-            shown,
+            [known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS],
+            pause=pause,
+            count_lost=count_lost,
+            count_absorbed=count_absorbed,
+            cache=self._cache,
+            shown=shown,
         )
         self._groups = group_places.GroupPlaces(
-            self._edits,
+            self._editor,
             group_removal.GroupFloor(synchronizer),
             writer,
             lease_seconds,
@@ -164,7 +165,7 @@ class ClaimBatches:
     ) -> dict[str, Answer]:
         """Claim for each consumer by itself; answers by consumer.
 
-        Of an answer other than Held and Doubt nothing stands that this call took.
+        Of an answer other than StandingClaim and InDoubt nothing stands that this call took.
         """
         ids = {claim.consumer: self._make_id() for claim in wanted}
         answers: dict[str, Answer] = {
@@ -176,7 +177,7 @@ class ClaimBatches:
         if group is not None:
             keys.add(group_rules.group_key(group.group.uuid))
         # First of all: of another epoch nothing may be remembered, of groups neither.
-        self._edits.see(view.cursor.epoch, filter(None, map(view.record, keys)))
+        self._cache.see(view.cursor.epoch, filter(None, map(view.record, keys)))
         members: dict[str, str] = {}
         if group is not None:
             left = [claim for claim in wanted if claim.consumer not in answers]
@@ -207,10 +208,9 @@ class ClaimBatches:
         After Gone it will never appear: a write still on its way is fenced.
         """
         claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
-        unknown = model.GrantUnknown(claim, claim_id)
-        found = self._edits.hosts(
-            {claim.host: functools.partial(claim_rules.find, unknown=unknown)}
-        )[claim.host]
+        key = claim_rules.host_key(claim.host)
+        find = functools.partial(claim_rules.find, claim=claim, claim_id=claim_id)
+        found = self._editor.edit_each({key: claim_rules.on_host(key, find)})[key]
         if not isinstance(found, record_editor.Edited):
             return doubt
         if isinstance(found.answer, model.Gone):
@@ -234,7 +234,17 @@ class ClaimBatches:
             stands.update(self._groups.confirm(members))
             self._after_step("member confirmed")
         left = [each for each in held if stands.get(each.granted.claim.consumer, True)]
-        stands.update(self._confirm_claims([each.granted for each in left]))
+        confirmed = self._editor.edit_entries(
+            [each.granted for each in left],
+            lambda granted: claim_rules.host_key(granted.claim.host),
+            lambda key, here: claim_rules.on_host(
+                key, functools.partial(claim_rules.confirm_each, grants=here)
+            ),
+        )
+        stands.update(
+            (each.granted.claim.consumer, claim_rules.stands(outcome.answer))
+            for each, outcome in zip(left, confirmed, strict=True)
+        )
         self._after_step("confirmed")
         gone = [each for each in held if stands[each.granted.claim.consumer] is False]
         if gone:
@@ -254,19 +264,20 @@ class ClaimBatches:
         The same claim taken again is the one that stands, with its id: it may be
         another scheduler's, which was asked for the same server and relies on it.
         """
-        by_host: dict[str, dict[str, str]] = {}
+        by_host: dict[records.RecordKey, dict[str, str]] = {}
         places: dict[str, dict[group_model.Place, str]] = {}
         for each in held:
             claim = each.granted.claim
             if is_own(each.granted.claim_id):
-                by_host.setdefault(claim.host, {})[claim.consumer] = each.granted.claim_id
+                on_host = by_host.setdefault(claim_rules.host_key(claim.host), {})
+                on_host[claim.consumer] = each.granted.claim_id
             if each.member is not None and is_own(each.member.member_id):
                 of_group = places.setdefault(each.member.group.uuid, {})
                 of_group[claim.group_place] = each.member.member_id
-        found = self._edits.hosts(
+        found = self._editor.edit_each(
             {
-                host: functools.partial(claim_rules.release_each, ids=ids)
-                for host, ids in by_host.items()
+                key: claim_rules.on_host(key, functools.partial(claim_rules.release_each, ids=ids))
+                for key, ids in by_host.items()
             }
         )
         self._after_step("released")
@@ -300,11 +311,12 @@ class ClaimBatches:
             now_seconds + self._lease_seconds,
             view.ended,
         )
-        found = claim_edits.edit_entries(
-            self._edits.hosts,
+        found = self._editor.edit_entries(
             wanted,
-            lambda claim: claim.host,
-            functools.partial(claim_rules.take_each, taking=taking),
+            lambda claim: claim_rules.host_key(claim.host),
+            lambda key, here: claim_rules.on_host(
+                key, functools.partial(claim_rules.take_each, claims=here, taking=taking)
+            ),
         )
         self._after_step("claimed")
         return found
@@ -361,17 +373,8 @@ class ClaimBatches:
                 claim = each.granted.claim
                 answers[name] = model.GrantRefused(claim, model.RefusalReason.EPOCH_CHANGED, detail)
 
-    # -- confirming ------------------------------------------------------------------
 
-    def _confirm_claims(self, grants: Sequence[model.Granted]) -> dict[str, bool | None]:
-        found = claim_edits.edit_entries(
-            self._edits.hosts, grants, lambda granted: granted.claim.host, claim_rules.confirm_each
-        )
-        return {
-            granted.claim.consumer: outcome.stands
-            for granted, outcome in zip(grants, found, strict=True)
-        }
-
+# -- what a decision is given ----------------------------------------------------------
 
 #: Policies that rule hosts out.
 Policy = group_model.Policy

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries all records from one back end into another, while the first is used.
 
-What a move has brought into its target: records that nobody else writes.
-
-Carries all records from one back end into another, while the first is used.
-
 1. *mark* the target as incoming: nobody else writes it (:mod:`.migration_fence`).
 2. *copy* a snapshot, *follow* the feed until little is left. The source serves
    as ever; whatever fails up to here has changed nothing in it.
@@ -20,7 +16,7 @@ settled by a record from before its confirm. Written last, each claim is newer
 than every record that was carried, and all of those stand in every view.
 Leases go on by the target's clock.
 
-What the plugin's processes say of themselves (beats, leases, which cells were
+What the plugin's processes say of themselves (heartbeats, leases, which cells were
 swept) is not carried: they say it again in the target. Until a cell was swept
 there, it takes Nova's own path.
 

@@ -126,9 +126,9 @@ class LeaseKeeper:
         ) -> record_editor.Proposal[Lease | NotHeld]:
             running = self._running(state, 0, now_seconds)
             if running is not None and running.holder != self._holder_id:
-                return record_editor.Proposal(NotHeld(running), accepted=False)
+                return record_editor.Proposal(NotHeld(running))
             if running is None and not take:
-                return record_editor.Proposal(NotHeld(), accepted=False)
+                return record_editor.Proposal(NotHeld())
             expires = now_seconds + self._ttl_seconds
             return record_editor.Proposal(
                 Lease(self._name, self._holder_id, expires, 0),

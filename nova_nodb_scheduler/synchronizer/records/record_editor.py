@@ -1,34 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes decoded records by read, propose, compare-and-set, repeat: one, or many at once.
-
-Changes decoded records by read, propose, compare-and-set, repeat.
+"""Changes decoded records by read, propose, compare-and-set, repeat.
 
 The loop below claims, group claims and leases. It is safe after an unknown
 outcome because proposers are idempotent: each marks its change with an id of
 its own, and finding that id in the record read answers "done already".
 
-Remembers records as this process last saw or wrote them, to try without a read.
-
-Lets the writes of several threads share one call to the back end, and one record's one write.
-
-Nobody waits for company: only what queues up while a call is under way goes
-together in the next one. Writes of different records win or lose each by itself;
-what they share is the transaction, or the round trip, around them.
-
-Writes of *one record* that queue up become one write (combining, as in Hendler
-et al., "Flat Combining", SPAA 2010). The naive way sends them one after the
-other, each with the revision that its thread saw: the first one wins, and all
-others are known to lose before they are sent. This way each is made anew on
-what the one before it will have left, by the same rules that made it at first,
-and a single compare-and-set carries them. It wins or loses as a whole: if it
-wins, each was judged on the state that it replaced, with those before it; if
-it loses, none of them stands, and if nobody knows, all of them are in doubt.
-
-Changes several records at once, each by itself: one write a round for all of them.
-
-Who loses a compare-and-set is told what stands there, judges by that, and writes
-again: it is *absorbed*, at the cost of one more exchange with the back end. Nothing
-that was judged by another record than the one it replaces is ever written.
+A :class:`RecordEditor` changes one record. A :class:`BatchEditor` changes several,
+each by itself, one write a round for all of them; begins with what a
+:class:`RecordCache` remembers of them, without a read; and shares its writes with
+the other threads of the process (:class:`GroupCommit`). Who loses a compare-and-set
+is told what stands there, judges by that, and writes again: it is *absorbed*, at the
+cost of one more exchange with the back end. Nothing that was judged by another record
+than the one it replaces is ever written.
 """
 
 from __future__ import annotations
@@ -50,9 +33,23 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
 
+LOG = logging.getLogger(__name__)
+
 State = Mapping[str, Any]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+#: What is asked of a record, beside others.
+E = TypeVar("E")
+
+#: Tries before an edit is given up as lost; each costs a write, and mostly a read. In
+#: every round some writer wins, so with n writers of one record n rounds nearly always do.
+_ROUNDS = 64
+
+#: Records that a cache remembers, the last used ones.
+_MOST_CACHED = 4096
+
+#: Writes of one call, beyond which the rest goes in the next one.
+_MOST_WRITES = 64
 
 
 class Unwritten(enum.Enum):
@@ -76,12 +73,10 @@ class Proposal(Generic[T_co]):
 
     :param answer: what the caller of the edit gets if this proposal stands
     :param state: the state to write; None if the record shall stay as it is
-    :param accepted: False for a refusal: nothing is written
     """
 
     answer: T_co
     state: State | None = None
-    accepted: bool = True
 
 
 @attrs.frozen
@@ -90,7 +85,7 @@ class Edited(Generic[T]):
 
     :param answer: of the proposal that stands
     :param revision: of the record, as read or as written
-    :param record: as it was written, of an edit in a batch
+    :param record: as it was written; else as it was read
     :param epoch: that it was written in, where the driver says it
     """
 
@@ -98,6 +93,12 @@ class Edited(Generic[T]):
     revision: int
     record: records.Record | None = None
     epoch: str | None = None
+
+    def written(self, result: records.WriteResult) -> Edited[T]:
+        """Return the same once its proposal was written."""
+        record = result.record
+        revision = self.revision if record is None else record.revision
+        return attrs.evolve(self, revision=revision, record=record, epoch=result.epoch)
 
 
 #: From a decoded state (None: no live record) and the version of its last
@@ -118,33 +119,25 @@ class RecordEditor:
     """Edits records of one synchronizer; any thread may call it.
 
     :param namespaces: of the records to be edited
-    :param rounds: tries before an edit is given up as lost; each costs a read
-        and a write. In every round some writer wins, so with n writers of one
-        record n rounds nearly always do.
     :param pause: called with the number of rounds lost so far, before the next one
-    :param count_lost: told of compare-and-sets that were lost, with how many
     """
 
     def __init__(
         self,
         synchronizer: contract.Synchronizer,
         namespaces: Sequence[namespaces_model.Namespace],
-        rounds: int = 64,
         pause: Callable[[int], None] = pause_briefly,
-        count_lost: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._synchronizer = synchronizer
         self._namespaces = {namespace.name: namespace for namespace in namespaces}
-        self._rounds = rounds
         self._pause = pause
-        self._count_lost = count_lost
 
     def read(self, key: records.RecordKey) -> tuple[State | None, int, int]:
         """Return a record's decoded state (None: no live record), revision and version.
 
         :raises UndecodableRecord: its bytes are not of a schema known here
         """
-        return self._decoded(key, self._synchronizer.read([key]))
+        return self._decoded(key, self._synchronizer.read([key]).get(key))
 
     def edit(self, key: records.RecordKey, propose: Propose[T]) -> Edited[T] | Unwritten:
         """Change one record.
@@ -155,49 +148,49 @@ class RecordEditor:
         :raises UndecodableRecord: nothing was written
         """
         unknown = False
-        for round_number in range(self._rounds):
+        for round_number in range(_ROUNDS):
             if round_number:
                 self._pause(round_number)
             try:
-                state, revision, version = self.read(key)
-                proposal = propose(state, version)
-                edited = Edited(proposal.answer, revision)
-                if proposal.state is None or not proposal.accepted:
+                record = self._synchronizer.read([key]).get(key)
+                edited, write = self._proposed(key, propose, record)
+                if write is None:
                     return edited
-                schema = self._namespaces[key.namespace].schema
-                payload = codec.encode(proposal.state, schema, record=str(key))
-                [result] = self._synchronizer.write([records.Write(key, revision, payload)])
+                [result] = self._synchronizer.write([write])
             except errors.BackendUnavailable:
                 if unknown:
                     return Unwritten.UNKNOWN
                 raise
             if result.won:
-                return attrs.evolve(
-                    edited, revision=result.record.revision if result.record else revision
-                )
+                return edited.written(result)
             if result.verdict is records.Verdict.REFUSED:
                 return Unwritten.REFUSED
             # For good: that write may have been carried out and then lost its
             # recognition to somebody else's.
             unknown |= result.verdict is records.Verdict.UNKNOWN
-            self._count_lost(result.verdict is records.Verdict.LOST)
         return Unwritten.UNKNOWN if unknown else Unwritten.LOST
 
+    def _proposed(
+        self, key: records.RecordKey, propose: Propose[T], record: records.Record | None
+    ) -> tuple[Edited[T], records.Write | None]:
+        """Return what a proposer makes of a record, and the write if there is one."""
+        state, revision, version = self._decoded(key, record)
+        proposal = propose(state, version)
+        edited = Edited(proposal.answer, revision, record)
+        if proposal.state is None:
+            return edited, None
+        schema = self._namespaces[key.namespace].schema
+        payload = codec.encode(proposal.state, schema, record=str(key))
+        return edited, records.Write(key, revision, payload)
+
     def _decoded(
-        self,
-        key: records.RecordKey,
-        found: Mapping[records.RecordKey, records.Record],
+        self, key: records.RecordKey, record: records.Record | None
     ) -> tuple[State | None, int, int]:
-        record = found.get(key)
         if record is None or record.deleted:
             return None, 0, 0
         decoded = codec.decode(record.payload)
         codec.check_readable(decoded.schema, self._namespaces[key.namespace])
         return decoded.state, record.revision, record.version
-
-
-#: Records that are remembered, the last used ones.
-_MOST_CACHED = 4096
 
 
 class RecordCache:
@@ -232,7 +225,7 @@ class RecordCache:
     def note(self, record: records.Record | None, epoch: str) -> None:
         """Take in what was just read or written; None is no news.
 
-        :param epoch: that it was written in, or :attr:`synchronizer_commands` as it was before it
+        :param epoch: that it was written in, or :attr:`epoch` as it was before it
             was read or written. Of another than the present one it is not taken:
             where the new epoch's revisions are lower, it would stand in their
             way for ever.
@@ -256,10 +249,251 @@ class RecordCache:
             del self._records[next(iter(self._records))]
 
 
-LOG = logging.getLogger(__name__)
+#: From keys to the epoch and the records of them that the feed has brought by now; None
+#: while it is not followed. No I/O.
+RecordsShown = Callable[[Iterable[records.RecordKey]], tuple[str, Iterable[records.Record]] | None]
 
-#: Writes of one call, beyond which the rest goes in the next one.
-_MOST_WRITES = 64
+#: What came of each record's edit.
+Answers = dict[records.RecordKey, Edited[T] | Unwritten]
+
+
+@attrs.frozen
+class EntryOutcome(Generic[T]):
+    """What came of one of the entries that are asked of a record together.
+
+    :param epoch: that it was written in, where the driver says it
+    """
+
+    answer: T | Unwritten
+    epoch: str | None = None
+
+
+class BatchEditor(RecordEditor):
+    """Edits records of one synchronizer, several at a time; any thread may call it.
+
+    Raises nothing for the back end. Threads that write at the same time share a call
+    to it, and one compare-and-set where they change the same record.
+
+    Parameters as those of :class:`RecordEditor`, and:
+
+    :param count_lost: told of compare-and-sets that were lost, with how many
+    :param count_absorbed: told of changes that lost a compare-and-set and were then
+        written to the same record all the same, with how many
+    :param cache: what this process last saw or wrote of the records
+    :param shown: looked at before each edit: between a take and its confirm the feed
+        brings what others took, and a confirm that knows it loses nothing to it
+    """
+
+    def __init__(
+        self,
+        synchronizer: contract.Synchronizer,
+        namespaces: Sequence[namespaces_model.Namespace],
+        *,
+        pause: Callable[[int], None],
+        count_lost: Callable[[int], None],
+        count_absorbed: Callable[[int], None],
+        cache: RecordCache,
+        shown: RecordsShown,
+    ) -> None:
+        super().__init__(synchronizer, namespaces, pause)
+        self._count_lost = count_lost
+        self._count_absorbed = count_absorbed
+        self._cache = cache
+        self._shown = shown
+        self._commit = GroupCommit(self._write)
+
+    def edit_entries(
+        self,
+        entries: Sequence[E],
+        key_of: Callable[[E], records.RecordKey],
+        propose: Callable[[records.RecordKey, Sequence[E]], Propose[tuple[T, ...]]],
+    ) -> list[EntryOutcome[T]]:
+        """Change records by entries, those of one record together; what came of each, in order.
+
+        :param propose: from a key and its entries to a proposer with an answer for each
+        """
+        of_record: dict[records.RecordKey, list[E]] = {}
+        places: list[tuple[records.RecordKey, int]] = []
+        for entry in entries:
+            key = key_of(entry)
+            here = of_record.setdefault(key, [])
+            places.append((key, len(here)))
+            here.append(entry)
+        answers = self.edit_each({key: propose(key, here) for key, here in of_record.items()})
+        outcomes: list[EntryOutcome[T]] = []
+        for key, place in places:
+            edited = answers[key]
+            if isinstance(edited, Edited):
+                outcomes.append(EntryOutcome(edited.answer[place], edited.epoch))
+            else:
+                outcomes.append(EntryOutcome(edited))
+        return outcomes
+
+    def edit_each(self, proposers: Mapping[records.RecordKey, Propose[T]]) -> Answers[T]:
+        """Change several records, each by itself; what came to no answer says why.
+
+        Records that the cache knows are tried without a read: what they lead to counts
+        only if the compare-and-set on them wins; a refusal is looked at again. Blocks
+        for a read of the others and a write at first, and in each further round for a
+        write: who loses is told what stands there.
+        """
+        if not proposers:
+            return {}
+        shown = self._shown(proposers)
+        if shown is not None:
+            self._cache.see(*shown)
+        # Before anything is read: the feed may tell of a new epoch at any moment.
+        epoch = self._cache.epoch
+        batch = _EditedBatch(proposers, self._cache.known(proposers))
+        self._edit(batch)
+        if batch.absorbed:
+            self._count_absorbed(batch.absorbed)
+        for answer in batch.answers.values():
+            if isinstance(answer, Edited):
+                self._cache.note(answer.record, answer.epoch or epoch)
+        return batch.answers
+
+    def _edit(self, batch: _EditedBatch[T]) -> None:
+        """Read, propose and write in rounds until all of a batch has its answer."""
+        for round_number in range(_ROUNDS):
+            # Most who lose do so to a write that is long over, which the feed had not
+            # brought yet: they have nobody to give way to, and go on at once.
+            if round_number > 1 or batch.in_doubt:
+                self._pause(round_number)
+            try:
+                self._read(batch, batch.missing())
+                drafts = self._drafts(batch, list(batch.left))
+                behind = batch.missing()
+                if behind:
+                    self._read(batch, behind)
+                    drafts += self._drafts(batch, behind)
+                results = self._commit.write(drafts) if drafts else []
+            except errors.BackendUnavailable:
+                batch.end(Unwritten.UNAVAILABLE)
+                return
+            batch.take(drafts, results)
+            if not batch.left:
+                return
+        batch.end(Unwritten.LOST)
+
+    def _read(self, batch: _EditedBatch[T], keys: Collection[records.RecordKey]) -> None:
+        if keys:
+            batch.read(keys, self._synchronizer.read(keys))
+
+    def _drafts(self, batch: _EditedBatch[T], keys: Sequence[records.RecordKey]) -> list[Draft]:
+        """Propose on some records of a batch; return the writes that come of it."""
+        drafts = []
+        for key in keys:
+            propose = batch.left[key]
+            try:
+                edited, write = self._proposed(key, propose, batch.found[key])
+            except errors.UndecodableRecord:
+                batch.answer(key, Unwritten.UNREADABLE)
+                continue
+            if write is not None:
+                anew = functools.partial(self._draft_anew, key, propose)
+                drafts.append(Draft(DraftedWrite(write, edited), anew))
+            elif key in batch.fresh:
+                batch.answer(key, edited)
+            else:
+                del batch.found[key]
+        return drafts
+
+    def _draft_anew(
+        self, key: records.RecordKey, propose: Propose[T], before: records.Record
+    ) -> DraftedWrite | None:
+        """Propose on what others of this process leave; in whichever's thread writes."""
+        edited, write = self._proposed(key, propose, before)
+        return None if write is None else DraftedWrite(write, edited)
+
+    def _write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        if not writes:
+            return []
+        results = self._synchronizer.write(writes)
+        self._count_lost(sum(each.verdict is records.Verdict.LOST for each in results))
+        return results
+
+
+class _EditedBatch(Generic[T]):
+    """One call: which edits are left, and what is known of their records."""
+
+    def __init__(
+        self,
+        proposers: Mapping[records.RecordKey, Propose[T]],
+        known: Mapping[records.RecordKey, records.Record],
+    ) -> None:
+        self.left = dict(proposers)
+        self.answers: Answers[T] = {}
+        self.found: dict[records.RecordKey, records.Record | None] = {
+            key: known[key] for key in proposers if key in known
+        }
+        #: Keys whose record is the back end's word in this call.
+        self.fresh: set[records.RecordKey] = set()
+        #: For good: a write in doubt may have been carried out, and then lost
+        #: its recognition to somebody else's.
+        self._unsure: set[records.RecordKey] = set()
+        self._lost: set[records.RecordKey] = set()
+        #: How many changes were written after they had lost.
+        self.absorbed = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a write of what is left ended unknown."""
+        return not self._unsure.isdisjoint(self.left)
+
+    def missing(self) -> list[records.RecordKey]:
+        return [key for key in self.left if key not in self.found]
+
+    def read(
+        self,
+        keys: Collection[records.RecordKey],
+        found: Mapping[records.RecordKey, records.Record],
+    ) -> None:
+        for key in keys:
+            self.found[key] = found.get(key)
+        self.fresh.update(keys)
+
+    def answer(self, key: records.RecordKey, answer: Edited[T] | Unwritten) -> None:
+        del self.left[key]
+        self.answers[key] = answer
+
+    def take(self, drafts: Sequence[Draft], results: Sequence[DraftResult]) -> None:
+        """Take in how writes ended."""
+        for draft, carried in zip(drafts, results, strict=True):
+            key = draft.key
+            if isinstance(carried, DraftUnmade):
+                self._stands(key, carried.standing)
+                continue
+            result = carried.result
+            if result.won and result.record is not None:
+                self.absorbed += key in self._lost
+                edited: Edited[T] = carried.answer
+                self.answer(key, edited.written(result))
+            elif result.verdict is records.Verdict.REFUSED:
+                self.answer(key, Unwritten.REFUSED)
+            elif result.verdict is records.Verdict.LOST:
+                self._lost.add(key)
+                self.found[key] = result.record
+                self.fresh.add(key)
+            else:
+                self._unsure.add(key)
+                self.found.pop(key, None)
+
+    def _stands(self, key: records.RecordKey, standing: records.Record | None) -> None:
+        """Go on from what others of this process made the back end say; read it if nothing."""
+        if standing is None:
+            self.found.pop(key, None)
+        else:
+            self.found[key] = standing
+            self.fresh.add(key)
+
+    def end(self, why: Unwritten) -> None:
+        """Answer what is left."""
+        for key in list(self.left):
+            self.answer(key, Unwritten.UNKNOWN if key in self._unsure else why)
+
+
+# -- group commit ----------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -321,6 +555,19 @@ DraftResult = DraftCarried | DraftUnmade
 
 class GroupCommit:
     """One way to the back end for the threads of a process.
+
+    Nobody waits for company: only what queues up while a call is under way goes
+    together in the next one. Writes of different records win or lose each by itself;
+    what they share is the transaction, or the round trip, around them.
+
+    Writes of *one record* that queue up become one write (combining, as in Hendler
+    et al., "Flat Combining", SPAA 2010). The naive way sends them one after the
+    other, each with the revision that its thread saw: the first one wins, and all
+    others are known to lose before they are sent. This way each is made anew on
+    what the one before it will have left, by the same rules that made it at first,
+    and a single compare-and-set carries them. It wins or loses as a whole: if it
+    wins, each was judged on the state that it replaced, with those before it; if
+    it loses, none of them stands, and if nobody knows, all of them are in doubt.
 
     :param write: carries out writes, each by itself; called by one thread at a
         time, whichever's it is
@@ -478,217 +725,3 @@ def _draft_result(
     if result is not None and id(draft) in answers:
         return DraftCarried(answers[id(draft)], result)
     return DraftUnmade(None if result is None else result.record)
-
-
-#: What came of each record's edit.
-Answers = dict[records.RecordKey, Edited[T] | Unwritten]
-
-
-class BatchEditor(RecordEditor):
-    """Edits records of one synchronizer, several at a time; any thread may call it.
-
-    Threads that write at the same time share a call to the back end, and one
-    compare-and-set where they change the same record (:mod:`.record_editor`).
-
-    Parameters as those of :class:`RecordEditor`, and:
-
-    :param count_absorbed: told of changes that lost a compare-and-set and were then
-        written to the same record all the same, with how many
-    """
-
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        namespaces: Sequence[namespaces_model.Namespace],
-        rounds: int = 64,
-        pause: Callable[[int], None] = pause_briefly,
-        count_lost: Callable[[int], None] = lambda count: None,
-        count_absorbed: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        super().__init__(synchronizer, namespaces, rounds, pause, count_lost)
-        self._count_absorbed = count_absorbed
-        self._shared = GroupCommit(self._write)
-
-    def _write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        if not writes:
-            return []
-        results = self._synchronizer.write(writes)
-        self._count_lost(sum(each.verdict is records.Verdict.LOST for each in results))
-        return results
-
-    def edit_each(
-        self,
-        proposers: Mapping[records.RecordKey, Propose[T]],
-        known: Mapping[records.RecordKey, records.Record] | None = None,
-    ) -> Answers[T]:
-        """Change several records, each by itself.
-
-        Blocks for a read and a write at first, and in each further round for a
-        write: who loses is told what stands there. Raises nothing for the back
-        end; what came to no answer says why.
-
-        :param known: records as somebody saw them, tried without a read. What
-            they lead to counts only if the compare-and-set on them wins; a
-            refusal is looked at again.
-        """
-        batch = _EditedBatch(proposers, known or {})
-        for round_number in range(self._rounds):
-            # Most who lose do so to a write that is long over, which the feed had not
-            # brought yet: they have nobody to give way to, and go on at once.
-            if round_number > 1 or batch.in_doubt:
-                self._pause(round_number)
-            try:
-                self._read(batch, batch.missing())
-                drafts = self._propose_each(batch, list(batch.left))
-                behind = batch.missing()
-                if behind:
-                    self._read(batch, behind)
-                    drafts += self._propose_each(batch, behind)
-                results = self._shared.write(drafts) if drafts else []
-            except errors.BackendUnavailable:
-                batch.end(Unwritten.UNAVAILABLE)
-                break
-            batch.take(drafts, results)
-            if not batch.left:
-                break
-        batch.end(Unwritten.LOST)
-        if batch.absorbed:
-            self._count_absorbed(batch.absorbed)
-        return batch.answers
-
-    def _read(self, batch: _EditedBatch[T], keys: Collection[records.RecordKey]) -> None:
-        if keys:
-            batch.read(keys, self._synchronizer.read(keys))
-
-    def _propose_each(
-        self, batch: _EditedBatch[T], keys: Sequence[records.RecordKey]
-    ) -> list[Draft]:
-        drafts = []
-        for key in keys:
-            record = batch.found[key]
-            propose = batch.left[key]
-            try:
-                edited, write = self._propose_one(key, propose, record)
-            except errors.UndecodableRecord:
-                batch.answer(key, Unwritten.UNREADABLE)
-                continue
-            if write is not None:
-                anew = functools.partial(self._propose_anew, key, propose)
-                first = DraftedWrite(write, edited)
-                drafts.append(Draft(first, anew))
-            elif key in batch.fresh:
-                batch.answer(key, edited)
-            else:
-                del batch.found[key]
-        return drafts
-
-    def _propose_anew(
-        self,
-        key: records.RecordKey,
-        propose: Propose[T],
-        before: records.Record,
-    ) -> DraftedWrite | None:
-        """Propose on what others of this process leave; in whichever's thread writes."""
-        edited, write = self._propose_one(key, propose, before)
-        return None if write is None else DraftedWrite(write, edited)
-
-    def _propose_one(
-        self,
-        key: records.RecordKey,
-        propose: Propose[T],
-        record: records.Record | None,
-    ) -> tuple[Edited[T], records.Write | None]:
-        state, revision, version = self._decoded(key, {key: record} if record else {})
-        proposal = propose(state, version)
-        edited = Edited(proposal.answer, revision, record)
-        if not proposal.accepted or proposal.state is None:
-            return edited, None
-        payload = codec.encode(
-            proposal.state, self._namespaces[key.namespace].schema, record=str(key)
-        )
-        return edited, records.Write(key, revision, payload)
-
-
-class _EditedBatch(Generic[T]):
-    """One call: which edits are left, and what is known of their records."""
-
-    def __init__(
-        self,
-        proposers: Mapping[records.RecordKey, Propose[T]],
-        known: Mapping[records.RecordKey, records.Record],
-    ) -> None:
-        self.left = dict(proposers)
-        self.answers: Answers[T] = {}
-        self.found: dict[records.RecordKey, records.Record | None] = {
-            key: known[key] for key in proposers if key in known
-        }
-        #: Keys whose record is the back end's word in this call.
-        self.fresh: set[records.RecordKey] = set()
-        #: For good: a write in doubt may have been carried out, and then lost
-        #: its recognition to somebody else's.
-        self._unsure: set[records.RecordKey] = set()
-        self._lost: set[records.RecordKey] = set()
-        #: How many changes were written after they had lost.
-        self.absorbed = 0
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a write of what is left ended unknown."""
-        return not self._unsure.isdisjoint(self.left)
-
-    def missing(self) -> list[records.RecordKey]:
-        return [key for key in self.left if key not in self.found]
-
-    def read(
-        self,
-        keys: Collection[records.RecordKey],
-        found: Mapping[records.RecordKey, records.Record],
-    ) -> None:
-        for key in keys:
-            self.found[key] = found.get(key)
-        self.fresh.update(keys)
-
-    def answer(self, key: records.RecordKey, answer: Edited[T] | Unwritten) -> None:
-        del self.left[key]
-        self.answers[key] = answer
-
-    def take(self, drafts: Sequence[Draft], results: Sequence[DraftResult]) -> None:
-        """Take in how writes ended."""
-        for draft, carried in zip(drafts, results, strict=True):
-            key = draft.key
-            if isinstance(carried, DraftUnmade):
-                self._stands(key, carried.standing)
-                continue
-            result = carried.result
-            if result.won and result.record is not None:
-                self.absorbed += key in self._lost
-                edited: Edited[T] = attrs.evolve(
-                    carried.answer,
-                    revision=result.record.revision,
-                    record=result.record,
-                    epoch=result.epoch,
-                )
-                self.answer(key, edited)
-            elif result.verdict is records.Verdict.REFUSED:
-                self.answer(key, Unwritten.REFUSED)
-            elif result.verdict is records.Verdict.LOST:
-                self._lost.add(key)
-                self.found[key] = result.record
-                self.fresh.add(key)
-            else:
-                self._unsure.add(key)
-                self.found.pop(key, None)
-
-    def _stands(self, key: records.RecordKey, standing: records.Record | None) -> None:
-        """Go on from what others of this process made the back end say; read it if nothing."""
-        if standing is None:
-            self.found.pop(key, None)
-        else:
-            self.found[key] = standing
-            self.fresh.add(key)
-
-    def end(self, why: Unwritten) -> None:
-        """Answer what is left."""
-        for key in list(self.left):
-            unsure = key in self._unsure
-            self.answer(key, Unwritten.UNKNOWN if unsure else why)

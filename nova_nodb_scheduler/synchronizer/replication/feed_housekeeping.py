@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow chores beside the feed: the back end's past, and the beats of the dead.
+"""Slow chores beside the feed: the back end's past, and the heartbeats of the dead.
 
 Every replicator does them, for nobody is chosen to: collecting is safe by
-several at once, and a beat is removed by compare-and-set, which its owner's
-next beat wins against.
+several at once, and a heartbeat is removed by compare-and-set, which its owner's
+next one wins against.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which processes live, as their heartbeats in the own store show.
 
-Since when each process's beat did not change, by this process's own clock.
-
-Which schedulers live, as their beats in the own store show.
+A heartbeat is a record that its process rewrites while it lives. Who is silent is
+told by this process's own clock: since when it has not seen the record change.
 """
 
 from __future__ import annotations

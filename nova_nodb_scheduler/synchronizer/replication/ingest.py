@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring records into the store, and those that cannot be read into quarantine, by key.
 
-Keep aside, by key, the records that cannot be read.
-
 A record that this release cannot decode must neither stop the feed nor leave
 an older state of the same key to be taken for the current one. Who places
 servers asks :meth:`Quarantine.keys` and goes another way for what these
 records belong to.
-
-Bring records into the store, and those that cannot be read into quarantine.
 """
 
 from __future__ import annotations

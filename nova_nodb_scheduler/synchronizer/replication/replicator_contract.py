@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replicator is given, what it says of itself, and to whom it counts.
-
-What a replicator is given and what it says of itself.
-
-What the synchronizer layer tells whoever measures it.
-
-The layer does not know Prometheus: :mod:`.scheduler_metrics` of ``observe``
-has these methods. They are called in the measuring object's own thread, must
-not block and must not raise.
-"""
+"""What a replicator is given, what it says of itself, and to whom it counts."""
 
 from __future__ import annotations
 
@@ -149,7 +140,12 @@ def cursor_reaches(cursor: records.Cursor | None, version: int) -> bool:
 
 
 class ReplicationMeter(Protocol):
-    """Counts and times of one replicator."""
+    """Counts and times of one replicator.
+
+    The synchronizer knows no Prometheus: :mod:`.scheduler_metrics` of ``observe`` has
+    these methods. They are called in the measuring object's own thread, must not
+    block and must not raise.
+    """
 
     def changes_applied(self, count: int) -> None: ...
 

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims that keep hosts full though nothing stands behind them: ended before a refusal.
 
-Which hosts hold claims, and whose, as far as the store has come.
-
-Claims that keep hosts full though nothing stands behind them: ended before a refusal.
-
 A server that is deleted, or whose move goes back, leaves its claim until
 somebody settles it, some seconds later. Who asks for that room meanwhile would
 be told that there is none, where Placement has it. So before that is said, the
@@ -15,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
@@ -81,8 +76,6 @@ class ClaimIndex:
             self._consumers[host] = consumers
 
 
-_LEDGER = settlement_rules.LEDGERS[_CLAIMS]
-
 #: A claim: its record's key, its consumer and its id.
 _Name = tuple[str, str, str]
 
@@ -106,7 +99,7 @@ class ClaimProof:
     :param cursor: how far the store has come; None while that is not proved
     :param ask: a consumer's allocations; may block
     :param now_seconds: the back end's clock, without I/O
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param clock: monotonic seconds
     :param most: claims asked for in one call: each is a request to the authority
     :param rest_seconds: how long one that stays is not asked for again, but by its own
@@ -120,7 +113,7 @@ class ClaimProof:
         cursor: Callable[[], records.Cursor | None],
         ask: claim_reaper.Ask,
         now_seconds: Callable[[], float],
-        latest: record_editor.RecordCache,
+        cache: record_editor.RecordCache,
         clock: Callable[[], float],
         *,
         most: int = 16,
@@ -131,7 +124,7 @@ class ClaimProof:
         self._cursor = cursor
         self._ask = ask
         self._now_seconds = now_seconds
-        self._latest = latest
+        self._cache = cache
         self._clock = clock
         self._most = most
         self._rest_seconds = rest_seconds
@@ -151,7 +144,7 @@ class ClaimProof:
         What somebody else ended since then counts, too: who was refused for it may
         not have seen that.
 
-        Blocks for a read and a write, and a question for each claim that no
+        Blocks for a read and a write, and a query for each claim that no
         record accounts for. Without I/O where there is none.
 
         :param before: claim records before it was decided
@@ -221,52 +214,48 @@ class ClaimProof:
         """
         if not suspects:
             return 0, []
-        endings = claim_reaper.ClaimReaper(
-            self._synchronizer, self._store, self._cursor, self._judge, self._latest, self.status
+        reaper = claim_reaper.ClaimReaper(
+            self._synchronizer,
+            self._store,
+            self._cursor,
+            self._now_seconds,
+            self._cache,
+            self.status,
         )
-        first = endings.end(suspects, evidence, cursor)
+        first = reaper.end(suspects, evidence, cursor)
         if first is None:
             raise ClaimsUnproved("the epoch changed")
-        unanswered = self._ask_all(first.questions, endings)
-        asked = {question.key for question in first.questions}
+        unanswered = self._ask_all(first.queries, reaper)
+        asked = {query.key for query in first.queries}
         changed = {*first.written, *first.lost, *first.gone}
         if asked:
-            second = endings.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
+            second = reaper.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
             if second is None:
                 raise ClaimsUnproved("the epoch changed")
             changed |= {*second.written, *second.lost}
             unjudged = {*second.lost}
-            answered = (_name(each) for each in first.questions if each.key not in unjudged)
+            answered = (_name(each) for each in first.queries if each.key not in unjudged)
             stays += (name for name in answered if name not in unanswered)
         return self._synchronizer.head().version if changed else 0, unanswered
 
-    def _judge(
-        self,
-        key: records.RecordKey,
-        state: Mapping[str, Any],
-        version: int,
-        evidence: settlement_rules.SettlementEvidence,
-    ) -> settlement_rules.SettlementVerdict:
-        return _LEDGER.judge(key.key, state, version, evidence, self._now_seconds())
-
     def _ask_all(
         self,
-        questions: Iterable[claim_reaper.AllocationQuery],
-        endings: claim_reaper.ClaimReaper,
+        queries: Iterable[claim_reaper.AllocationQuery],
+        reaper: claim_reaper.ClaimReaper,
     ) -> list[_Name]:
         """Ask, and note the answers; return what has none: it is asked for again soon."""
         unanswered: list[_Name] = []
         answers: dict[str, settlement_rules.Allocations | None] = {}
-        for question in questions:
-            consumer = question.consumer
+        for query in queries:
+            consumer = query.consumer
             if consumer not in answers:
                 self.status.asked += 1
                 # After all of the records were read: one answer serves them all.
                 answers[consumer] = self._ask(consumer)
             if answers[consumer] is None:
                 self.status.unanswered += 1
-                unanswered.append(_name(question))
-            endings.note(claim_reaper.AllocationAnswer(question, answers[consumer]))
+                unanswered.append(_name(query))
+            reaper.note(claim_reaper.AllocationAnswer(query, answers[consumer]))
         return unanswered
 
     def _counting(
@@ -334,8 +323,8 @@ class ClaimProof:
         return found, are_all
 
 
-def _name(question: claim_reaper.AllocationQuery) -> _Name:
-    return question.key.key, question.consumer, question.held.claim_id
+def _name(query: claim_reaper.AllocationQuery) -> _Name:
+    return query.key.key, query.consumer, query.held.claim_id
 
 
 def _some_ended(before: store_snapshot.NamespaceView, now: store_snapshot.NamespaceView) -> bool:

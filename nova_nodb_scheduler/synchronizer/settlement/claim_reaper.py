@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends claims by compare-and-set, judged anew on the record as it was just read.
 
-What status and metrics tell of claims, and of those that were ended.
-
-Questions about claims to the authority of allocations, beside the turns that settle.
-
-Asked within a turn, an authority that hangs would keep all other claims waiting
-for as long; and Nova sets no bound to that unless an operator does.
-
-Ends what has served in records of claims: reads them, judges them anew, writes what is left.
-
-Written by compare-and-set: where several end the same, one of them does.
+Where several end the same, one of them does. What no record shows is asked of the
+authority of allocations first, beside the turns that settle: asked within a turn, an
+authority that hangs would keep all other claims waiting for as long; and Nova sets no
+bound to that unless an operator does.
 """
 
 from __future__ import annotations
@@ -83,7 +77,7 @@ class AllocationQuery:
 class AllocationAnswer:
     """What the authority said after the entry was read; None where it did not."""
 
-    question: AllocationQuery
+    query: AllocationQuery
     allocations: settlement_rules.Allocations | None
 
 
@@ -112,17 +106,17 @@ class AllocationQueries:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
-        """End the thread; idempotent. One that hangs in a question is left to itself."""
+        """End the thread; idempotent. One that hangs in a query is left to itself."""
         self._stopping = True
         self._wake.set()
         self._thread.stop(timeout_seconds)
 
-    def put(self, questions: Iterable[AllocationQuery]) -> None:
-        """Have questions asked; blocks only where no thread was started."""
+    def put(self, queries: Iterable[AllocationQuery]) -> None:
+        """Have queries asked; blocks only where no thread was started."""
         with self._lock:
-            for question in questions:
-                self._open[question.key, question.entry] = question
-                self._waiting.append(question)
+            for query in queries:
+                self._open[query.key, query.entry] = query
+                self._waiting.append(query)
         if not self._thread.alive:
             while self._ask_next():
                 pass
@@ -150,7 +144,7 @@ class AllocationQueries:
             return answers
 
     def clear(self) -> None:
-        """Forget all questions, and what is answered to them."""
+        """Forget all queries, and what is answered to them."""
         with self._lock:
             self._waiting.clear()
             self._open.clear()
@@ -165,15 +159,15 @@ class AllocationQueries:
         with self._lock:
             if not self._waiting:
                 return False
-            question = self._waiting.popleft()
+            query = self._waiting.popleft()
         allocations = None
         try:
-            allocations = self.ask(question.consumer)
+            allocations = self.ask(query.consumer)
         finally:
             with self._lock:
-                if self._open.get((question.key, question.entry)) is question:
-                    del self._open[question.key, question.entry]
-                    self._answers.append(AllocationAnswer(question, allocations))
+                if self._open.get((query.key, query.entry)) is query:
+                    del self._open[query.key, query.entry]
+                    self._answers.append(AllocationAnswer(query, allocations))
         return True
 
 
@@ -183,10 +177,9 @@ _SCHEMAS = {
     each.name: each for each in (known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS)
 }
 
-#: Tells what has served of a record, by its key, state and version.
-JudgeRecord = Callable[
-    [records.RecordKey, Mapping[str, Any], int, settlement_rules.SettlementEvidence],
-    settlement_rules.SettlementVerdict,
+#: From the verdict on a record to the one that leaves entries their grace period.
+WithGrace = Callable[
+    [records.RecordKey, settlement_rules.SettlementVerdict], settlement_rules.SettlementVerdict
 ]
 
 
@@ -196,13 +189,13 @@ class Reaped:
 
     :param written: records of which something was ended
     :param lost: records that somebody else wrote meanwhile
-    :param questions: to be asked of entries that stay
+    :param queries: to be asked of entries that stay
     :param gone: records of which an entry to ask for had been ended by somebody else
     """
 
     written: Sequence[records.RecordKey]
     lost: Sequence[records.RecordKey]
-    questions: Sequence[AllocationQuery]
+    queries: Sequence[AllocationQuery]
     gone: Sequence[records.RecordKey] = ()
 
 
@@ -227,11 +220,13 @@ class _Change:
 
 
 class ClaimReaper:
-    """Ends entries of records by their verdict, and by answers to questions; one thread.
+    """Ends entries of records by their verdict, and by answers to queries; one thread.
 
     :param cursor: how far the store has come; None while that is not proved
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
+    :param now_seconds: the back end's clock, without I/O
     :param status: counts what was ended
+    :param with_grace: of entries that stay for a while once they are shown
     """
 
     def __init__(
@@ -239,16 +234,18 @@ class ClaimReaper:
         synchronizer: contract.Synchronizer,
         store: host_state_store.HostStateStore,
         cursor: Callable[[], records.Cursor | None],
-        judge: JudgeRecord,
-        latest: record_editor.RecordCache,
+        now_seconds: Callable[[], float],
+        cache: record_editor.RecordCache,
         status: SettlementStatus,
+        with_grace: WithGrace = lambda key, verdict: verdict,
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
         self._cursor = cursor
-        self._judge = judge
-        self._latest = latest
+        self._now_seconds = now_seconds
+        self._cache = cache
         self._status = status
+        self._with_grace = with_grace
         #: By record, then by entry.
         self._answers: dict[records.RecordKey, dict[Any, AllocationAnswer]] = {}
 
@@ -262,11 +259,23 @@ class ClaimReaper:
 
     def note(self, answer: AllocationAnswer) -> None:
         """Keep an answer until its record is read."""
-        self._answers.setdefault(answer.question.key, {})[answer.question.entry] = answer
+        self._answers.setdefault(answer.query.key, {})[answer.query.entry] = answer
 
     def has_answers(self, key: records.RecordKey) -> bool:
         """Say whether a record is to be read for what was answered about it."""
         return key in self._answers
+
+    def judge(
+        self,
+        key: records.RecordKey,
+        state: Mapping[str, Any],
+        version: int,
+        evidence: settlement_rules.SettlementEvidence,
+    ) -> settlement_rules.SettlementVerdict:
+        """Tell what has served of a record, by its state and version."""
+        ledger = settlement_rules.LEDGERS[key.namespace]
+        verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
+        return self._with_grace(key, verdict) if ledger.has_grace else verdict
 
     def end(
         self,
@@ -288,7 +297,7 @@ class ClaimReaper:
         if self._synchronizer.head().epoch != cursor.epoch:
             return None
         changes: list[_Change] = []
-        questions: list[AllocationQuery] = []
+        queries: list[AllocationQuery] = []
         gone: list[records.RecordKey] = []
         for key, to_ask in wanted.items():
             answers = self._answers.pop(key, {})
@@ -301,13 +310,13 @@ class ClaimReaper:
                 continue
             if to_ask and not to_ask <= _entries_of(read).keys():
                 gone.append(key)
-            verdict = self._judge(key, read.state, read.version, evidence)
-            questions += _asked(read, to_ask & verdict.unshown.keys())
+            verdict = self.judge(key, read.state, read.version, evidence)
+            queries += _asked(read, to_ask & verdict.unshown.keys())
             change = self._change(read, verdict, answers, cursor)
             if change is not None:
                 changes.append(change)
         written, lost = self._write(changes, cursor.epoch)
-        return Reaped(written, lost, questions, gone)
+        return Reaped(written, lost, queries, gone)
 
     def _write(
         self, changes: Sequence[_Change], epoch: str
@@ -315,10 +324,10 @@ class ClaimReaper:
         """Write all that changes; return whose records were written, and whose were lost."""
         written: list[records.RecordKey] = []
         lost: list[records.RecordKey] = []
-        self._latest.see(epoch, ())
+        self._cache.see(epoch, ())
         results = self._synchronizer.write([each.write for each in changes]) if changes else ()
         for change, result in zip(changes, results, strict=True):
-            self._latest.note(result.record, result.epoch or epoch)
+            self._cache.note(result.record, result.epoch or epoch)
             if result.won:
                 written.append(change.write.key)
                 self._status.settled += change.settled
@@ -367,10 +376,10 @@ class ClaimReaper:
         answer: AllocationAnswer,
     ) -> bool:
         """Say whether nothing stands behind a confirmed claim that was asked for."""
-        question, allocations = answer.question, answer.allocations
-        key, entry = read.key.key, question.entry
+        query, allocations = answer.query, answer.allocations
+        key, entry = read.key.key, query.entry
         held = ledger.entries(key, read.state, read.version)[entry]
-        if allocations is None or held != question.held:
+        if allocations is None or held != query.held:
             # Taken once more since: what it has now may be newer than the answer.
             return False
         # After the answer: what the store shows by now was true then, or later.

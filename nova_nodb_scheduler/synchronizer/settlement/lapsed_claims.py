@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten.
-
-Whether the process that took a claim is gone, as beats in the own store show it.
-
-Forgets lapsed claims that nothing can come of any more, by compare-and-set.
-"""
+"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten."""
 
 from __future__ import annotations
 
@@ -112,7 +107,7 @@ LOG = logging.getLogger(__name__)
 
 def forget_lapsed(
     synchronizer: contract.Synchronizer,
-    latest: record_editor.RecordCache,
+    cache: record_editor.RecordCache,
     ids_by_host: Mapping[str, Mapping[str, str]],
 ) -> int:
     """Drop what hosts' records remember of some claims; return of how many hosts.
@@ -120,13 +115,13 @@ def forget_lapsed(
     Who loses against another write leaves it: a second call does the rest. Blocks for
     a read and a write.
 
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     :param ids_by_host: claim ids by consumer
     :raises BackendUnavailable: nobody knows what was dropped
     """
     if not ids_by_host:
         return 0
-    epoch = latest.epoch
+    epoch = cache.epoch
     found = synchronizer.read([claim_rules.host_key(host) for host in ids_by_host])
     writes = []
     for host, ids in ids_by_host.items():
@@ -148,5 +143,5 @@ def forget_lapsed(
             writes.append(records.Write(record.key, record.revision, payload))
     results = synchronizer.write(writes) if writes else ()
     for result in results:
-        latest.note(result.record, result.epoch or epoch)
+        cache.note(result.record, result.epoch or epoch)
     return sum(result.won for result in results)

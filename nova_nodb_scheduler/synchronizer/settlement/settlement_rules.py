@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which claims of a record have served, by what a snapshot of the store proves; without I/O.
-
-What a snapshot of the store proves of claims: that they are shown, or no longer needed.
-
-Which claims of a record have served, by the evidence of one snapshot; without I/O.
-"""
+"""Which claims of a record have served, by what a snapshot of the store proves; without I/O."""
 
 from __future__ import annotations
 
@@ -248,7 +243,7 @@ class ClaimLedger(abc.ABC):
 
     name: str
     #: Whether an entry stays for a while after records show it.
-    lingers: bool
+    has_grace: bool
 
     def entries(self, key: str, state: Mapping[str, Any], version: int) -> Mapping[Any, Any]:
         """Return a record's claims, or members, by consumer or place.
@@ -321,7 +316,7 @@ class HostClaimLedger(ClaimLedger):
     """Claims on hosts, by consumer."""
 
     name = known_namespaces.CLAIM_RECORDS.name
-    lingers = False
+    has_grace = False
 
     def _record(self, key: str, state: Mapping[str, Any], version: int) -> model.ClaimRecord:
         return model.ClaimRecord.from_state(key, state, version)
@@ -379,7 +374,7 @@ class GroupClaimLedger(ClaimLedger):
     """
 
     name = known_namespaces.GROUP_CLAIMS.name
-    lingers = True
+    has_grace = True
 
     def _record(self, key: str, state: Mapping[str, Any], version: int) -> group_model.GroupRecord:
         return group_model.GroupRecord.from_state(key, state, version)

@@ -1,23 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which records have unsettled claims, and when each of them is to be looked at.
-
-Which records have claims, whose they are, and since when they wait to be settled.
-
-Whose turn it is to settle a record, and when the record had enough of it.
-
-Schedulers that spread their claims write different records: each settles those
-it prefers itself, or settling would take from it the compare-and-sets that
-spreading saved. Whoever settles for all takes what its owner leaves for long.
-
-Keeps places in server groups for a while once records show them.
-
-A request names the members that its group had when it was made. One that waits
-for its turn, behind others or with a scheduler that sleeps, knows of members
-that came since by the group's record alone: were a place dropped as soon as an
-instance shows it, that request would be given the same host again.
-
-When to ask for the allocations of confirmed claims that no record shows.
-"""
+"""Which records have unsettled claims, and when each of them is to be looked at."""
 
 from __future__ import annotations
 
@@ -171,9 +153,13 @@ def _may_leave(instance: store_snapshot.StoredRecord | None) -> bool:
 class RecordOwnership:
     """Which records one process may settle now; one thread.
 
+    Schedulers that spread their claims write different records: each settles those it
+    prefers itself, or settling would take from it the compare-and-sets that spreading
+    saved. Whoever settles for all takes what its owner leaves for long.
+
     :param is_own: whether a host, or a group, by its uuid, is this process's to
         prefer; None where nobody prefers any: then who settles for all settles
-    :param rest_seconds: how long a record is left alone once it was written:
+    :param cool_down_seconds: how long a record is left alone once it was written:
         claims come to it meanwhile
     :param others_seconds: how long a record of another process waits for it
     :param clock: monotonic seconds
@@ -183,23 +169,23 @@ class RecordOwnership:
     def __init__(
         self,
         is_own: Callable[[str], bool] | None,
-        rest_seconds: float,
+        cool_down_seconds: float,
         others_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self._is_own = is_own
-        self._rest_seconds = rest_seconds
+        self._cool_down_seconds = cool_down_seconds
         self._others_seconds = others_seconds
         self._clock = clock
         self.for_all = False
         #: Until when each record rests.
-        self._resting: dict[records.RecordKey, float] = {}
+        self._cooling: dict[records.RecordKey, float] = {}
         #: Records that are asked for again once they may be settled.
         self._put_off: dict[records.RecordKey, None] = {}
 
     def clear(self) -> None:
         """Forget all."""
-        self._resting.clear()
+        self._cooling.clear()
         self._put_off.clear()
 
     def begin(self, *, for_all: bool) -> list[records.RecordKey]:
@@ -209,17 +195,17 @@ class RecordOwnership:
         """
         self.for_all = for_all
         now = self._clock()
-        for key in [key for key, until in self._resting.items() if until <= now]:
-            del self._resting[key]
-        ready = [key for key in self._put_off if key not in self._resting]
+        for key in [key for key, until in self._cooling.items() if until <= now]:
+            del self._cooling[key]
+        ready = [key for key in self._put_off if key not in self._cooling]
         for key in ready:
             del self._put_off[key]
         return ready
 
     def wrote(self, key: records.RecordKey) -> None:
         """Note that a record was settled just now."""
-        if self._rest_seconds:
-            self._resting[key] = self._clock() + self._rest_seconds
+        if self._cool_down_seconds:
+            self._cooling[key] = self._clock() + self._cool_down_seconds
 
     def allows(self, key: records.RecordKey, since: float) -> bool:
         """Say whether a record may be settled now; one of our own is put off if not.
@@ -227,7 +213,7 @@ class RecordOwnership:
         :param since: monotonic seconds at which its claims began to wait
         """
         own = self._owns(key) or self.takes_over(key, since)
-        if own and key in self._resting:
+        if own and key in self._cooling:
             self._put_off[key] = None
             return False
         return own
@@ -243,6 +229,11 @@ class RecordOwnership:
 
 class GracePeriods:
     """When entries were first seen to be shown; one thread.
+
+    A request names the members that its group had when it was made. One that waits
+    for its turn, behind others or with a scheduler that sleeps, knows of members that
+    came since by the group's record alone: were a place dropped as soon as an instance
+    shows it, that request would be given the same host again.
 
     :param seconds: how long an entry stays then
     :param clock: monotonic seconds

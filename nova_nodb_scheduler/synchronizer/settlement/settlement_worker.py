@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends claims that have served: settled, expired, or proved to be nobody's.
 
-Ends claims that have served: settled, expired, or proved to be nobody's.
-
 - A confirmed claim is *settled* once the records of its host's authorities show
   all of it: the provider its allocation, the node (later than the instance or
   the migration that names the host) what it takes of the node. What it counted
@@ -19,7 +17,7 @@ shown: a request that was made before a member came names it not.
 Each decision is made on the record as it was just read, see
 :mod:`claim_reaper`; who loses the compare-and-set is looked at next time.
 
-Settles claims: each scheduler its own, and one at a time for all; a lease says which.
+Each scheduler settles its own, and one at a time settles for all; a lease says which.
 """
 
 from __future__ import annotations
@@ -62,11 +60,11 @@ class SettlementOptions:
     :param ask_after_seconds: how long a confirmed claim may be unshown before
         its allocations are asked for; doubled each time, up to the next
     :param hasten_seconds: the same after a change that hints at an end
-    :param asks: questions to the authority that wait for an answer at once
-    :param linger_seconds: how long a place in a group stays once it is shown;
+    :param asks: queries to the authority that wait for an answer at once
+    :param grace_seconds: how long a place in a group stays once it is shown;
         longer than anybody waits for a scheduler that has not begun (Nova's
         rpc_response_timeout) and than it then takes
-    :param rest_seconds: how long a record is left alone after it was settled
+    :param cool_down_seconds: how long a record is left alone after it was settled
     :param others_seconds: how long what another process owns is left to it
     :param keep_seconds: how long a group's record stays that nobody uses; the views
         that claim are younger, so that hardly any meets the floor
@@ -79,8 +77,8 @@ class SettlementOptions:
     ask_most_seconds: float = 600.0
     hasten_seconds: float = 2.0
     asks: int = 8
-    linger_seconds: float = 90.0
-    rest_seconds: float = 2.0
+    grace_seconds: float = 90.0
+    cool_down_seconds: float = 2.0
     others_seconds: float = 10.0
     keep_seconds: float = 3600.0
     removal_seconds: float = 60.0
@@ -92,12 +90,12 @@ class Settler:
     Several may settle the same record: the compare-and-set decides.
 
     :param cursor: how far the store has come; None while that is not proved
-    :param ask: called in a thread of its own once :attr:`questions` are started,
+    :param ask: called in a thread of its own once :attr:`queries` are started,
         else by the turns
     :param now_seconds: the back end's clock, without I/O
     :param clock: monotonic seconds
     :param is_own: see :class:`settlement_schedule.RecordOwnership`
-    :param latest: where who claims here finds what was written
+    :param cache: where who claims here finds what was written
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class Settler:
         clock: Callable[[], float] = time.monotonic,
         *,
         is_own: Callable[[str], bool] | None = None,
-        latest: record_editor.RecordCache | None = None,
+        cache: record_editor.RecordCache | None = None,
     ) -> None:
         self._store = store
         self._cursor = cursor
@@ -121,29 +119,35 @@ class Settler:
         self._subscription = store.subscribe(
             (*settlement_rules.LEDGERS, _NODES, _PROVIDERS, _INSTANCES, _MIGRATIONS)
         )
-        self._waiting = settlement_schedule.UnsettledIndex(clock)
+        self._unsettled = settlement_schedule.UnsettledIndex(clock)
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
-        latest = latest or record_editor.RecordCache()
-        self._removal = group_removal.GroupRemoval(synchronizer, latest)
-        self.questions = claim_reaper.AllocationQueries(ask)
+        cache = cache or record_editor.RecordCache()
+        self._removal = group_removal.GroupRemoval(synchronizer, cache)
+        self.queries = claim_reaper.AllocationQueries(ask)
         self.status = claim_reaper.SettlementStatus()
-        self._endings = claim_reaper.ClaimReaper(
-            synchronizer, store, cursor, self._judge, latest, self.status
+        self._reaper = claim_reaper.ClaimReaper(
+            synchronizer,
+            store,
+            cursor,
+            now_seconds,
+            cache,
+            self.status,
+            self._with_grace,
         )
         self.pace(options or SettlementOptions())
 
     def pace(self, options: SettlementOptions) -> None:
         """Settle by these paces and bounds from the next turn on, and look at everything then."""
         self._options = options
-        self._watches = settlement_schedule.ReconcileSchedule(
+        self._schedule = settlement_schedule.ReconcileSchedule(
             options.ask_after_seconds, options.ask_most_seconds, self._clock
         )
-        self._turns = settlement_schedule.RecordOwnership(
-            self._is_own, options.rest_seconds, options.others_seconds, self._clock
+        self._ownership = settlement_schedule.RecordOwnership(
+            self._is_own, options.cool_down_seconds, options.others_seconds, self._clock
         )
-        self._lingering = settlement_schedule.GracePeriods(options.linger_seconds, self._clock)
+        self._grace = settlement_schedule.GracePeriods(options.grace_seconds, self._clock)
         self._unused = group_removal.UnusedGroups(options.keep_seconds, self._clock)
         self._remove_at = float("-inf")
         self._begun = False
@@ -165,17 +169,17 @@ class Settler:
         cursor = self._cursor()
         if cursor is None:
             return False
-        if for_all and not self._turns.for_all:
+        if for_all and not self._ownership.for_all:
             # What was left alone until now is to be looked at.
             self._begun = False
-        answers = self.questions.take()
+        answers = self.queries.take()
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
         self._note(touched if self._begun else None, snapshot)
         if self._begun:
             self._note_answers(answers)
         self._begun = True
-        self._due.update(dict.fromkeys(self._turns.begin(for_all=for_all)))
+        self._due.update(dict.fromkeys(self._ownership.begin(for_all=for_all)))
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + self._options.look_seconds
@@ -193,17 +197,17 @@ class Settler:
             unused = self._unused.look(snapshot, self._options.batch_records)
             if unused:
                 self.status.removed += self._removal.remove(unused)
-        return bool(self._due) or self.questions.answered
+        return bool(self._due) or self.queries.answered
 
     def _look(self) -> None:
         """Find what no change tells: leases that ended, claims to be asked for."""
         now_seconds = self._now_seconds()
-        for key, waiting in self._waiting.items():
+        for key, waiting in self._unsettled.items():
             if (
                 waiting.ends_seconds <= now_seconds
-                or self._watches.is_due(key)
-                or self._lingering.is_due(key)
-                or self._turns.takes_over(key, waiting.since)
+                or self._schedule.is_due(key)
+                or self._grace.is_due(key)
+                or self._ownership.takes_over(key, waiting.since)
             ):
                 self._due[key] = None
 
@@ -213,13 +217,13 @@ class Settler:
         snapshot: snapshot_module.Snapshot,
     ) -> None:
         if touched is None:
-            self._waiting.clear()
+            self._unsettled.clear()
             self._due.clear()
-            self._watches.clear()
-            self._endings.clear()
-            self.questions.clear()
-            self._lingering.clear()
-            self._turns.clear()
+            self._schedule.clear()
+            self._reaper.clear()
+            self.queries.clear()
+            self._grace.clear()
+            self._ownership.clear()
             self._unused.clear()
             self._look_at = float("-inf")
             for name in settlement_rules.LEDGERS:
@@ -230,71 +234,65 @@ class Settler:
         for name in (_NODES, _PROVIDERS):
             for uuid in touched.get(name, ()):
                 key = records.RecordKey(known_namespaces.CLAIM_RECORDS.name, uuid)
-                waiting = self._waiting.get(key)
+                waiting = self._unsettled.get(key)
                 if waiting is None:
                     continue
                 self._due[key] = None
                 if name == _PROVIDERS:
                     allocated = settlement_rules.allocated_on(snapshot, uuid)
-                    self._watches.note_allocated(key, allocated, self._options.hasten_seconds)
-        self._due.update(dict.fromkeys(self._waiting.of_servers(touched, snapshot)))
-        for key, ending in self._waiting.ending(touched, snapshot).items():
-            self._watches.hasten(key, ending, self._options.hasten_seconds)
+                    self._schedule.note_allocated(key, allocated, self._options.hasten_seconds)
+        self._due.update(dict.fromkeys(self._unsettled.of_servers(touched, snapshot)))
+        for key, ending in self._unsettled.ending(touched, snapshot).items():
+            self._schedule.hasten(key, ending, self._options.hasten_seconds)
 
     def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
     ) -> None:
         for each in keys:
             key = records.RecordKey(name, each)
-            if self._waiting.note(key, snapshot) is not None:
+            if self._unsettled.note(key, snapshot) is not None:
                 self._due[key] = None
             else:
-                self._watches.forget(key)
-                self._lingering.forget(key)
+                self._schedule.forget(key)
+                self._grace.forget(key)
 
     def _note_answers(self, answers: Iterable[claim_reaper.AllocationAnswer]) -> None:
         for answer in answers:
             if answer.allocations is None:
                 self.status.unanswered += 1
                 continue
-            self._endings.note(answer)
-            self._due[answer.question.key] = None
+            self._reaper.note(answer)
+            self._due[answer.query.key] = None
 
     def _wanted(
         self, snapshot: snapshot_module.Snapshot, evidence: settlement_rules.SettlementEvidence
     ) -> dict[records.RecordKey, frozenset[Any]]:
         """Return the records to change, with the entries to ask for, taken off what is due."""
         wanted: dict[records.RecordKey, frozenset[Any]] = {}
-        asks = self._options.asks - self.questions.count
+        asks = self._options.asks - self.queries.count
         for key in list(self._due):
             if len(wanted) >= self._options.batch_records:
                 break
             del self._due[key]
             stored = snapshot.namespace(key.namespace).get(key.key)
-            waiting = self._waiting.get(key)
+            waiting = self._unsettled.get(key)
             if stored is None or waiting is None:
-                self._endings.forget(key)
+                self._reaper.forget(key)
                 continue
-            if not self._turns.allows(key, waiting.since):
+            if not self._ownership.allows(key, waiting.since):
                 continue
-            verdict = self._judge(key, stored.state, stored.version, evidence)
-            under_way = self.questions.under_way(key, verdict.unshown)
-            to_ask = self._watches.to_ask(key, verdict.unshown, under_way, asks)
+            verdict = self._reaper.judge(key, stored.state, stored.version, evidence)
+            under_way = self.queries.under_way(key, verdict.unshown)
+            to_ask = self._schedule.to_ask(key, verdict.unshown, under_way, asks)
             asks -= len(to_ask)
-            if verdict.ended or to_ask or self._endings.has_answers(key):
+            if verdict.ended or to_ask or self._reaper.has_answers(key):
                 wanted[key] = to_ask
         return wanted
 
-    def _judge(
-        self,
-        key: records.RecordKey,
-        state: Mapping[str, Any],
-        version: int,
-        evidence: settlement_rules.SettlementEvidence,
+    def _with_grace(
+        self, key: records.RecordKey, verdict: settlement_rules.SettlementVerdict
     ) -> settlement_rules.SettlementVerdict:
-        ledger = settlement_rules.LEDGERS[key.namespace]
-        verdict = ledger.judge(key.key, state, version, evidence, self._now_seconds())
-        return self._lingering.judged(key, verdict) if ledger.lingers else verdict
+        return self._grace.judged(key, verdict)
 
     def _end(
         self,
@@ -302,16 +300,16 @@ class Settler:
         evidence: settlement_rules.SettlementEvidence,
         cursor: records.Cursor,
     ) -> None:
-        ended = self._endings.end(wanted, evidence, cursor)
+        ended = self._reaper.end(wanted, evidence, cursor)
         if ended is None:
             self._begun = False
             return
         for key in ended.written:
-            self._turns.wrote(key)
+            self._ownership.wrote(key)
         self._due.update(dict.fromkeys(ended.lost))
         # Last: where no thread asks, nothing that is to be written waits for them.
-        self.status.asked += len(ended.questions)
-        self.questions.put(ended.questions)
+        self.status.asked += len(ended.queries)
+        self.queries.put(ended.queries)
 
 
 LOG = logging.getLogger(__name__)
@@ -364,12 +362,12 @@ class SettlementWorker:
 
     def start(self) -> None:
         """Start the threads; once, in the worker process."""
-        self._settler.questions.start()
+        self._settler.queries.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """End the threads and let the lease go; idempotent."""
-        self._settler.questions.stop()
+        self._settler.queries.stop()
         if self._thread.alive is None:
             return
         if self._thread.stop(timeout_seconds):

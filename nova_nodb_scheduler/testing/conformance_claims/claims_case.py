@@ -108,7 +108,7 @@ class ClaimingScheduler:
         self.hosts = single_claims.HostClaimsOneByOne(client, self.batches, self._now_seconds)
         self.groups = single_claims.GroupClaimsOneByOne(client, self.batches, self._now_seconds)
 
-    def claim(self, wanted: model.Claim) -> model.ClaimAnswer:
+    def claim(self, wanted: model.Claim) -> single_claims.ClaimAnswer:
         return self.hosts.claim(wanted, lambda record: fits(wanted, record), self.client.head())
 
     def claim_each(self, wanted: Sequence[model.Claim]) -> dict[str, ledger_claimer.Answer]:
@@ -116,7 +116,12 @@ class ClaimingScheduler:
 
     def join(
         self, group: group_model.ServerGroup, wanted: model.Claim
-    ) -> group_model.GroupGranted | model.GrantRefused | model.GrantLost | model.GrantUnknown:
+    ) -> (
+        group_model.GroupGranted
+        | model.GrantRefused
+        | single_claims.GrantLost
+        | single_claims.GrantUnknown
+    ):
         return self.groups.claim(
             group, wanted, lambda record: fits(wanted, record), self.client.head(), {}
         )

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims on hosts and of server group members, one at a time and several at once.
-
-Claims on hosts, one at a time and several at once.
-
-Claims of server group members.
-"""
+"""Claims on hosts and of server group members, one at a time and several at once."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.claims import group_removal, group_rules, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import publisher, record_editor
+from nova_nodb_scheduler.testing import single_claims
 from nova_nodb_scheduler.testing.conformance_claims import claims_case as cases
 
 
@@ -25,7 +21,7 @@ class HostClaims(cases.ClaimsCase):
     """Claims on hosts."""
 
     def test_exactly_the_capacity_is_granted_to_racing_claimers(self) -> None:
-        answers: list[model.ClaimAnswer] = []
+        answers: list[single_claims.ClaimAnswer] = []
 
         def job(number: int) -> Callable[[], None]:
             scheduler = self.scheduler(f"scheduler-{number}")
@@ -34,7 +30,7 @@ class HostClaims(cases.ClaimsCase):
                 for attempt in range(2):
                     wanted = cases.claim(f"server-{number}-{attempt}", "host")
                     answer = scheduler.claim(wanted)
-                    while isinstance(answer, model.GrantLost):
+                    while isinstance(answer, single_claims.GrantLost):
                         answer = scheduler.claim(wanted)
                     answers.append(answer)
 
@@ -60,7 +56,7 @@ class HostClaims(cases.ClaimsCase):
                     name = f"server-{number}-{attempt}"
                     wanted = cases.claim(name, "host")
                     answer = scheduler.claim(wanted)
-                    while isinstance(answer, model.GrantLost):
+                    while isinstance(answer, single_claims.GrantLost):
                         answer = scheduler.claim(wanted)
                     if not isinstance(answer, model.Granted):
                         self.refused(answer, model.RefusalReason.FULL)
@@ -310,7 +306,7 @@ class GroupClaims(cases.ClaimsCase):
                 for step in range(len(hosts)):
                     host = hosts[(step + number) % len(hosts)]
                     answer = scheduler.join(group, cases.claim(consumer, host))
-                    while isinstance(answer, model.GrantLost):
+                    while isinstance(answer, single_claims.GrantLost):
                         answer = scheduler.join(group, cases.claim(consumer, host))
                     if isinstance(answer, group_model.GroupGranted):
                         self.granted(scheduler.groups.confirm(answer))

@@ -7,6 +7,7 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.claims import claim_rules, ledger_claimer
+from nova_nodb_scheduler.testing import single_claims
 from nova_nodb_scheduler.testing.conformance_claims import claims_case as cases
 
 
@@ -33,8 +34,8 @@ class UnknownOutcomes(cases.ClaimsCase):
         view = other.client.head()
         cases.cut_off(scheduler.client)
         unknown = scheduler.claim(cases.claim("server", "host"))
-        self.assertIsInstance(unknown, model.GrantUnknown)
-        assert isinstance(unknown, model.GrantUnknown)
+        self.assertIsInstance(unknown, single_claims.GrantUnknown)
+        assert isinstance(unknown, single_claims.GrantUnknown)
         self.granted(other.hosts.settle_unknown(unknown, view))
         other.hosts.release(unknown)
         self.assertIsInstance(other.hosts.settle_unknown(unknown, view), model.Gone)
@@ -42,7 +43,7 @@ class UnknownOutcomes(cases.ClaimsCase):
     def test_settling_a_claim_that_never_arrived_fences_it(self) -> None:
         scheduler = self.scheduler()
         late = records.Write(claim_rules.host_key("host"), 0, b"\x01{}")
-        unknown = model.GrantUnknown(cases.claim("server", "host"), "never-arrived")
+        unknown = single_claims.GrantUnknown(cases.claim("server", "host"), "never-arrived")
         answer = scheduler.hosts.settle_unknown(unknown, scheduler.client.head())
         self.assertIsInstance(answer, model.Gone)
         [result] = scheduler.client.write([late])

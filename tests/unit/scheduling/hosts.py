@@ -173,10 +173,13 @@ class Feed:
         self.lock = threading.RLock()
         self.frame = frame
         self.fed = []
+        #: How many pages of hosts came.
+        self.pages = 0
 
-    def put(self, facts):
-        self.fed.append(facts.uuid)
-        self.frame.put(facts)
+    def take(self, page):
+        self.pages += 1
+        self.fed.extend(place.uuid for place in page.places)
+        self.frame.take(page)
 
     def amend(self, row, *news, **provider):
         self.fed.append(self.frame.place(row).uuid)

@@ -13,7 +13,7 @@ from nova import objects
 from nova.virt import hardware
 from oslo_serialization import jsonutils
 
-from nova_nodb_scheduler.scheduling.frame import host_facts
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
 from nova_nodb_scheduler.wire import codec
 from tools.bench.clouds import core_hosts, nova_values
@@ -94,9 +94,11 @@ class Hosts:
     def facts(self, node: str) -> host_facts.HostFacts:
         """Return what the engine takes of a host."""
         state = self.state(node)
-        facts = node_facts.digest(node, state)
-        if not isinstance(facts, host_facts.HostFacts):
-            raise facts
+        digest = node_facts.digest(node, state)
+        if not isinstance(digest, bytes):
+            raise digest
+        columns = node_facts.columns([digest], node_facts.DefaultRatios())
+        numbers = {name: own[0] for name, own in zip(frame_columns.OF_NODE, columns, strict=True)}
         row = state["row"]
         inventory = host_facts.Inventory
         shared_cpus = _CELLS * _CPUS // 4
@@ -117,8 +119,14 @@ class Hosts:
             },
             tree=frozenset({node}),
         )
-        return attrs.evolve(
-            facts, has_service=True, last_seen_seconds=_DAY_SECONDS, provider=provider
+        return host_facts.HostFacts(
+            uuid=node,
+            cell=state["cell"],
+            host=row["host"],
+            node=row["hypervisor_hostname"],
+            last_seen_seconds=_DAY_SECONDS,
+            provider=provider,
+            **numbers,
         )
 
     def _row(self, node: str) -> dict[str, Any]:

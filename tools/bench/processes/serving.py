@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of a process that the benchmark commands, JSON lines in and out; and its memory.
-
-How much memory this process has.
-
-The loop of a process that the benchmark commands: JSON lines in, JSON lines out.
-"""
+"""The loop of a process that the benchmark commands, JSON lines in and out; and its memory."""
 
 import json
 import os

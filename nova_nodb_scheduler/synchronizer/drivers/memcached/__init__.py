@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver ``memcached``: records in one memcached server, without durability.
 
-memcached has neither a change feed nor transactions. Both are made of a
-counter, log slots and cas tokens, by a protocol that holds under writers that
-crash or pause at any step: :mod:`.writing`, :mod:`.following`. What memcached
-itself loses (restart, flush, eviction) shows as a new epoch.
+memcached has neither a feed nor transactions: both are made of a counter, log slots and cas tokens,
+by a protocol that holds under writers that crash or pause at any step: :mod:`.writing`,
+:mod:`.following`. What memcached loses (restart, flush, eviction) shows as a new epoch.
 """
 
 from __future__ import annotations

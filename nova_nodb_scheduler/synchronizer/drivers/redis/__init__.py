@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver ``redis``: records in one Redis or Valkey server.
 
-Every write is one Lua call, which the server carries out whole or not at all;
-a sorted set by version is the feed, a stream only wakes readers. What the
-server itself can lose (a restart, a flush, a stale replica that is promoted)
-shows as a new epoch: :mod:`.scripts`, :mod:`.epochs`.
+Every write is one Lua call, carried out whole or not at all; a sorted set by version is the feed,
+a stream only wakes readers. What the server can lose (a restart, a flush, a stale replica that is
+promoted) shows as a new epoch: :mod:`.scripts`, :mod:`.epochs`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from nova_nodb_scheduler.nova_adapter.conversion import (
 )
 from nova_nodb_scheduler.scheduling import decision_settings
 from nova_nodb_scheduler.scheduling.filters import topology_filters
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
 from nova_nodb_scheduler.scheduling.pipeline import decision_steps, plugin_contract
 from tests.functional.nova_adapter.conversion import topology_cases
@@ -57,8 +57,11 @@ class TopologyRoomTest(unittest.TestCase):
         frame = host_frame.HostFrame(
             attribute=lambda uuid, path: node_facts.attribute(uuid, state, path)
         )
-        facts = node_facts.digest(NODE, state)
-        assert isinstance(facts, host_facts.HostFacts), facts
+        digest = node_facts.digest(NODE, state)
+        assert isinstance(digest, bytes), digest
+        columns = node_facts.columns([digest], node_facts.DefaultRatios())
+        numbers = {name: own[0] for name, own in zip(frame_columns.OF_NODE, columns, strict=True)}
+        facts = host_facts.HostFacts(NODE, hosts.CELL, "h1", f"node-{NODE}", **numbers)
         return frame, frame.put(facts)
 
     def novas(self, state: dict[str, Any]) -> Any:
@@ -172,7 +175,7 @@ class TopologyRoomTest(unittest.TestCase):
         request = request_conversion.request(spec, None, [hosts.CELL])
         own = [ours(decision_settings.SchedulingOptions()) for ours, _theirs in FILTERS]
         for index, screens in ((0, ["NUMATopologyFilter", "PciPassthroughFilter"]), (1, [])):
-            steps = decision_steps.steps(request, frame, own, (), index)
+            steps = decision_steps.steps(own, (), request, frame, index)
             self.assertEqual(screens, [each.name for each, _key in steps.filters])
             self.assertEqual(
                 ("NUMATopologyFilter", "PciPassthroughFilter"), steps.filters_on_objects

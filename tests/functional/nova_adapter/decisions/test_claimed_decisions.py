@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Collection
@@ -14,8 +15,8 @@ from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
-from nova_nodb_scheduler.nova_adapter.decisions import request_allocations
+from nova_nodb_scheduler.nova_adapter.claims import outside_claims, unjudged_claims
+from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, request_planner
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
@@ -26,6 +27,8 @@ from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 GROUP = str(uuid.uuid4())
+WAIT_SECONDS = 30.0
+MIRROR_BEHIND = request_planner.MemoryCannotDecide("mirror behind")
 
 
 class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
@@ -337,6 +340,75 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertEqual({chosen[0][0].service_host}, set(looks))
 
 
+class FullHostsTest(ClaimedDecisionsCase):
+    """All hosts are claimed, and others claim and give back while that is to be proved."""
+
+    def writes(self) -> int:
+        return self.calls["put allocations"] + self.calls["post allocations"]
+
+    def test_a_request_that_ran_out_of_time_writes_nothing_beside_the_claims_of_others(self):
+        self.claim("h1", 4)
+        self.claim("h2", 2)
+        decider = self.runtime.decisions.decider
+
+        def changed(*_: Any) -> bool:
+            time.sleep(decider._deadline_seconds)
+            return False
+
+        with (
+            mock.patch.object(decider, "_deadline_seconds", 0.5),
+            mock.patch.object(decider, "_proved_full", changed),
+            self.assertRaises(exception.NoValidHost),
+        ):
+            self.select()
+        self.assertEqual(0, self.writes())
+        self.assertEqual({"mirror behind": 1}, self.runtime.candidates())
+
+    def test_it_takes_what_is_left_under_a_claim_that_is_judged(self):
+        self.claim("h1", 4)
+        self.claim("h2", 1)
+        with mock.patch.object(
+            self.runtime.decisions.decider, "schedule", side_effect=MIRROR_BEHIND
+        ):
+            [server], chosen = self.select()
+        self.assertEqual("h2", chosen[0][0].service_host)
+        self.assertEqual(1, self.writes())
+        self.assertIs(model.ClaimState.CONFIRMED, self.held("h2")[server].state)
+
+    def occupied(self) -> str:
+        """Have somebody who claims nothing take all of a host, and the mirror know it."""
+        owner = {"project_id": "rival", "user_id": "rival", "consumer_generation": None}
+        allocation = {self.nodes["h1"].uuid: {"resources": {"VCPU": 4}}}
+        rival = str(uuid.uuid4())
+        self.ask("put", f"/allocations/{rival}", {**owner, "allocations": allocation})
+        self.wait_for_mirror([rival])
+        return rival
+
+    def move(self) -> outside_claims.OutsideMove:
+        node = self.nodes["h1"].uuid
+        resources = {"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1}
+        request = requests.Request(requests.Flavor(vcpus=1), queries=())
+        return outside_claims.OutsideMove(str(uuid.uuid4()), node, resources, request)
+
+    def test_a_host_is_full_only_once_a_proof_met_no_change(self):
+        decisions = self.runtime.decisions
+        rivals = [self.occupied()]
+        own = decisions._proves
+
+        def proves(*args: Any) -> bool:
+            self.client.delete(f"/allocations/{rivals[-1]}")
+            is_proved = own(*args)
+            if len(rivals) < 3:
+                rivals.append(self.occupied())
+            return bool(is_proved)
+
+        with mock.patch.object(decisions, "_proves", proves):
+            claims = decisions.fallback_claims(self.runtime.unjudged.claims(None))
+        allocate = mock.Mock(return_value=True)
+        self.assertTrue(claims.claimed(self.move(), allocate, self.fail))
+        allocate.assert_called_once_with()
+
+
 class ClaimedDevicesTest(ClaimedDecisionsCase):
     """One host with four PCI devices, which Nova's own filter looks at."""
 
@@ -431,6 +503,35 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
         self.assertEqual({"more than one group": 2}, self.runtime.candidates())
         with self.assertRaises(exception.NoValidHost):
             self.select_devices(3, extra_specs=two_groups)
+
+    def test_nobody_is_refused_for_claims_that_ended_and_that_the_feed_does_not_bring(self):
+        two_groups = {"resources1:VGPU": "1"}
+        [first], _chosen = self.select_devices(3, extra_specs=two_groups)
+        self.wait_for_mirror([first])
+        self.client.delete(f"/allocations/{first}")
+        self.wait_for_mirror([], gone=[first])
+        stalls, goes_on = threading.Event(), threading.Event()
+        self.addCleanup(goes_on.set)
+        synchronizer, duty = self.runtime.synchronizer, self.runtime.decisions.claim_duty
+        fetch, prove = synchronizer.fetch, duty.prove
+
+        def fetched(*args: Any) -> Any:
+            if stalls.is_set():
+                goes_on.wait(WAIT_SECONDS)
+            return fetch(*args)
+
+        def proved(*args: Any) -> int:
+            stalls.set()
+            return int(prove(*args))
+
+        with (
+            mock.patch.object(synchronizer, "fetch", fetched),
+            mock.patch.object(duty, "prove", proved),
+        ):
+            [second], _chosen = self.select_devices(3, extra_specs=two_groups)
+            goes_on.set()
+        self.assertEqual({second}, {*self.held("h1")})
+        self.assertEqual({"more than one group": 1, "feed behind": 1}, self.runtime.candidates())
 
     def test_a_refusal_without_those_claims_is_said_on_proved_state_too(self):
         two_groups = {"resources1:VGPU": "1"}

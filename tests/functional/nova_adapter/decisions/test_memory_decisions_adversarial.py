@@ -222,8 +222,8 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
         self.assertEqual(0, len(self.runtime.decisions.reservations))
 
     def test_a_fault_at_the_second_server_gives_the_room_of_the_first_back(self):
-        room = self.runtime.decisions.decider.parts.ways.room
-        own = room.take
+        held = self.runtime.decisions.decider.parts.ways.reservations
+        own = held.reserve
         calls = []
 
         def second_fails(*args):
@@ -232,7 +232,7 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
                 raise NoAnswer
             return own(*args)
 
-        with mock.patch.object(room, "take", second_fails):
+        with mock.patch.object(held, "reserve", second_fails):
             self.select(servers=2)
         self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
         self.assertEqual(0, len(self.runtime.decisions.reservations))

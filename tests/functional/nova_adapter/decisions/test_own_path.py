@@ -242,7 +242,7 @@ class PlacementAwayTest(OwnPathCase):
 
         with mock.patch.object(self.manager.host_manager, "get_filtered_hosts", elsewhere):
             with mock.patch.object(
-                self.runtime.decisions.decider.parts.ways.room, "take", self.only("h1")
+                self.runtime.decisions.decider.parts.ways.reservations, "reserve", self.only("h1")
             ):
                 [server], chosen = self.select()
         self.assertEqual("h2", chosen[0][0].service_host)
@@ -257,7 +257,7 @@ class PlacementAwayTest(OwnPathCase):
         self.assertEqual(1, sum(self.used(host)["VCPU"] for host in self.nodes))
 
     def only(self, name: str) -> Any:
-        own = self.runtime.decisions.decider.parts.ways.room.take
+        own = self.runtime.decisions.decider.parts.ways.reservations.reserve
         return lambda consumer, request, best: best.host == name and own(consumer, request, best)
 
 

@@ -42,7 +42,7 @@ DEAD = "scheduler-2:77:1:0a0b0c0d"
 WAIT_SECONDS = 20.0
 #: Claims are asked for at once.
 QUICK = settlement_worker.SettlementOptions(
-    look_seconds=0.1, ask_after_seconds=0.2, ask_most_seconds=0.2, rest_seconds=0.0
+    look_seconds=0.1, ask_after_seconds=0.2, ask_most_seconds=0.2, cool_down_seconds=0.0
 )
 
 
@@ -577,6 +577,14 @@ class NeverDeletedTest(OrphansCase):
         consumer = str(uuid.uuid4())
         self.allocate(consumer, "h1")
         self.stays(consumer)
+
+    def test_nobody_asks_after_a_server_that_is_being_made(self):
+        """A cloud's slow conductors are no reason to read their databases at each boot."""
+        self.died(confirmed=True)
+        self.turns(3, seconds=9.0)
+        self.assertEqual(0, self.finder.status.looked)
+        self.turns(1)
+        self.assertEqual(1, self.finder.status.looked)
 
     def test_switched_off_it_tells_and_deletes_nothing(self):
         self.finder.pace(orphan_finder.OrphanFinderOptions(deletes=False))

@@ -199,7 +199,7 @@ class ChosenTreesTest(test_memory_decisions.MemoryDecisionsCase):
 
     def held(self) -> dict[str, Any]:
         """Return what this process still holds of room for requests that are over."""
-        return dict(self.runtime.decisions.decider.parts.ways.room._reservations._pending)
+        return dict(self.runtime.decisions.decider.parts.ways.reservations._reservations._pending)
 
     def mirrored(self, host: str) -> Any:
         view = self.runtime.store.snapshot().namespace(known_namespaces.PROVIDERS.name)

@@ -54,12 +54,24 @@ class RunTest(testtools.TestCase):
                 (
                     "fails",
                     Severity.UNKNOWN,
-                    "Could not find out: RuntimeError: no route to mysql://***@db/x",
+                    "Could not find out: RuntimeError: no route to mysql://u:***@db/x",
                 ),
                 ("well", Severity.OK, "It is."),
             ],
             [(each.area, each.severity, each.text) for each in found],
         )
+
+    def test_no_part_of_a_password_is_told_whatever_its_characters(self):
+        for failure in (RuntimeError, findings.NotKnown):
+            for password in ("se/cret", "se@cret", "se:cret"):
+
+                def fails(failure=failure, password=password):
+                    raise failure(f"no route to mysql://u:{password}@db/x")
+
+                [found] = findings.run([("fails", fails)], 20.0)
+
+                self.assertNotIn("cret", found.text)
+                self.assertIn("mysql://u:***@db/x", found.text)
 
     def test_that_the_back_end_is_away_is_said_whole_only_once(self):
         def fails():

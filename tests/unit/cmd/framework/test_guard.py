@@ -65,6 +65,17 @@ class GuardTest(testtools.TestCase):
         self.assertNotIn("cret", said)
         self.assertNotIn("SELECT", said)
 
+    def test_a_token_in_a_url_is_not_told(self):
+        _status, said = self.caught(raising(RuntimeError("https://t0ken@host/path is away")))
+
+        self.assertNotIn("t0ken", said)
+        self.assertIn("https://***@host/path", said)
+
+    def test_an_address_without_credentials_is_told_whole(self):
+        _status, said = self.caught(raising(RuntimeError("http://host:8778/usages is away")))
+
+        self.assertIn("http://host:8778/usages is away", said)
+
     def test_an_error_with_a_name_that_a_compute_node_chose_moves_no_cursor(self):
         _status, said = self.caught(raising(RuntimeError("no host h1\x1b[2J")))
 

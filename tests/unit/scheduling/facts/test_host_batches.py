@@ -7,8 +7,10 @@ import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from tests.unit.scheduling import hosts
 
@@ -47,6 +49,20 @@ CHILDREN = st.sampled_from(
     ]
 )
 
+#: What no column of Nova's table holds, though a record may.
+ODD_NODES = st.fixed_dictionaries(
+    {},
+    optional={
+        "running_vms": st.sampled_from([None, 3, "4", 2.0, 2.5, True]),
+        "memory_mb_used": st.sampled_from([7, "8", 9.0, 2.5, None]),
+        "disk_available_least": st.none() | NUMBERS,
+        "ram_allocation_ratio": st.sampled_from([None, 0, 2, 1.5, "3.5"]),
+        "free_disk_gb": st.none() | NUMBERS,
+        "stats": st.sampled_from(["{}", "no"]),
+        "local_gb_used": NUMBERS,
+    },
+)
+
 
 def _node(uuid, row, cell):
     state = hosts.node(uuid, cell=cell)
@@ -67,8 +83,9 @@ def _provider(uuid, children, used, total):
 class OneByOne(frame_keeper.FrameKeeper):
     """Takes no hosts in together."""
 
-    def _take_new_hosts(self, source, known):
-        pass
+    def _take_hosts(self, source, uuids=None):
+        for uuid in list(source.node_uuids()) if uuids is None else uuids:
+            super()._take_hosts(source, [uuid])
 
 
 def keeper_of(kind, store):
@@ -126,6 +143,9 @@ class TogetherTest(testtools.TestCase):
                 "nova_nodb_scheduler.scheduling.facts.fact_source._HOSTS_AT_A_TIME", 4
             )
         )
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.scheduling.frame.frame_columns.FEW_ROWS", 1)
+        )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
@@ -170,7 +190,7 @@ class TogetherTest(testtools.TestCase):
         decoded = cloud.decoded
         keeper.catch_up(100.0)
 
-        self.assertEqual((700, ["aggregates"]), (len(feed.frame), feed.fed))
+        self.assertEqual((700, 700 / 4), (len(feed.frame), feed.pages))
         # For stats; what is asked of every host stands with its facts.
         self.assertEqual(700, cloud.decoded - decoded)
 
@@ -197,19 +217,38 @@ class TogetherTest(testtools.TestCase):
 
 class KeptTest(testtools.TestCase):
     @settings(deadline=None)
-    @given(row=NODES, cell=CELLS)
-    def test_facts_of_a_node_come_back_as_they_were(self, row, cell):
-        state = _node("n1", row, cell)
-        digest = node_facts.digest("n1", state)
-        kept = node_facts.pack("n1", state, digest)
-        texts = {"cell": cell, "host": state["row"]["host"] or ""}
-        texts["hypervisor_hostname"] = state["row"]["hypervisor_hostname"]
+    @given(rows=st.lists(NODES | ODD_NODES, max_size=8))
+    def test_columns_of_the_store_hold_what_the_rows_hold(self, rows):
+        cloud = hosts.Hosts()
+        fresh = {}
+        for number, row in enumerate(rows):
+            uuid = f"n{number}"
+            state = _node(uuid, row, hosts.CELL)
+            fresh[uuid] = state["row"]
+            try:
+                cloud.put(known_namespaces.COMPUTE_NODES, uuid, state)
+            except errors.InvalidRecord:
+                # A column of whole numbers takes no other.
+                self.assertIn(2.5, row.values())
+        nodes = cloud.store.snapshot().namespace("compute_nodes")
+        held = {uuid: fresh[uuid] for uuid in nodes.row_keys()}
+        for column in known_namespaces.COMPUTE_NODES.columns:
+            if column.kind not in (namespaces.Kind.INT, namespaces.Kind.FLOAT):
+                continue
+            number = int if column.kind is namespaces.Kind.INT else float
+            wanted = [number(row.get(column.name) or 0) for row in held.values()]
+            self.assertEqual(wanted, nodes.column(column.name).tolist())
 
-        self.assertEqual(digest, node_facts.unpack("n1", kept, texts.__getitem__))
-        self.assertEqual(
-            isinstance(digest, host_facts.HostFacts) and digest.uuid == "n1",
-            isinstance(kept, bytes),
-        )
+    def test_a_disk_too_large_to_be_told_in_mib_leaves_its_host_out_and_no_other(self):
+        cloud = hosts.Hosts()
+        cloud.host("n1", "h1")
+        large = {"free_disk_gb": 2**60, "disk_available_least": None}
+        cloud.put(known_namespaces.COMPUTE_NODES, "n2", hosts.node("n2", "h2", **large))
+        keeper, feed = cloud.keeper()
+        keeper.catch_up(100.0)
+
+        self.assertEqual(["n2"], list(keeper.unreadable))
+        self.assertEqual([0], feed.frame.alive.nonzero()[0].tolist())
 
     @given(
         st.dictionaries(

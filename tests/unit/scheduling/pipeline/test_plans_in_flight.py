@@ -216,7 +216,7 @@ class _History:
             touched.append(number)
         rows = (self.engine.frame.row_of(f"uuid-{each}") for each in touched)
         if self.dice.random() < 0.7:
-            self.engine.touch(row for row in rows if row is not None)
+            self.engine.frame.touch(row for row in rows if row is not None)
 
     # -- requests -------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class TestPlansInFlight(testtools.TestCase):
             history.engine.plan(other)
         in_flight = history.engine.plan(own)
         del history.places[MEMBERS[0]]
-        history.engine.touch([history.engine.frame.row_of(host.uuid)])
+        history.engine.frame.touch([history.engine.frame.row_of(host.uuid)])
         in_flight.best(HOSTS)
         found = {each.host for each in history.engine.plan(other).best(HOSTS)}
         self.assertNotIn(host.host, found)

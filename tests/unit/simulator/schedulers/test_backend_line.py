@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line does to any driver what a network does to a server, and tells who won a write.
-
-What won is told apart by what the loser had seen and what stands now.
-
-A line that is cut or slow does to any driver what a network does to a server.
-"""
+"""A line does to any driver what a network does to a server, and tells who won a write."""
 
 import multiprocessing
 

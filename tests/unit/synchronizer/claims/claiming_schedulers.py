@@ -10,7 +10,6 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.claims import claim_rules as ledger
 from nova_nodb_scheduler.synchronizer.claims import group_rules, ledger_claimer
 
 LEASE_SECONDS = 10.0
@@ -96,7 +95,7 @@ class Scheduler:
         sleep: Callable[[float], None],
         lease_seconds: float = LEASE_SECONDS,
         claimable: Callable[[str], bool] = lambda host: True,
-        after_step: Callable[[str], None] = ledger.no_crash,
+        after_step: Callable[[str], None] = lambda step: None,
         pause: Callable[[int], None] = lambda _: None,
         make_id: Callable[[], str] | None = None,
         now_seconds: Callable[[], float] | None = None,

@@ -179,7 +179,7 @@ class Scheduler:
         provider = host_facts.ProviderFacts(1, {"VCPU": host_facts.Inventory(10**6)})
         for host in HOSTS:
             self.engine.put(host_facts.HostFacts(host, CELL, host, host, provider=provider))
-        latest = record_editor.RecordCache()
+        cache = record_editor.RecordCache()
         self.batches = ledger_claimer.ClaimBatches(
             client,
             name,
@@ -189,9 +189,9 @@ class Scheduler:
             now_seconds=now_seconds,
             after_step=after,
             pause=lambda _: None,
-            latest=latest,
+            cache=cache,
         )
-        self._removal = group_removal.GroupRemoval(client, latest)
+        self._removal = group_removal.GroupRemoval(client, cache)
         self.parts = placing.PlacingParts(
             placing.HostReservations(self.engine, host_reservations.Reservations(now_seconds)),
             ledger_claimer.LedgerClaimer(self.batches, self, sleep=lambda _: None),

@@ -5,7 +5,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, group_claims, records
 from nova_nodb_scheduler.synchronizer.claims import group_places, ledger_claimer
 from nova_nodb_scheduler.synchronizer.drivers import memory
-from nova_nodb_scheduler.testing import conformance_claims
+from nova_nodb_scheduler.testing import conformance_claims, single_claims
 from nova_nodb_scheduler.testing.conformance_claims import claims_case as conformance_claims_base
 
 
@@ -91,5 +91,5 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
 
         client.write = lost_reply_then_a_rival_then_away
         answer = scheduler.claim(conformance_claims_base.claim("a", "host"))
-        self.assertIsInstance(answer, claims.GrantUnknown)
+        self.assertIsInstance(answer, single_claims.GrantUnknown)
         self.assertEqual({"a", "rival"}, self.consumers(other, "host"))

@@ -49,7 +49,7 @@ class Worker(claiming_schedulers.Scheduler):
         super().__init__(client, name, CAPACITY, {}, clock=clock, sleep=clock.sleep)
         self._write = client.write
         client.write = self._gated  # type: ignore[method-assign]
-        self._shared = self.batches._edits._editor._shared
+        self._commit = self.batches._editor._commit
         self._held_up = threading.Event()
         self._go_on = threading.Event()
         self._armed = False
@@ -83,10 +83,10 @@ class Worker(claiming_schedulers.Scheduler):
             answers[place] = job()
 
         for place, job in enumerate(jobs):
-            queued = len(self._shared._waiting)
+            queued = len(self._commit._waiting)
             threads.append(threading.Thread(target=run, args=(place, job)))
             threads[-1].start()
-            while len(self._shared._waiting) == queued and threads[-1].is_alive():
+            while len(self._commit._waiting) == queued and threads[-1].is_alive():
                 threading.Event().wait(0.0005)
         self.before_going_on()
         self._go_on.set()

@@ -154,7 +154,9 @@ class Replica:
         self.cluster = cluster
         self.name = name
         self.grants: list[Grant] = []
-        self.unknown: list[tuple[claims.GrantUnknown, records.Cursor, float, tuple[str, ...]]] = []
+        self.unknown: list[
+            tuple[single_claims.GrantUnknown, records.Cursor, float, tuple[str, ...]]
+        ] = []
         # Two clients, as a process has: the feed's may die by itself.
         self.feed = Client(cluster.options, cluster.hub)
         self.client = Client(cluster.options, cluster.hub)
@@ -323,7 +325,7 @@ class Cluster:
                 )
         except errors.BackendUnavailable:
             return
-        if isinstance(answer, claims.GrantUnknown):
+        if isinstance(answer, single_claims.GrantUnknown):
             replica.unknown.append((answer, view, deadline, leaves))
         elif isinstance(answer, claims.Granted):
             self._granted(replica, Grant(answer, None, view.epoch, deadline, leaves))

@@ -12,7 +12,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import collector, host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
-from nova_nodb_scheduler.synchronizer.replication import follower
+from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.scheduling import hosts
 
@@ -57,7 +57,7 @@ class BulkLoadTest(testtools.TestCase):
         self.world.store = host_state_store.HostStateStore(
             known_namespaces.BUILT_IN, self.read_again, packing=payload_packing.DictionaryPacking
         )
-        self.follower = follower.Follower(
+        self.follower = replicator.Replicator(
             reader,
             self.world.store,
             known_namespaces.BUILT_IN,

@@ -51,7 +51,7 @@ class Cloud(settlement_world.World):
         count = str(len(self.counted[uuid]))
         stats = json.dumps({"num_instances": count, "io_workload": "0"})
         state = hosts.node(uuid, HOSTS[uuid], stats=stats)
-        self.put(settlement_world.namespaces.COMPUTE_NODES, uuid, state)
+        self.put(settlement_world.known_namespaces.COMPUTE_NODES, uuid, state)
 
     def claim_on(self, uuid, name="x", share=claims.SMALL, vcpus=1):
         """A scheduler promises a server a node, and has it allocated."""
@@ -290,7 +290,7 @@ class EndingsTest(testtools.TestCase):
         cloud.report()
         cloud.check()
         # Its record was settled just now, and rests.
-        cloud.settle(settlement_worker.SettlementOptions().rest_seconds)
+        cloud.settle(settlement_worker.SettlementOptions().cool_down_seconds)
         self.assertEqual(set(), cloud.left())
         cloud.migration("x", status=None)
         cloud.deallocate("n1", "m-x")
@@ -396,10 +396,10 @@ class EndingsTest(testtools.TestCase):
         self.begin_move("resize")
         # Two records of one server for a while, each in its cell's database.
         other = claims.instance("x", "h9", "node-n9", hosts.OTHER_CELL)
-        cloud.put(settlement_world.namespaces.INSTANCES, f"x@{hosts.OTHER_CELL}", other)
+        cloud.put(settlement_world.known_namespaces.INSTANCES, f"x@{hosts.OTHER_CELL}", other)
         cloud.check()
         self.finish_move()
-        cloud.put(settlement_world.namespaces.INSTANCES, f"x@{hosts.OTHER_CELL}", None)
+        cloud.put(settlement_world.known_namespaces.INSTANCES, f"x@{hosts.OTHER_CELL}", None)
         cloud.migration("x", status=None)
         cloud.leave("n1")
         cloud.deallocate("n1", "m-x")

@@ -18,7 +18,7 @@ class TurnsTest(testtools.TestCase):
             self.world.node(uuid=uuid, host=f"h{uuid[1]}")
             self.world.mirror(uuid)
 
-    def settler(self, *own, latest=None):
+    def settler(self, *own, cache=None):
         world = self.world
         return settlement_worker.Settler(
             world.client,
@@ -29,7 +29,7 @@ class TurnsTest(testtools.TestCase):
             settlement_worker.SettlementOptions(),
             lambda: world.clock[0],
             is_own=own.__contains__,
-            latest=latest,
+            cache=cache,
         )
 
     def serve(self, name, uuid="n1", count=1):
@@ -101,7 +101,7 @@ class TurnsTest(testtools.TestCase):
         duty.turn()
         self.assertEqual(set(), world.left())
 
-    def lost_after_a_settlement(self, latest):
+    def lost_after_a_settlement(self, cache):
         """Return how often a claim is lost to a settlement that the feed did not bring yet."""
         world = self.world
         losses = []
@@ -113,9 +113,9 @@ class TurnsTest(testtools.TestCase):
             lambda host: True,
             now_seconds=lambda: world.clock[0],
             count_lost=losses.append,
-            latest=latest,
+            cache=cache,
         )
-        settler = self.settler("n1", latest=latest)
+        settler = self.settler("n1", cache=cache)
         settler.turn(for_all=False)
         self.serve("x")
         key = claim_rules.host_key("n1")

@@ -161,7 +161,7 @@ class HostsTest(SettlingCase):
             left.append(world.left())
             return world.ask(consumer)
 
-        world.settler.questions.ask = ask
+        world.settler.queries.ask = ask
         world.settle(20.0)
         self.assertEqual([{"x"}], left)
 
@@ -173,7 +173,7 @@ class HostsTest(SettlingCase):
             asked.append(consumer)
             hangs.wait(60.0)
 
-        questions = world.settler.questions
+        questions = world.settler.queries
         questions.ask = hang
         questions.start()
         self.addCleanup(questions.stop)
@@ -192,8 +192,8 @@ class HostsTest(SettlingCase):
 
     def test_an_answer_that_came_in_a_thread_ends_the_claim(self):
         world = self.world
-        world.settler.questions.start()
-        self.addCleanup(world.settler.questions.stop)
+        world.settler.queries.start()
+        self.addCleanup(world.settler.queries.stop)
         world.place("x")
         world.place("y")
         del world.allocations["x", "n1"]
@@ -277,7 +277,7 @@ class HostsTest(SettlingCase):
             world.proved = False
             return ask(consumer)
 
-        world.settler.questions.ask = rebuilt
+        world.settler.queries.ask = rebuilt
         world.settle()
         world.settle(20.0)
         self.assertEqual(1, len(world.asked))
@@ -295,7 +295,7 @@ class HostsTest(SettlingCase):
             world.claim("x")
             return answer
 
-        world.settler.questions.ask = renewed
+        world.settler.queries.ask = renewed
         world.settle()
         world.settle(20.0)
         self.assertEqual(1, len(world.asked))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import attrs
 from hypothesis import strategies as st
 
-from tests.differential import cases, dice, node_strategies, words
+from tests.differential import cases
+from tests.differential.drawn import dice, node_strategies, words
 
 _NUMBERS = ("1", "0", "-1", "2.5", "1000000", "-0.001", " 3 ", "abc", "", "1e3")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Nova service with the plugin, without the line in nova.conf.
+"""Nova's services with the plugin, explicitly: without the line in nova.conf.
 
 The explicit way: it does what the notification driver does, but an error ends
 the command with its text instead of leaving the service stock.
@@ -46,3 +46,19 @@ def run(main: Callable[[], Any], role: str, *, plugin_scheduler: bool = False) -
         sys.exit(f"nova_nodb_scheduler refuses to start: {error}")
     finally:
         config.parse_args = own
+
+
+def scheduler_main() -> None:
+    """Run nova-scheduler with the nodb scheduler; options are nova-scheduler's."""
+    # Importing nova.cmd patches the process; it must come first.
+    from nova.cmd import scheduler
+
+    run(scheduler.main, "scheduler", plugin_scheduler=True)
+
+
+def conductor_main() -> None:
+    """Run nova-conductor with the reporter; options are nova-conductor's."""
+    # Importing nova.cmd patches the process; it must come first.
+    from nova.cmd import conductor
+
+    run(conductor.main, "conductor")

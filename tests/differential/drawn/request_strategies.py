@@ -10,7 +10,7 @@ import attrs
 from hypothesis import strategies as st
 from oslo_serialization import jsonutils
 
-from tests.differential import dice, words
+from tests.differential.drawn import dice, words
 
 
 @attrs.frozen

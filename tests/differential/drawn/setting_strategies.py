@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from tests.differential import dice, words
+from tests.differential.drawn import dice, words
 
 _MULTIPLIERS = (1.0, 0.0, -1.0, 2.5, -3.0, 1e6, -1e6, 0.001)
 _POSITIVE = (1.0, 0.0, 2.5, 1e6)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nova import objects
 from oslo_serialization import jsonutils
 
-from tests.differential import cases, dice, words
+from tests.differential import cases
+from tests.differential.drawn import dice, words
 
 Row = dict[str, Any]
 

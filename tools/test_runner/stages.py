@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages: what each runs, when, for how long at most, and what it needs of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+from tools.test_runner import trees, work
+
+
+class When(enum.Enum):
+    """By which way of calling a stage is run; each includes those before it."""
+
+    FAST = "fast"
+    CI = "ci"
+    ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One line of the table."""
+
+    name: str
+    when: When
+    limit_seconds: int
+    what: str
+    work: work.Work
+    #: The part of the machine that it keeps busy: it begins when so much is free.
+    share: float = 1.0
+    #: Test processes at a time, for each processor.
+    workers: float = 1.0
+
+
+# Whole suites on a cluster of two nodes take minutes: here its claims stand for them.
+_GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
+_APART = r"^tests\.functional\.(synchronizer|simulator|monitoring)\."
+
+_LINT = work.Checks(
+    (
+        work.Check("ruff", ("ruff", "check", ".")),
+        work.Check("hacking", ("python", "-m", "flake8", "nova_nodb_scheduler", "tests", "tools")),
+        work.Check("layers", ("lint-imports", "--no-cache")),
+        work.Check("mypy", ("mypy",)),
+        work.Check("bashate", trees.bashate),
+        work.Check(
+            "doc8",
+            ("doc8", "README.rst", "CONTRIBUTING.rst", "doc/source", "releasenotes/source"),
+        ),
+    )
+)
+
+STAGES = (
+    Stage(
+        "lint",
+        When.FAST,
+        600,
+        "ruff, hacking, layers, types, shell, documentation sources",
+        _LINT,
+    ),
+    Stage(
+        "unit",
+        When.FAST,
+        900,
+        "tests/unit: unit and property tests, no server",
+        work.Tests("unit"),
+    ),
+    Stage(
+        "conformance",
+        When.CI,
+        1200,
+        "tests/functional/synchronizer: every driver against its real server",
+        work.Tests("functional/synchronizer", but=_GALERA, again=True),
+    ),
+    Stage(
+        "functional",
+        When.CI,
+        1200,
+        "the rest of tests/functional: Nova in process, real back ends",
+        work.Tests("functional", but=_APART, again=True),
+    ),
+    Stage(
+        "alerts",
+        When.CI,
+        900,
+        "tests/functional/monitoring: faults fire alerts in a real Prometheus; the board",
+        work.Tests("functional/monitoring", again=True),
+        # They wait for scrapes most of the time: more of them at a time than cores.
+        workers=2.0,
+    ),
+    Stage(
+        "simulator",
+        When.CI,
+        900,
+        "tests/functional/simulator: whole simulations, in processes of their own",
+        # Apart from tests that have Nova patch sockets and threads in their process.
+        work.Tests("functional/simulator", again=True),
+    ),
+    Stage(
+        "differential",
+        When.CI,
+        900,
+        "tests/differential: decisions over made clouds against Nova and Placement",
+        work.Tests("differential"),
+    ),
+    Stage(
+        "nova",
+        When.CI,
+        1500,
+        "the named selection of Nova's own functional tests, with the plugin",
+        work.Nova("ci"),
+    ),
+    Stage(
+        "engine_faults",
+        When.CI,
+        900,
+        "tests/engine_faults: a short selection of faults of engines and schedulers",
+        work.EngineFaults(("--short",)),
+    ),
+    Stage(
+        "chaos",
+        When.ALL,
+        900,
+        "a round of random faults on a real control plane: the last seed that found something",
+        work.Script(("tools/chaos.sh", "--short")),
+    ),
+    Stage(
+        "docs",
+        When.CI,
+        600,
+        "documents and release notes with -W, the sample of the options",
+        trees.DOCUMENTS,
+    ),
+    Stage(
+        "packaging",
+        When.CI,
+        600,
+        "build the wheel, install it alone, load its entry points",
+        trees.PACKAGING,
+    ),
+    Stage(
+        "galera",
+        When.ALL,
+        3600,
+        "the rest of the conformance suite and the faults on a Galera cluster of two nodes",
+        work.Tests("functional/synchronizer", only=_GALERA, again=True),
+    ),
+    Stage(
+        "nova_all",
+        When.ALL,
+        10800,
+        "all of Nova's selection, with the plugin",
+        work.Nova("issue"),
+    ),
+    Stage(
+        "nova_whole",
+        When.ALL,
+        86400,
+        "Nova's functional tests whole, but for samples, with the plugin",
+        work.Nova("whole"),
+    ),
+    Stage(
+        "nova_endings",
+        When.ALL,
+        3600,
+        "each way in which a claim ends, by Nova's own tests with the plugin",
+        work.Nova("endings"),
+    ),
+    Stage("nova31", When.ALL, 3600, "smoke selection of Nova 31", work.Nova("smoke", "31")),
+    Stage("nova32", When.ALL, 3600, "smoke selection of Nova 32", work.Nova("smoke", "32")),
+    Stage("nova33", When.ALL, 3600, "smoke selection of Nova 33", work.Nova("smoke", "33")),
+    Stage(
+        "faults",
+        When.ALL,
+        5400,
+        "faults on a real control plane",
+        work.Script(("tools/faults.sh",)),
+    ),
+    Stage(
+        "engine_faults_all",
+        When.ALL,
+        10800,
+        "every fault on every engine, a kill and a freeze at each step",
+        work.EngineFaults(("--file",)),
+    ),
+    Stage(
+        "capacity",
+        When.ALL,
+        3600,
+        "schedulers race for little room on a real control plane",
+        work.Script(("tools/capacity.sh", "--runs", "3", "--schedulers", "4")),
+    ),
+    Stage(
+        "chaos_all",
+        When.ALL,
+        21600,
+        "random faults on each back end: every seed that found something, and three more",
+        work.ScriptForEach(
+            ("tools/chaos.sh", "--backend"),
+            ("sqlalchemy", "sqlite", "memcached", "redis", "etcd"),
+            ("--replay", "--rounds", "3"),
+        ),
+    ),
+    Stage(
+        "tempest",
+        When.ALL,
+        7200,
+        "tempest.api.compute against a real control plane",
+        work.Tempest(),
+    ),
+)
+
+
+def selected(when: When, table: Sequence[Stage] = STAGES) -> tuple[Stage, ...]:
+    """Return the stages of a way of calling, in the order of the table."""
+    ways = list(When)
+    return tuple(stage for stage in table if ways.index(stage.when) <= ways.index(when))
