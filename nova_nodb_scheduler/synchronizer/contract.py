@@ -27,7 +27,7 @@ class Feed(enum.Enum):
     POLL = "poll"
 
 
-class Clock(enum.Enum):
+class ClockSource(enum.Enum):
     """Whose time :meth:`Synchronizer.now_seconds` is, by which leases end."""
 
     #: The one server's own.
@@ -53,7 +53,7 @@ class Capabilities:
     shared: bool
     feed: Feed
     max_payload_bytes: int
-    clock: Clock = Clock.SERVER
+    clock: ClockSource = ClockSource.SERVER
 
 
 @attrs.frozen

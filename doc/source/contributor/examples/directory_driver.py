@@ -90,7 +90,7 @@ class DirectorySynchronizer(driver_base.Driver):
         shared=True,
         feed=contract.Feed.POLL,
         max_payload_bytes=4 << 20,
-        clock=contract.Clock.WRITE_TIMESTAMP,
+        clock=contract.ClockSource.WRITE_TIMESTAMP,
     )
 
     def __init__(self, path):

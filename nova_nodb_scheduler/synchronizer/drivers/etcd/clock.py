@@ -34,7 +34,7 @@ NO_DATE = (
 )
 
 
-class ServerClock(clocks.OffsetClock):
+class ServerClock(clocks.BackendClock):
     """The time of the members; any thread may call.
 
     An answer says that the time was between its Date and a second later.

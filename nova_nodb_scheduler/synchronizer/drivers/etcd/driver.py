@@ -91,7 +91,7 @@ class EtcdSynchronizer(driver_base.Driver):
             shared=True,
             feed=contract.Feed.PUSH,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
-            clock=contract.Clock.MEMBERS,
+            clock=contract.ClockSource.MEMBERS,
         )
 
     def open(self) -> None:

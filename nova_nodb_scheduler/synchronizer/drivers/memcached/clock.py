@@ -26,7 +26,7 @@ class Sample:
     evictions: int
 
 
-class ServerClock(clocks.OffsetClock):
+class ServerClock(clocks.BackendClock):
     """The server's time and count between samples; any thread may call.
 
     A whole second from the server says only that its true time lies in the

@@ -22,7 +22,7 @@ _RECORD = schema.record
 _SEQUENCE = schema.sequence
 
 
-class Clock(clocks.OffsetClock):
+class Clock(clocks.BackendClock):
     """The database's clock, asked once a second; safe for several threads."""
 
     def __init__(self, opened: database.Database) -> None:
@@ -34,7 +34,7 @@ class Clock(clocks.OffsetClock):
 
 
 def _ask_time(connection: sa.Connection) -> tuple[float, float, float, float]:
-    """Return what :meth:`.clocks.OffsetClock.note` takes."""
+    """Return what :meth:`.clocks.BackendClock.note` takes."""
     sent_at = time.monotonic()
     seconds = statements.clock(connection)
     return seconds, seconds, sent_at, time.monotonic()

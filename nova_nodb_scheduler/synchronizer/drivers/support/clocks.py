@@ -23,7 +23,7 @@ from nova_nodb_scheduler import errors
 CACHE_SECONDS = 1.0
 
 
-class OffsetClock:
+class BackendClock:
     """The back end's time; any thread may call.
 
     :param ask: asks the back end anything; its answer is noted (:meth:`note`)
@@ -80,11 +80,11 @@ class OffsetClock:
 def offset_bounds(
     least_seconds: float, most_seconds: float, sent_at: float, received_at: float
 ) -> tuple[float, float]:
-    """Return between what a clock is before the monotonic one, see :meth:`OffsetClock.note`."""
+    """Return between what a clock is before the monotonic one, see :meth:`BackendClock.note`."""
     return least_seconds - received_at, most_seconds - sent_at
 
 
-class WriteTimestampClock(OffsetClock):
+class WriteTimestampClock(BackendClock):
     """The time by which a back end stamps what is written to it.
 
     For engines that have no clock to ask: ZooKeeper's mtime, Kafka's append

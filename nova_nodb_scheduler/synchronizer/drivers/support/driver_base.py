@@ -42,7 +42,7 @@ class Driver(contract.Synchronizer):
     OPTS: ClassVar[Sequence[cfg.Opt]]
 
     #: For :meth:`now_seconds`, where that is not overridden.
-    _clock: clocks.OffsetClock
+    _clock: clocks.BackendClock
 
     def __init__(self, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS) -> None:
         self._poll = polling.Poll(poll_intervals)

@@ -27,7 +27,7 @@ class OffsetClockTest(ClockCase):
 
     def setUp(self):
         super().setUp()
-        self.clock = clocks.OffsetClock(self.ask, "a server", slack_seconds=0.5)
+        self.clock = clocks.BackendClock(self.ask, "a server", slack_seconds=0.5)
 
     def ask(self):
         self.asked += 1
@@ -67,7 +67,7 @@ class OffsetClockTest(ClockCase):
 
     def test_an_answer_that_tells_no_time_leaves_none(self):
         self.clock.now_seconds()
-        silent = clocks.OffsetClock(lambda: None, "a server", 0.5)
+        silent = clocks.BackendClock(lambda: None, "a server", 0.5)
         with self.assertRaises(errors.BackendUnavailable) as caught:
             silent.now_seconds()
         self.assertIn("a server", str(caught.exception))
