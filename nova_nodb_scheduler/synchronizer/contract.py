@@ -3,7 +3,8 @@
 
 A driver keeps records in a back end, gives accepted writes one order, and
 hands out what changed since a cursor. It knows nothing of Nova, of columns or
-of claims. :mod:`nova_nodb_scheduler.testing.conformance` is the executable
+of claims. Its author extends :class:`.drivers.support.driver_base.Driver`, which
+leaves less to do. :mod:`nova_nodb_scheduler.testing.conformance` is the executable
 form of this contract: every driver runs it against the real engine.
 """
 
@@ -26,23 +27,33 @@ class Feed(enum.Enum):
     POLL = "poll"
 
 
+class ClockSource(enum.Enum):
+    """Whose time :meth:`Synchronizer.now_seconds` is, by which leases end."""
+
+    #: The one server's own.
+    SERVER = "server"
+    #: That of the member which answers: as good as the members agree.
+    MEMBERS = "members"
+    #: By which the back end stamps what is written to it: each question is a write.
+    WRITE_TIMESTAMP = "write timestamp"
+
+
 @attrs.frozen
 class Capabilities:
     """What a driver promises; the conformance suite fails it if it does not keep it.
 
     :param durable: accepted writes survive a restart of the back end
     :param shared: several processes see the same records
-    :param atomic_keys: how many keys one all-or-nothing write may touch; 1 is
-        all that a driver owes
     :param feed: whether :meth:`Synchronizer.wait` is woken by a change
     :param max_payload_bytes: largest payload that is accepted
+    :param clock: whose time it tells
     """
 
     durable: bool
     shared: bool
-    atomic_keys: int
     feed: Feed
     max_payload_bytes: int
+    clock: ClockSource = ClockSource.SERVER
 
 
 @attrs.frozen
@@ -191,21 +202,15 @@ class Synchronizer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out compare-and-sets; results stand in the order of the writes.
 
-        Without ``atomic`` each write wins or loses by itself (the driver
-        batches them as it can). With ``atomic`` all win or none does, and
-        those that would have won are reported as lost with the record that
-        stands there. No key may occur twice.
+        Each write wins or loses by itself: nothing above needs more than one key
+        at a time. The driver batches them as it can. No key may occur twice.
 
         What no record may be called is answered ``REFUSED`` with the reason, in
-        every driver by the same rule (:func:`.admission.write`), and the rest is
-        carried out; with ``atomic``, all of the call is refused.
+        every driver by the same rule, and the rest is carried out.
 
-        :raises CapabilityMissing: atomic over more than ``atomic_keys`` keys
         :raises PayloadTooLarge: before anything is sent
         :raises BackendUnavailable: nothing was written
         :raises ValueError: a key occurs twice
@@ -232,4 +237,7 @@ class Synchronizer(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Drop everything and begin a new epoch; only on an operator's word."""
+        """Drop everything and begin a new epoch; only on an operator's word.
+
+        ``nova-nodb-manage synchronizer new-epoch`` calls it.
+        """

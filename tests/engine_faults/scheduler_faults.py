@@ -26,8 +26,8 @@ _REACH_SECONDS = 40.0
 #: What makes a step be come by that random operations seldom or never take:
 #: by driver and step, an operation of the scheduler's process.
 PROVOCATIONS = {
-    ("memcached", "append the name of a record to be deleted to the graveyard"): "phoenix",
-    ("memcached", "add the birth of an absent record"): "novelty",
+    ("memcached", "append the name of a record to be deleted to the deletion log"): "phoenix",
+    ("memcached", "add the placeholder of an absent record"): "novelty",
     ("memcached", "put the record's name on the index"): "novelty",
     # Of a record that nobody else writes: its late writer is not refused by chance.
     ("memcached", "take versions from the counter"): "mark",
@@ -43,7 +43,7 @@ PROVOCATIONS = {
     ("memcached", "turn tombstones into graves"): "bury",
     ("memcached", "take graves off the index"): "bury",
     ("memcached", "remove graves"): "bury",
-    ("memcached", "take names off the graveyard"): "bury",
+    ("memcached", "take names off the deletion log"): "bury",
     ("etcd", "send it again, to write over a tombstone"): "phoenix",
     ("etcd", "drop what an earlier epoch left"): "reset",
     ("etcd", "raise the floor and drop tombstones, in one transaction"): "collect",

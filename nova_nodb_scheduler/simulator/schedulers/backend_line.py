@@ -214,11 +214,9 @@ class LinedSynchronizer(contract.Synchronizer):
         self._witness.see(found.values())
         return found
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         self._pass()
-        results = self._inner.write(writes, atomic=atomic)
+        results = self._inner.write(writes)
         if self._line.fault is not LineFault.NONE:
             # It was cut while the request was away: done, and nobody was told.
             return [records.WriteResult(records.Verdict.UNKNOWN) for _ in results]

@@ -244,12 +244,10 @@ class FencedSynchronizer(contract.Synchronizer):
         self._look_if_closed()
         return self._inner.read(keys)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Write, then look whether it was in time."""
         self._look_if_closed()
-        results = self._inner.write(writes, atomic=atomic)
+        results = self._inner.write(writes)
         if not any(result.won for result in results):
             return results
         if self._clock() - self._looked_at < LOOK_SECONDS:

@@ -18,7 +18,6 @@ from nova_nodb_scheduler.testing.conformance import (
 
 class ConformanceSuite(
     writes.CompareAndSet,
-    writes.Atomicity,
     writes.Names,
     feed.FeedOrder,
     snapshots.Snapshots,

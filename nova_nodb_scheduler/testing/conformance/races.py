@@ -13,7 +13,6 @@ import functools
 import multiprocessing
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from nova_nodb_scheduler.model import records
@@ -94,16 +93,6 @@ class Races(contract_case.Case):
     def test_exactly_as_many_increments_of_processes_win_as_there_is_room_for(self) -> None:
         self._need_shared()
         self._increment(self._run_in_processes)
-
-    def test_atomic_transfers_keep_the_sum(self) -> None:
-        client = self.client()
-        if client.capabilities.atomic_keys < 2:
-            self.skipTest("the driver writes one key at a time")
-        for name in "abcd":
-            self.put(client, name, b"100")
-        self._run_in_threads([functools.partial(_transfer, seed) for seed in range(4)])
-        held = contract_case.everything(client).values()
-        self.assertEqual(400, sum(int(record.payload) for record in held))
 
     def _race(
         self,
@@ -230,27 +219,3 @@ def _increment(room: int, synchronizer: contract.Synchronizer) -> int:
             return won
         [result] = synchronizer.write([records.Write(name, record.revision, b"%d" % (value + 1))])
         won += result.won
-
-
-def _transfer(seed: int, synchronizer: contract.Synchronizer) -> int:
-    """Move units between two records, both or neither; returns how often it won."""
-    chance = random.Random(seed)
-    won = 0
-    for _ in range(60):
-        source, target = (contract_case.key(name) for name in chance.sample("abcd", 2))
-        standing = synchronizer.read([source, target])
-        time.sleep(0.001)  # so that others come between, however fast the engine
-        amount = chance.randint(1, 9)
-        results = synchronizer.write(
-            [
-                records.Write(
-                    name,
-                    standing[name].revision,
-                    b"%d" % (int(standing[name].payload) + change),
-                )
-                for name, change in ((source, -amount), (target, amount))
-            ],
-            atomic=True,
-        )
-        won += results[0].won
-    return won

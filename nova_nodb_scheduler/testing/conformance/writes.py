@@ -8,7 +8,6 @@ import unicodedata
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.testing.conformance import contract_case
 
 WON = records.Verdict.WON
@@ -197,72 +196,6 @@ class CompareAndSet(contract_case.Case):
         self.assertEqual({}, contract_case.everything(client))
 
 
-class Atomicity(contract_case.Case):
-    """Several keys at a time, where declared."""
-
-    def test_all_writes_of_an_atomic_call_win_together(self) -> None:
-        client = self._atomic_client()
-        results = client.write(self._two_writes(), atomic=True)
-        self.assertEqual([WON, WON], [result.verdict for result in results])
-        self.assertEqual(2, len(contract_case.everything(client)))
-
-    def test_one_loser_undoes_an_atomic_call(self) -> None:
-        client = self._atomic_client()
-        standing = self.put(client, "b", b"standing")
-        results = client.write(self._two_writes(), atomic=True)
-        self.assertEqual(
-            [records.WriteResult(LOST, None), records.WriteResult(LOST, standing)], results
-        )
-        self.assertEqual({standing.key: standing}, contract_case.everything(client))
-        head = client.head()
-        client.write(self._two_writes(), atomic=True)
-        self.assertEqual((), self.changes(client, head).records)
-
-    def test_a_would_be_winner_of_a_lost_atomic_call_is_shown_what_stands(self) -> None:
-        client = self._atomic_client()
-        first, second = self.put(client, "a", b"1"), self.put(client, "b", b"2")
-        results = client.write(
-            [
-                records.Write(first.key, first.revision, b"new"),
-                records.Write(second.key, second.revision + 9, b"new"),
-            ],
-            atomic=True,
-        )
-        self.assertEqual(
-            [records.WriteResult(LOST, first), records.WriteResult(LOST, second)], results
-        )
-
-    def test_more_atomic_keys_than_declared_are_refused(self) -> None:
-        client = self.client()
-        count = client.capabilities.atomic_keys + 1
-        if count > 10_000:
-            self.skipTest("the driver declares more than 10,000 atomic keys")
-        writes = [
-            records.Write(contract_case.key(f"k{number}"), 0, b"x") for number in range(count)
-        ]
-        with self.assertRaises(errors.CapabilityMissing):
-            client.write(writes, atomic=True)
-        self.assertEqual({}, contract_case.everything(client))
-
-    def test_an_atomic_call_of_one_key_is_an_ordinary_write(self) -> None:
-        client = self.client()
-        write = records.Write(contract_case.key("a"), 0, b"x")
-        [won] = client.write([write], atomic=True)
-        [lost] = client.write([write], atomic=True)
-        self.assertEqual((WON, LOST), (won.verdict, lost.verdict))
-        self.assertEqual(won.record, lost.record)
-
-    def _atomic_client(self) -> contract.Synchronizer:
-        client = self.client()
-        if client.capabilities.atomic_keys < 2:
-            self.skipTest("the driver writes one key at a time")
-        return client
-
-    @staticmethod
-    def _two_writes() -> list[records.Write]:
-        return [records.Write(contract_case.key(name), 0, b"new") for name in ("a", "b")]
-
-
 class Names(contract_case.Case):
     """Keys that an engine might take for one another, or refuse.
 
@@ -323,16 +256,6 @@ class Names(contract_case.Case):
         client = self.client()
         [result] = client.write([records.Write(contract_case.key("a\nb"), 7, deleted=True)])
         self.assertIs(records.Verdict.REFUSED, result.verdict)
-        self.assertEqual({}, contract_case.everything(client))
-
-    def test_a_refused_name_refuses_all_of_an_atomic_call(self) -> None:
-        client = self.client()
-        names = ("good", "a\nb")[-client.capabilities.atomic_keys :]
-        writes = [records.Write(contract_case.key(name), 0, b"x") for name in names]
-        results = client.write(writes, atomic=True)
-        self.assertEqual(
-            [records.Verdict.REFUSED] * len(names), [result.verdict for result in results]
-        )
         self.assertEqual({}, contract_case.everything(client))
 
     def _keep_apart(self, names: list[str]) -> None:

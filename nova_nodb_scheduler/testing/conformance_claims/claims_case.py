@@ -52,14 +52,12 @@ def lose_replies(client: contract.Synchronizer, count: int, *, carried_out: bool
     write = client.write
     left = [count]
 
-    def unreliable(
-        writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def unreliable(writes: Sequence[records.Write]) -> list[records.WriteResult]:
         if left[0] <= 0:
-            return write(writes, atomic=atomic)
+            return write(writes)
         left[0] -= 1
         if carried_out:
-            write(writes, atomic=atomic)
+            write(writes)
         return [records.WriteResult(records.Verdict.UNKNOWN) for _ in writes]
 
     client.write = unreliable  # type: ignore[method-assign]
@@ -70,8 +68,8 @@ def cut_off(client: contract.Synchronizer) -> None:
     lose_replies(client, 1, carried_out=True)
     write = client.write
 
-    def last(writes: Sequence[records.Write], *, atomic: bool = False) -> list[records.WriteResult]:
-        results = write(writes, atomic=atomic)
+    def last(writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        results = write(writes)
 
         def unreachable(keys: object) -> None:
             raise errors.BackendUnavailable(client.name, "cut off by the test")

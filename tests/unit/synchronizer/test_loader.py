@@ -30,8 +30,10 @@ class TestLoader(unittest.TestCase):
         conf = cfg.ConfigOpts()
         conf([])
         self.assertIsInstance(loader.load("memory", conf), memory.MemorySynchronizer)
-        conf.set_override("single_key", True, group="nodb_memory")
-        self.assertEqual(1, loader.load("memory", conf).capabilities.atomic_keys)
+        conf.set_override("hub_name", "configured", group="nodb_memory")
+        self.addCleanup(memory.MemoryHub.forget, "configured")
+        synchronizer = loader.load("memory", conf)
+        self.assertIs(memory.MemoryHub.named("configured"), synchronizer.hub)
 
     def test_an_unknown_name_is_refused_with_option_and_choices(self):
         with self.assertRaises(errors.ConfigurationError) as caught:

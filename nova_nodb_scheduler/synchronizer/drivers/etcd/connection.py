@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The edge to etcd: a pool for each member, members in turn, failures translated once.
 
-What etcd3gw sends its requests by: a pool of connections to one member.
+Requests to one member of etcd, in JSON through its gateway: a pool of connections.
 
-It takes a session of ``requests``, whose own work was 1 ms of CPU for each
-request here, as much as all that etcd did for it. This has the two methods
-that are called of it, on the pool beneath ``requests``, which repeats nothing.
+By urllib3, which repeats nothing here. A session of ``requests`` on top of it was
+1 ms of CPU for each request, as much as all that etcd did for it.
 
 The edge to etcd: members in turn, authentication, failures translated once.
 
@@ -17,18 +16,16 @@ the next member, as long as the time-out lasts.
 from __future__ import annotations
 
 import functools
-import http.client
+import http
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import certifi
-import etcd3gw
 import orjson
 import urllib3
 import urllib3.exceptions
-from etcd3gw import exceptions as etcd_exceptions
 from oslo_log import log
 
 from nova_nodb_scheduler import errors
@@ -36,23 +33,8 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import failures
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
 
 POOLED_CONNECTIONS = 64
-AUTHENTICATE = "/auth/authenticate"
-
-
-class Answer:
-    """As much of a response of ``requests`` as etcd3gw looks at."""
-
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
-        self._body = response.data
-        self.status_code = response.status
-        self.reason = response.reason
-
-    @property
-    def text(self) -> str:
-        return self._body.decode(errors="replace")
-
-    def json(self) -> Any:
-        return orjson.loads(self._body)
+API_PATH = "/v3"
+AUTHENTICATE = f"{API_PATH}/auth/authenticate"
 
 
 class Session:
@@ -68,7 +50,6 @@ class Session:
         settings: options_module.EtcdOptions,
         note: Callable[[str | None, float, float], None],
     ) -> None:
-        self._url = str(endpoint)
         self._note = note
         self.token: str | None = None
         pool: dict[str, Any] = {"maxsize": POOLED_CONNECTIONS, "retries": False}
@@ -85,48 +66,41 @@ class Session:
         else:
             self._pool = urllib3.HTTPConnectionPool(endpoint.host, endpoint.port, **pool)
 
-    def post(self, url: str, *, json: Any, timeout: float) -> Answer:
-        """Send JSON; raises what urllib3 raises."""
-        headers = {"Content-Type": "application/json"}
-        # With an expired token etcd refuses to give a new one.
-        if self.token is not None and not url.endswith(AUTHENTICATE):
-            headers["Authorization"] = self.token
-        return self._send("POST", url, orjson.dumps(json), headers, timeout)
+    def request(self, path: str, body: Mapping[str, Any] | None, timeout_seconds: float) -> Any:
+        """Send a request and return what its answer holds.
 
-    def get(self, url: str, *, timeout: float) -> Answer:
-        """Get what stands there; raises what urllib3 raises."""
-        return self._send("GET", url, None, {}, timeout)
+        :param body: None: get what stands there
+        :raises urllib3.exceptions.HTTPError, OSError: there is no answer
+        :raises ValueError: it is no JSON
+        :raises Failure: it is a refusal
+        """
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        # With an expired token etcd refuses to give a new one.
+        if self.token is not None and body is not None and path != AUTHENTICATE:
+            headers["Authorization"] = self.token
+        sent_at = time.monotonic()
+        response = self._pool.urlopen(
+            "GET" if body is None else "POST",
+            path,
+            None if body is None else orjson.dumps(body),
+            headers,
+            timeout=timeout_seconds,
+            redirect=False,
+        )
+        self._note(response.headers.get("Date"), sent_at, time.monotonic())
+        if response.status != http.HTTPStatus.OK:
+            text = response.data.decode(errors="replace")
+            raise failures.of_answer(text or f"{response.status} {response.reason}")
+        return orjson.loads(response.data)
 
     def close(self) -> None:
         """Drop idle connections; those in use end with their calls."""
         self._pool.close()
 
-    def _send(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str], timeout: float
-    ) -> Answer:
-        sent_at = time.monotonic()
-        response = self._pool.urlopen(
-            method,
-            url.removeprefix(self._url),
-            body,
-            headers,
-            timeout=timeout,
-            redirect=False,
-        )
-        self._note(response.headers.get("Date"), sent_at, time.monotonic())
-        return Answer(response)
-
 
 LOG = log.getLogger(__name__)
 
-API_PATH = "/v3/"
-
-_FAILED = (
-    etcd_exceptions.Etcd3Exception,
-    urllib3.exceptions.HTTPError,
-    OSError,
-    ValueError,
-)
+_FAILED = (urllib3.exceptions.HTTPError, OSError, ValueError)
 
 Reply = Mapping[str, Any]
 
@@ -168,7 +142,6 @@ class Connection:
         self.label = label_of(settings)
         self._lock = threading.Lock()
         self._sessions: tuple[Session, ...] = ()
-        self._clients: tuple[etcd3gw.Etcd3Client, ...] = ()
         self._preferred = 0
         self.token: str | None = None
         #: Of each member's last answer: its Date, when it was asked, and when it came.
@@ -185,17 +158,6 @@ class Connection:
             self._sessions = tuple(
                 Session(endpoint, self._settings, functools.partial(self._noted, endpoint))
                 for endpoint in self.endpoints
-            )
-            self._clients = tuple(
-                etcd3gw.Etcd3Client(
-                    endpoint.host,
-                    endpoint.port,
-                    endpoint.scheme,
-                    timeout=self._settings.timeout_seconds,
-                    api_path=API_PATH,
-                    session=session,  # type: ignore[arg-type]  # as much of one as is used
-                )
-                for endpoint, session in zip(self.endpoints, self._sessions, strict=True)
             )
 
     def close(self) -> None:
@@ -234,17 +196,16 @@ class Connection:
 
         :raises Failure: it does not answer
         """
-        client = self._clients[endpoint]
+        if body is not None:
+            path = API_PATH + path
+        sessions = self._sessions
+        if not sessions:
+            raise failures.Failure(failures.Kind.NOT_SENT, "this client is closed")
         try:
-            if body is not None:
-                reply: Reply = client.post(client.get_url(path), json=body)
-                return reply
-            answer = client.session.get(client.base_url + path, timeout=client.timeout)
-            if answer.status_code != http.client.OK:
-                raise failures.of_answer(answer.text)
-            return dict(answer.json())
+            reply: Reply = sessions[endpoint].request(path, body, self._settings.timeout_seconds)
         except _FAILED as error:
             raise failures.of_exception(error) from error
+        return reply
 
     def authenticate(self) -> None:
         """Get a token for the configured user, where there is one.
@@ -255,7 +216,7 @@ class Connection:
             return
         body = {"name": self._settings.username, "password": self._settings.password}
         try:
-            reply = self.ask(self._preferred, AUTHENTICATE, body)
+            reply = self.ask(self._preferred, "/auth/authenticate", body)
         except failures.Failure as failure:
             if "not enabled" not in failure.text:
                 raise

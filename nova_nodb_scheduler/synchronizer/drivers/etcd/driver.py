@@ -10,9 +10,8 @@ from typing import Self
 
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     clock,
     connection,
@@ -26,24 +25,31 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     steps,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import opening, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, opening
 
 #: etcd's default --max-request-bytes is 1.5 MiB.
 MAX_PAYLOAD_BYTES = 1_000_000
 
 
-class EtcdSynchronizer(contract.Synchronizer):
+class EtcdSynchronizer(driver_base.Driver):
     """One client of one etcd cluster."""
 
     name = "etcd"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = tuple(step.value for step in steps.Step)
+    WRITES_PER_BATCH = writing.WRITES_PER_TRANSACTION
+    BYTES_PER_BATCH = writing.BYTES_PER_TRANSACTION
+    READS_PER_BATCH = reading.KEYS_PER_TRANSACTION
 
     def __init__(self, settings: options.EtcdOptions) -> None:
+        super().__init__()
         settings.check()
         self._settings = settings
         keys = layout.Layout(settings.key_prefix)
-        self._clock = clock.ServerClock(self._ask_anything, connection.label_of(settings))
-        self._connection = connection.Connection(settings, self._clock.note)
+        self._clock: clock.ServerClock = clock.ServerClock(
+            self._ask_anything, connection.label_of(settings)
+        )
+        self._connection = connection.Connection(settings, self._clock.note_date)
         self._epochs = epochs.Epochs(
             keys, self._connection, settings.cloud_name, self._clock.now_seconds
         )
@@ -60,27 +66,19 @@ class EtcdSynchronizer(contract.Synchronizer):
             self._epochs,
             settings.timeout_seconds,
             self._clock.now_seconds,
-            self._come_by,
+            self._report_step,
         )
         self._housekeeper = housekeeping.Housekeeper(
             keys,
             self._connection,
             self._epochs,
             self._clock.now_seconds,
-            self._come_by,
+            self._report_step,
             compacts=settings.compact,
         )
         self._opening = opening.Opening(
             self._connect, self._connection.close, self._connection.unavailable
         )
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(options.OPTS, group=options.GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -91,9 +89,9 @@ class EtcdSynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=True,
             shared=True,
-            atomic_keys=writing.ATOMIC_KEYS,
             feed=contract.Feed.PUSH,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
+            clock=contract.ClockSource.MEMBERS,
         )
 
     def open(self) -> None:
@@ -126,9 +124,7 @@ class EtcdSynchronizer(contract.Synchronizer):
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
         meta = self._epochs.read()
-        refused = polling.resync_reason(
-            cursor, epoch=meta.epoch.cursor_name, head=meta.head, floor=meta.floor
-        )
+        refused = driver_base.resync_reason(cursor, meta.cursor, meta.floor)
         if refused is not None:
             return refused
         return self._feed.fetch(meta, cursor.version, limit)
@@ -142,29 +138,16 @@ class EtcdSynchronizer(contract.Synchronizer):
             self._feed.follow_from(meta, cursor.version)
         return self._feed.wait(cursor.version, deadline - time.monotonic())
 
-    def read(
-        self, keys: Collection[records.RecordKey]
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        return admission.read(keys, self._reader.read)
+        return self._reader.read(keys)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(
-            self.name,
-            self.capabilities,
-            writes,
-            functools.partial(self._send, atomic=atomic),
-            atomic=atomic,
-        )
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        return self._writer.write(writes)
 
-    def _send(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        if atomic:
-            _check_sum(writes)
-        return self._writer.write(writes, atomic=atomic)
-
-    def now_seconds(self) -> float:
-        return self._clock.now_seconds()
+    def size_of(self, write: records.Write) -> int:
+        return writing.size_of(write)
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         return self._housekeeper.collect(keep_seconds)
@@ -180,20 +163,10 @@ class EtcdSynchronizer(contract.Synchronizer):
         self._epochs.begin_anew()
         self._housekeeper.sweep(self._epochs.current())
 
-    def _come_by(self, step: steps.Step) -> None:
+    def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
 
     def _ask_anything(self) -> None:
         """Have an answer, for its Date."""
         key = layout.encode(layout.Layout(self._settings.key_prefix).epoch_key)
         self._connection.call("/kv/range", {"key": key})
-
-
-def _check_sum(writes: Sequence[records.Write]) -> None:
-    """Refuse an all-or-nothing write that no transaction of etcd takes."""
-    total = sum(writing.size_of(write) for write in writes)
-    if len(writes) > 1 and total > writing.BYTES_PER_TRANSACTION:
-        names = ", ".join(str(write.key) for write in writes[:3])
-        raise errors.PayloadTooLarge(
-            f"{names} and others, all or nothing,", total, writing.BYTES_PER_TRANSACTION
-        )

@@ -45,7 +45,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from oslo_log import log
@@ -54,6 +54,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 #: Revision and index are not read at one moment, and entries may wait to be
 #: applied; a smaller jump says nothing.
@@ -158,8 +159,7 @@ def was_restored(epoch: layout.Epoch, lead: int | None) -> bool:
 
 LOG = log.getLogger(__name__)
 
-#: More changes of epoch than this during one call are no accident.
-ATTEMPTS = 10
+_T = TypeVar("_T")
 
 #: For so long after an answer its cluster is not asked for again. A cluster
 #: that was restored faster than that is noticed by the answer of a write.
@@ -212,34 +212,38 @@ class Epochs:
 
     def read(self) -> Meta:
         """Read what is one for all; begins an epoch where there is none in force."""
+        return self.across(self._read)
+
+    def across(self, attempt: Callable[[], _T]) -> _T:
+        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
+        return epoch_memory.across_epochs(attempt, self._connection.unavailable)
+
+    def _read(self) -> Meta:
         keys = self._keys
-        for _ in range(ATTEMPTS):
-            reply, kvs, contradicted = self._look()
-            found = {held["key"]: held for held in kvs}
-            held, head, floor = (
-                found.get(layout.encode(key))
-                for key in (keys.epoch_key, keys.head_key, keys.floor_key)
-            )
-            epoch = layout.Epoch.decode(held) if held else None
-            cluster = str(reply["header"]["cluster_id"])
-            cause = _cause(epoch, cluster)
-            if cause is None and epoch is not None:
-                cause = self.history.objection(epoch, contradicted=contradicted)
-            if epoch and head and floor and cause is None:
-                self._known = epoch
-                revision = layout.mod_revision(head)
-                at = transactions.revision(reply)
-                self.history.note(epoch, Witness(cluster, at, revision, layout.value_of(head)))
-                return Meta(
-                    epoch,
-                    layout.end_of(revision),
-                    int(layout.value_of(floor)),
-                    layout.mod_revision(floor),
-                    found.get(layout.encode(keys.marks_key)),
-                    transactions.revision(reply),
-                )
+        reply, kvs, contradicted = self._look()
+        found = {held["key"]: held for held in kvs}
+        held, head, floor = (
+            found.get(layout.encode(key)) for key in (keys.epoch_key, keys.head_key, keys.floor_key)
+        )
+        epoch = layout.Epoch.decode(held) if held else None
+        cluster = str(reply["header"]["cluster_id"])
+        cause = _cause(epoch, cluster)
+        if cause is None and epoch is not None:
+            cause = self.history.objection(epoch, contradicted=contradicted)
+        if not (epoch and head and floor) or cause is not None:
             self._replace(epoch, cluster, cause or _KEYS_ARE_MISSING)
-        raise self.restless()
+            raise epoch_memory.EpochEnded
+        self._known = epoch
+        revision, at = layout.mod_revision(head), transactions.revision(reply)
+        self.history.note(epoch, Witness(cluster, at, revision, layout.value_of(head)))
+        return Meta(
+            epoch,
+            layout.end_of(revision),
+            int(layout.value_of(floor)),
+            layout.mod_revision(floor),
+            found.get(layout.encode(keys.marks_key)),
+            at,
+        )
 
     def _look(self) -> tuple[connection_module.Reply, Sequence[layout.KeyValue], bool]:
         """Read what is one for all; and whether it contradicts what was seen before."""
@@ -294,11 +298,12 @@ class Epochs:
 
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""
-        for _ in range(ATTEMPTS):
-            epoch = self.read().epoch
-            if self._replace(epoch, epoch.cluster, "an operator asked for it"):
-                return
-        raise self.restless()
+        self.across(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        epoch = self.read().epoch
+        if not self._replace(epoch, epoch.cluster, "an operator asked for it"):
+            raise epoch_memory.EpochEnded
 
     def require_one_life(self) -> None:
         """Replace the epoch if the store was restored since it began, whoever saw it."""
@@ -310,10 +315,6 @@ class Epochs:
                 "its revisions are further before its log than when the epoch began: a restored "
                 "backup. Records are published anew",
             )
-
-    def restless(self) -> errors.BackendUnavailable:
-        """Return what to raise where epochs come and go."""
-        return self._connection.unavailable("its epoch changes all the time")
 
     def _base_above(self, old: layout.Epoch | None) -> int:
         """Return a base that is greater than those of all epochs before."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a failed request says of the write that it carried, told once for all.
 
-etcd3gw gives every failure as one class with the body of the answer in it, and
-what became of the request must be read out of both: a compare-and-set that was
-refused may be tried again, one whose answer is lost may have been carried out.
+What became of the request must be read out of the exception or out of the
+answer's body: a compare-and-set that was refused may be tried again, one whose
+answer is lost may have been carried out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import enum
 import json
 
 import urllib3.exceptions
-from etcd3gw import exceptions as etcd_exceptions
 
 #: Codes of gRPC that the gateway passes on.
 _CODES = {
@@ -77,9 +76,7 @@ class Failure(Exception):
 
 
 def of_exception(error: BaseException) -> Failure:
-    """Say what an exception of etcd3gw or of urllib3 means."""
-    if isinstance(error, etcd_exceptions.Etcd3Exception) and error.detail_text:
-        return of_answer(error.detail_text)
+    """Say what an exception of urllib3 means."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
     if isinstance(error, urllib3.exceptions.SSLError):
         return Failure(Kind.TLS, text)

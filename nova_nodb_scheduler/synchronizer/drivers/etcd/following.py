@@ -3,9 +3,10 @@
 
 One watch of etcd, read line by line from a connection of its own.
 
-etcd3gw's watcher falls silent where etcd ends the watch (a compaction) or the
-server dies. Here every line is looked at, the end of the stream is an error,
-and a stream that brings nothing for too long is one, too.
+A watcher that waits for the next message, as etcd3gw's does, falls silent where
+etcd ends the watch (a compaction) or the server dies. Here every line is looked
+at, the end of the stream is an error, and a stream that brings nothing for too
+long is one, too.
 
 The feed: a thread reads the watch into a buffer, fetches are served from it.
 

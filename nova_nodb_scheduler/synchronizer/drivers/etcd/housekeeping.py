@@ -18,6 +18,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 
 LOG = log.getLogger(__name__)
 
@@ -116,16 +117,12 @@ class Housekeeper:
         )
         recorded, tombstones, keys = (transactions.count(reply, n) for n in range(len(ranges)))
         status = self._connection.call("/maintenance/status", {})
+        size_bytes, live = int(status.get("dbSize", 0)), recorded - tombstones
         return {
-            "records": recorded - tombstones,
-            "tombstones": tombstones,
+            **driver_base.totals(meta.cursor, meta.floor, live, tombstones, size_bytes),
             "keys": keys,
-            "bytes": int(status.get("dbSize", 0)),
             "bytes_in_use": int(status.get("dbSizeInUse", 0)),
-            "floor": meta.floor,
-            "version": meta.head,
             "revision": transactions.revision(reply),
-            "epoch": epoch.cursor_name,
             "etcd": str(status.get("version", "")),
         }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler.model import records
@@ -10,6 +11,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 KEYS_PER_TRANSACTION = 100
 PAGE_RECORDS = 1000
@@ -30,17 +32,6 @@ class Reader:
         self._keys = keys
         self._connection = connection
         self._epochs = epochs
-
-    def read(
-        self, wanted: Collection[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        """Return the current records, tombstones included."""
-        found: dict[records.RecordKey, records.Record] = {}
-        ordered = list(wanted)
-        for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
-            for record in self._read_some(ordered[start : start + KEYS_PER_TRANSACTION]):
-                found[record.key] = record
-        return found
 
     def pages(
         self, meta: epochs_module.Meta, namespaces: Collection[str] | None
@@ -82,20 +73,27 @@ class Reader:
         if self._epochs.read().epoch != epoch:
             raise contract.SnapshotInterrupted(epoch.cursor_name)
 
-    def _read_some(self, wanted: Sequence[records.RecordKey]) -> list[records.Record]:
-        for _ in range(epochs_module.ATTEMPTS):
-            epoch = self._epochs.current()
-            reply = self._connection.call(
-                "/kv/txn",
-                transactions.transaction(
-                    [self._epochs.compare(epoch)],
-                    [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
-                ),
-            )
-            same_cluster = reply["header"]["cluster_id"] == epoch.cluster
-            if not same_cluster or not transactions.succeeded(reply):
-                self._epochs.forget(epoch)
-                continue
-            held = [transactions.first(reply, place) for place in range(len(wanted))]
-            return [self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each]
-        raise self._epochs.restless()
+    def read(
+        self, wanted: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Return the current records of a batch, tombstones included."""
+        return self._epochs.across(functools.partial(self._read, wanted))
+
+    def _read(
+        self, wanted: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        epoch = self._epochs.current()
+        reply = self._connection.call(
+            "/kv/txn",
+            transactions.transaction(
+                [self._epochs.compare(epoch)],
+                [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
+            ),
+        )
+        same_cluster = reply["header"]["cluster_id"] == epoch.cluster
+        if not same_cluster or not transactions.succeeded(reply):
+            self._epochs.forget(epoch)
+            raise epoch_memory.EpochEnded
+        held = [transactions.first(reply, place) for place in range(len(wanted))]
+        found = [self._keys.decode_record(epoch.name, epoch.base, each) for each in held if each]
+        return {record.key: record for record in found}

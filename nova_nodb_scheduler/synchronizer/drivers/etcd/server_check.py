@@ -11,6 +11,7 @@ from oslo_log import log
 from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, failures, layout, transactions
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+from nova_nodb_scheduler.synchronizer.drivers.support import clocks
 
 LOG = log.getLogger(__name__)
 
@@ -123,7 +124,8 @@ def _check_clocks(connection: connection_module.Connection) -> None:
         date, sent_at, received_at = connection.dates.get(endpoint, (None, 0.0, 0.0))
         seconds = clock.parse_date(date) if date else None
         if seconds is not None:
-            bounds.append((*clock.offset_bounds(seconds, sent_at, received_at), str(endpoint)))
+            passed = (seconds, seconds + clock.GRAIN_SECONDS, sent_at, received_at)
+            bounds.append((*clocks.offset_bounds(*passed), str(endpoint)))
     if not bounds:
         return
     earliest, latest = min(bounds, key=lambda each: each[1]), max(bounds)

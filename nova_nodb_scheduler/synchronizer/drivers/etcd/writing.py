@@ -25,14 +25,12 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, steps, transactions
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory, record_names
 
 LOG = log.getLogger(__name__)
 
 #: etcd takes 128 (--max-txn-ops) of comparisons, operations and levels of nesting together.
 WRITES_PER_TRANSACTION = 100
-#: A put and the removal of a grave for each key, the head, the witness.
-ATOMIC_KEYS = 60
 #: etcd's default --max-request-bytes is 1.5 MiB, of the request without its
 #: JSON; names and frames take their part.
 BYTES_PER_TRANSACTION = 1_300_000
@@ -42,28 +40,16 @@ Reply = Mapping[str, Any]
 
 
 @attrs.define
-class _Call:
-    """One call of write(): what is known so far of each write.
+class _Call(batches.PendingBatch):
+    """One batch, and what is known so far of each of its writes.
 
-    :param compared: by the write's number, the revision to compare with
+    :param compared: by the write's place, the revision to compare with
         where a tombstone was found
     :param refused: transactions that were refused for what was seen before
     """
 
-    writes: Sequence[records.Write]
-    atomic: bool
-    results: dict[int, records.WriteResult] = attrs.field(factory=dict)
     compared: dict[int, int] = attrs.field(factory=dict)
     refused: int = 0
-
-    @property
-    def todo(self) -> list[int]:
-        return [number for number in range(len(self.writes)) if number not in self.results]
-
-    @property
-    def may_have_written(self) -> bool:
-        lost = records.Verdict.LOST
-        return any(result.verdict is not lost for result in self.results.values())
 
 
 class Writer:
@@ -85,42 +71,33 @@ class Writer:
         self._now_seconds = now_seconds
         self._at = observer
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        """Carry out writes, each by itself or all or none.
-
-        :raises BackendUnavailable: nothing was written
-        """
-        call = _Call(writes, atomic)
-        unknown = records.WriteResult(records.Verdict.UNKNOWN)
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out a batch; see the contract."""
+        call = _Call(writes)
         step = steps.Step.SEND
         try:
-            while call.todo:
-                # It bounds a round, not a call: a large one may take longer
-                # as long as it gets on.
+            while todo := call.todo:
+                # It bounds a round, not a batch, which may take longer as long as it gets on.
                 deadline = time.monotonic() + self._timeout_seconds
-                for numbers in _portions(call):
-                    self._send(call, numbers, step)
+                self._send(call, todo, step)
                 if call.todo and time.monotonic() > deadline:
                     raise self._connection.unavailable(
                         f"{len(call.todo)} records could not be written in time"
                     )
                 step = steps.Step.TOMBSTONE
-        except errors.BackendUnavailable:
-            if not call.may_have_written:
-                raise
+        except errors.BackendUnavailable as error:
+            call.break_off(error)
         except failures.Failure as failure:
             if failure.kind not in failures.UNKNOWN:
-                raise self._connection.translate(failure) from failure
-            # What was not sent any more is told as what may have been carried
-            # out: the caller reads again in any case.
+                call.break_off(self._connection.translate(failure))
             LOG.warning(
                 "It is not known whether %(count)d records were written to %(label)s: %(why)s",
                 {"count": len(call.todo), "label": self._connection.label, "why": failure},
             )
+            self._at(steps.Step.DONE)
+            raise batches.Interrupted(call.answers()) from failure
         self._at(steps.Step.DONE)
-        return [call.results.get(number, unknown) for number in range(len(writes))]
+        return call.answers()
 
     def _send(self, call: _Call, numbers: Sequence[int], step: steps.Step) -> None:
         self._at(steps.Step.EPOCH)
@@ -136,8 +113,8 @@ class Writer:
                 # Nothing was written: again, when the epoch is known.
                 self._epochs.doubt(witness, failure)
                 call.refused += 1
-                if call.refused > epochs_module.ATTEMPTS:
-                    raise self._epochs.restless() from failure
+                if call.refused > epoch_memory.ATTEMPTS:
+                    raise self._connection.unavailable(epoch_memory.UNSTABLE) from failure
                 return
             if failure.kind is failures.Kind.FULL and self._may_stand(call, epoch, numbers):
                 raise failures.Failure(failures.Kind.UNSURE, failure.text) from failure
@@ -149,8 +126,7 @@ class Writer:
             # was written there now will not outlive that look.
             self._epochs.forget(epoch)
             if transactions.succeeded(reply):
-                unknown = records.WriteResult(records.Verdict.UNKNOWN)
-                call.results.update(dict.fromkeys(numbers, unknown))
+                call.results.update(dict.fromkeys(numbers, batches.UNKNOWN))
             return
         if transactions.succeeded(reply):
             revision = transactions.revision(reply)
@@ -203,7 +179,7 @@ class Writer:
         seen = [] if witness is None else [witness.operation(self._keys)]
         show_epoch = transactions.get(self._keys.epoch_key)
         parts = [self._parts(call, epoch, number, place) for place, number in enumerate(numbers)]
-        if call.atomic or len(numbers) == 1:
+        if len(numbers) == 1:
             return transactions.transaction(
                 [guard, *(compare for compare, _, _ in parts)],
                 [*(operation for _, success, _ in parts for operation in success), head, *seen],
@@ -295,23 +271,6 @@ class Writer:
             return
         for number, record in found.items():
             call.results[number] = records.WriteResult(records.Verdict.LOST, record)
-
-
-def _portions(call: _Call) -> list[list[int]]:
-    """Part the writes that are left into what one transaction takes."""
-    todo = call.todo
-    if call.atomic:
-        return [todo]
-    portions: list[list[int]] = []
-    room = 0
-    for number in todo:
-        size = size_of(call.writes[number])
-        if size > room or len(portions[-1]) == WRITES_PER_TRANSACTION:
-            portions.append([])
-            room = max(BYTES_PER_TRANSACTION, size)
-        portions[-1].append(number)
-        room -= size
-    return portions
 
 
 def size_of(write: records.Write) -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collection of tombstones: off the graveyard, the index and the server.
+"""Collection of tombstones: off the deletion log, the index and the server.
 
 The log expires by itself. A tombstone goes in steps that anybody can end who
 finds them half done: raise the floor, turn the tombstone into a grave, take
-its name off the index, remove the grave, take its name off the graveyard.
+its name off the index, remove the grave, take its name off the deletion log.
 """
 
 from __future__ import annotations
@@ -45,33 +45,35 @@ class Collector:
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones older than that; see the contract."""
-        settled_version = self._follower.settle().version
-        epoch, pages = self._epochs.gets(lambda epoch: epoch.graveyard_pages)
+        stable_version = self._follower.stabilise().version
+        epoch, pages = self._epochs.gets(lambda epoch: epoch.deletion_log_pages)
         now_seconds = self._clock.sample().seconds
         collected, looked_at = 0, 0
-        for page in epoch.graveyard_pages:
+        for page in epoch.deletion_log_pages:
             if page not in pages:
-                raise self._epochs.broken(epoch, "a page of the graveyard")
+                raise self._epochs.broken(epoch, "a page of the deletion log")
             value, token = pages[page]
-            names = layout.decode_graveyard(value)
+            names = layout.decode_deletions(value)
             looked_at += len(names)
             if looked_at > COLLECTION_LIMIT + len(names):
                 break
-            buried, done = self._bury(epoch, names, now_seconds, keep_seconds, settled_version)
-            collected += buried
+            count, done = self._collect_page(
+                epoch, names, now_seconds, keep_seconds, stable_version
+            )
+            collected += count
             if done:
                 self._strike_off(page, token, names, done)
-        return contract.Collected(collected, 0, self._follower.heights().floor)
+        return contract.Collected(collected, 0, self._follower.watermarks().floor)
 
-    def _bury(
+    def _collect_page(
         self,
         epoch: layout.Epoch,
         names: Mapping[bytes, int],
         now_seconds: float,
         keep_seconds: float,
-        settled_version: int,
+        stable_version: int,
     ) -> tuple[int, set[bytes]]:
-        """Bury the old of one page.
+        """Turn the old of one page into graves.
 
         :returns: how many tombstones went, and names the page need not hold
         """
@@ -88,20 +90,20 @@ class Collector:
             if item.kind is layout.Kind.GRAVE:
                 graves.add(name)
             elif item.kind is layout.Kind.TOMBSTONE:
-                # A floor above what is settled would turn readers away from
+                # A floor above what is stable would turn readers away from
                 # the very snapshot they take because of it.
                 if item.since_seconds <= now_seconds - keep_seconds and (
-                    item.version <= settled_version
+                    item.version <= stable_version
                 ):
                     old[name] = (item, token)
-            elif announced_seconds < now_seconds - 2 * writing.OBITUARY_VALID_SECONDS:
+            elif announced_seconds < now_seconds - 2 * writing.ANNOUNCEMENT_VALID_SECONDS:
                 # Alive, and its deletion is not on its way any more.
                 done.add(name)
         if old:
             self._raise_floor(epoch, max(item.version for item, _ in old.values()))
-        buried = self._turn_into_graves(epoch, old, now_seconds)
-        done |= self._index.remove_graves(epoch, graves | buried)
-        return len(buried), done
+        collected_names = self._turn_into_graves(epoch, old, now_seconds)
+        done |= self._index.remove_graves(epoch, graves | collected_names)
+        return len(collected_names), done
 
     def _turn_into_graves(
         self,
@@ -143,12 +145,12 @@ class Collector:
     def _strike_off(
         self, page: bytes, token: bytes, names: Mapping[bytes, int], done: set[bytes]
     ) -> None:
-        """Take names off a page of the graveyard.
+        """Take names off a page of the deletion log.
 
         Where the page has changed meanwhile, a later call will do it.
         """
         rest = b"".join(
-            layout.encode_obituary(name, seconds)
+            layout.encode_deletion(name, seconds)
             for name, seconds in names.items()
             if name not in done
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -18,6 +18,7 @@ from pymemcache.client import base
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import options as options_module
+from nova_nodb_scheduler.synchronizer.drivers.support import batches
 
 #: Keys per multi-get: large enough to amortise the round trip, small enough
 #: that another client is not kept waiting.
@@ -151,14 +152,14 @@ class Connection:
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of those keys that exist."""
         found: dict[bytes, bytes] = {}
-        for some in _chunks(keys, KEYS_PER_GET):
+        for some in batches.split(keys, KEYS_PER_GET):
             found.update(self._reading(functools.partial(_get_many, some)))
         return found
 
     def gets(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
         """Return (value, cas token) of those keys that exist."""
         found: dict[bytes, tuple[bytes, bytes]] = {}
-        for some in _chunks(keys, KEYS_PER_GET):
+        for some in batches.split(keys, KEYS_PER_GET):
             found.update(self._reading(functools.partial(_gets_many, some)))
         return found
 
@@ -190,8 +191,8 @@ class Connection:
         :raises BackendUnavailable: nothing was sent
         """
         lines: list[bytes] = []
-        tls = self._options.tls_enabled
-        for some in _pipelines(commands, BYTES_PER_TLS_PIPELINE if tls else BYTES_PER_PIPELINE):
+        most_bytes = BYTES_PER_TLS_PIPELINE if self._options.tls_enabled else BYTES_PER_PIPELINE
+        for some in batches.split(commands, COMMANDS_PER_PIPELINE, most_bytes, len):
             try:
                 replies = self._open_pool().pipeline(some)
             except _FAILED as error:
@@ -255,23 +256,3 @@ def _get_many(keys: Sequence[bytes], pool: Any) -> dict[bytes, bytes]:
 def _gets_many(keys: Sequence[bytes], pool: Any) -> dict[bytes, tuple[bytes, bytes]]:
     found: dict[bytes, tuple[bytes, bytes]] = pool.gets_many(keys)
     return found
-
-
-def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(keys), size):
-        yield keys[start : start + size]
-
-
-def _pipelines(commands: Sequence[bytes], most_bytes: int) -> Iterator[list[bytes]]:
-    """Split commands by number and by bytes; a larger one stands alone."""
-    some: list[bytes] = []
-    size_bytes = 0
-    for command in commands:
-        full = len(some) == COMMANDS_PER_PIPELINE or size_bytes + len(command) > most_bytes
-        if some and full:
-            yield some
-            some, size_bytes = [], 0
-        some.append(command)
-        size_bytes += len(command)
-    if some:
-        yield some

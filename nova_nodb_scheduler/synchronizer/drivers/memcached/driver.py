@@ -6,14 +6,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Self
 
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     clock,
     collection,
@@ -27,54 +27,51 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     steps,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import opening, polling, record_names
-
-_T = TypeVar("_T")
+from nova_nodb_scheduler.synchronizer.drivers.support import (
+    batches,
+    driver_base,
+    opening,
+    record_names,
+)
 
 #: Below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
 MAX_PAYLOAD_BYTES = 1_000_000
 PAGE_RECORDS = 500
 
 
-class MemcachedSynchronizer(contract.Synchronizer):
+class MemcachedSynchronizer(driver_base.Driver):
     """One client of one memcached server."""
 
     name = "memcached"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = tuple(step.value for step in steps.Step)
+    READS_PER_BATCH = connection.KEYS_PER_GET
 
     def __init__(self, settings: options.MemcachedOptions) -> None:
         settings.check()
+        super().__init__(settings.poll_intervals())
         self._settings = settings
         self._connection = connection.Connection(settings)
         self._clock = clock.ServerClock(self._connection)
-        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._come_by)
-        self._index = index.Index(self._connection, self._epochs, self._come_by)
+        self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._report_step)
+        self._index = index.Index(self._connection, self._epochs, self._report_step)
         self._follower = following.Follower(
-            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
+            settings, self._connection, self._clock, self._epochs, self._index, self._report_step
         )
         self._writer = writing.Writer(
-            settings, self._connection, self._clock, self._epochs, self._index, self._come_by
+            settings, self._connection, self._clock, self._epochs, self._index, self._report_step
         )
         self._collector = collection.Collector(
             *(self._connection, self._clock, self._epochs, self._index),
-            *(self._follower, self._come_by),
+            *(self._follower, self._report_step),
         )
-        self._poll = polling.Poll(settings.poll_intervals())
         self._opening = opening.Opening(
             self._connection.open, self._connection.close, self._connection.unavailable
         )
-        self._settled_at = 0.0
+        self._stabilised_at = 0.0
 
-    def _come_by(self, step: steps.Step) -> None:
+    def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(options.OPTS, group=options.GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -85,7 +82,6 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=False,
             shared=True,
-            atomic_keys=1,
             feed=contract.Feed.POLL,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
         )
@@ -96,17 +92,17 @@ class MemcachedSynchronizer(contract.Synchronizer):
     def _check(self) -> None:
         server_check.check(self._settings, self._connection)
         self._epochs.current()
-        self._settled_at = time.monotonic()
+        self._stabilised_at = time.monotonic()
 
     def close(self) -> None:
         self._opening.close()
 
     def head(self) -> records.Cursor:
-        heights = self._in_one_epoch(self._follower.heights)
-        return records.Cursor(heights.epoch.name, heights.sequence)
+        watermarks = self._epochs.across(self._follower.watermarks)
+        return records.Cursor(watermarks.epoch.name, watermarks.sequence)
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        cursor = self._in_one_epoch(self._follower.settle)
+        cursor = self._epochs.across(self._follower.stabilise)
         return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
 
     def fetch(
@@ -115,71 +111,55 @@ class MemcachedSynchronizer(contract.Synchronizer):
         return self._follower.fetch(cursor, limit)
 
     def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        def has_news() -> bool:
-            # Where the next version is being waited for there is something
-            # newer, but nothing to fetch: looks keep their distance all the same.
-            return not self._opening.is_open or self.head() != cursor
+        return super().wait(cursor, timeout_seconds) and self._opening.is_open
 
-        return self._poll.wait(has_news, timeout_seconds) and self._opening.is_open
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        # Where the next version is being waited for there is something
+        # newer, but nothing to fetch: looks keep their distance all the same.
+        return not self._opening.is_open or self.head() != cursor
 
-    def read(
-        self, keys: Collection[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        return admission.read(keys, self._read)
-
-    def _read(
-        self, keys: Collection[records.RecordKey]
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         names = {record_names.encode(key) for key in keys}
         _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
         standing = (layout.Item.decode(value).record for value in found.values())
         return {record.key: record for record in standing if record is not None}
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(self.name, self.capabilities, writes, self._send, atomic=atomic)
-
-    def _send(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         results = self._writer.write(writes)
-        self._settle_now_and_then()
+        self._stabilise_now_and_then()
         return results
 
-    def now_seconds(self) -> float:
-        return self._clock.now_seconds()
-
     def collect(self, keep_seconds: float) -> contract.Collected:
-        return self._in_one_epoch(functools.partial(self._collector.collect, keep_seconds))
+        return self._epochs.across(functools.partial(self._collector.collect, keep_seconds))
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        return self._in_one_epoch(self._statistics)
+        return self._epochs.across(self._statistics)
 
     def reset(self) -> None:
         self._epochs.begin_anew()
 
     def _statistics(self) -> dict[str, int | float | str]:
-        heights = self._follower.heights()
-        epoch = heights.epoch
+        watermarks = self._follower.watermarks()
+        epoch = watermarks.epoch
         names = set().union(*self._index.pages(epoch))
-        found = self._connection.get(epoch.graveyard_pages)
+        found = self._connection.get(epoch.deletion_log_pages)
         announced: set[bytes] = set()
         for value in found.values():
-            announced.update(layout.decode_graveyard(value))
+            announced.update(layout.decode_deletions(value))
         dead = self._connection.get([epoch.record_key(name) for name in announced & names])
         kinds = [layout.Item.decode(value).kind for value in dead.values()]
         tombstones = kinds.count(layout.Kind.TOMBSTONE)
-        hidden = kinds.count(layout.Kind.BIRTH) + kinds.count(layout.Kind.GRAVE)
+        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.GRAVE)
         server = self._connection.statistics()
+        head = records.Cursor(epoch.name, watermarks.sequence)
+        live, size_bytes = len(names) - tombstones - hidden, int(server["bytes"])
         return {
-            "records": len(names) - tombstones - hidden,
-            "tombstones": tombstones,
-            "bytes": int(server["bytes"]),
+            **driver_base.totals(head, watermarks.floor, live, tombstones, size_bytes),
             "limit_bytes": int(server["limit_maxbytes"]),
             "evictions": int(server["evictions"]),
-            "floor": heights.floor,
-            "version": heights.sequence,
-            "settled": heights.settled.version,
-            "epoch": epoch.name,
+            "settled": watermarks.stable.version,
             "voids": self._follower.fencing.voids,
             "fences": self._follower.fencing.fences,
             "repeats": self._writer.repeats,
@@ -198,8 +178,8 @@ class MemcachedSynchronizer(contract.Synchronizer):
                     for name in names
                     if namespaces is None or record_names.decode(name).namespace in namespaces
                 )
-                for start in range(0, len(wanted), PAGE_RECORDS):
-                    page = self._page(epoch, wanted[start : start + PAGE_RECORDS])
+                for some in batches.split(wanted, PAGE_RECORDS):
+                    page = self._page(epoch, some)
                     if page:
                         yield page
             if self._epochs.current() != epoch:
@@ -215,23 +195,14 @@ class MemcachedSynchronizer(contract.Synchronizer):
         standing = (layout.Item.decode(value).record for value in found.values())
         return [record for record in standing if record is not None and not record.deleted]
 
-    def _settle_now_and_then(self) -> None:
-        """Keep the log settled where there is no reader, so that it may expire.
+    def _stabilise_now_and_then(self) -> None:
+        """Keep the log stable where there is no reader, so that it may expire.
 
         The writes are done: a failure in this is nobody's.
         """
         now = time.monotonic()
-        if now - self._settled_at < self._settings.log_ttl_seconds / 8:
+        if now - self._stabilised_at < self._settings.log_ttl_seconds / 8:
             return
-        self._settled_at = now
+        self._stabilised_at = now
         with contextlib.suppress(errors.BackendUnavailable, epochs.EpochBroken):
-            self._follower.settle()
-
-    def _in_one_epoch(self, call: Callable[[], _T]) -> _T:
-        """Call what an epoch that breaks meanwhile does not harm, in the next one."""
-        for _ in range(epochs.ATTEMPTS):
-            try:
-                return call()
-            except epochs.EpochBroken:
-                continue
-        raise self._connection.unavailable("its epoch changes all the time")
+            self._follower.stabilise()

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from oslo_log import log
 
@@ -23,11 +24,10 @@ from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 
-#: More changes of epoch than this during one call are no accident.
-ATTEMPTS = 10
+_T = TypeVar("_T")
 
 
-class EpochBroken(Exception):
+class EpochBroken(epoch_memory.EpochEnded):
     """Something that must be there is missing; a new epoch was begun."""
 
 
@@ -56,29 +56,32 @@ class Epochs:
 
         The epoch is read before the keys, in the same request.
         """
-        for _ in range(ATTEMPTS):
-            guess = self._known
-            keys = keys_of(guess) if guess else ()
-            found = self._connection.get([self._key, *keys])
-            value = found.pop(self._key, None)
-            if guess and value == guess.encode() and self.memory.admits(guess.rank):
-                return guess, found
-            self._learn(value)
-        raise self._connection.unavailable("its epoch changes all the time")
+        return self.across(lambda: self._read(keys_of, self._connection.get, lambda value: value))
 
     def gets(
         self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
     ) -> tuple[layout.Epoch, dict[bytes, tuple[bytes, bytes]]]:
         """As :meth:`get`, with cas tokens."""
-        for _ in range(ATTEMPTS):
-            guess = self._known
-            keys = keys_of(guess) if guess else ()
-            found = self._connection.gets([self._key, *keys])
-            value, _token = found.pop(self._key, (None, None))
-            if guess and value == guess.encode() and self.memory.admits(guess.rank):
-                return guess, found
-            self._learn(value)
-        raise self._connection.unavailable("its epoch changes all the time")
+        return self.across(lambda: self._read(keys_of, self._connection.gets, lambda held: held[0]))
+
+    def across(self, attempt: Callable[[], _T]) -> _T:
+        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
+        return epoch_memory.across_epochs(attempt, self._connection.unavailable)
+
+    def _read(
+        self,
+        keys_of: Callable[[layout.Epoch], Sequence[bytes]],
+        get: Callable[[Sequence[bytes]], dict[bytes, _T]],
+        value_of: Callable[[_T], bytes],
+    ) -> tuple[layout.Epoch, dict[bytes, _T]]:
+        guess = self._known
+        found = get([self._key, *(keys_of(guess) if guess else ())])
+        held = found.pop(self._key, None)
+        value = None if held is None else value_of(held)
+        if guess and value == guess.encode() and self.memory.admits(guess.rank):
+            return guess, found
+        self._learn(value)
+        raise epoch_memory.EpochEnded
 
     def current(self) -> layout.Epoch:
         """Return the epoch in force; begins one where there is none."""
@@ -125,15 +128,15 @@ class Epochs:
 
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""
-        for _ in range(ATTEMPTS):
-            value = self._connection.get([self._key]).get(self._key)
-            if value is None:
-                # Nothing stands in the way of a new one.
-                self.current()
-                return
-            if self.break_off(self._decode(value), "an operator asked for it"):
-                return
-        raise self._connection.unavailable("its epoch changes all the time")
+        self.across(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        value = self._connection.get([self._key]).get(self._key)
+        if value is None:
+            # Nothing stands in the way of a new one.
+            self.current()
+        elif not self.break_off(self._decode(value), "an operator asked for it"):
+            raise epoch_memory.EpochEnded
 
     @property
     def _key(self) -> bytes:
@@ -203,12 +206,12 @@ class Epochs:
             self._next_base(sample, old),
             self._settings.cloud_name,
         )
-        settled = layout.Settled(0, sample.seconds, sample.evictions)
+        stable = layout.StableVersion(0, sample.seconds, sample.evictions)
         items = [
             (epoch.sequence_key, b"0"),
             (epoch.floor_key, b"0"),
-            (epoch.settled_key, settled.encode()),
-            *((page, b"") for page in (*epoch.index_pages, *epoch.graveyard_pages)),
+            (epoch.stable_key, stable.encode()),
+            *((page, b"") for page in (*epoch.index_pages, *epoch.deletion_log_pages)),
         ]
         try:
             self._connection.send_all(
@@ -244,7 +247,7 @@ class Epochs:
             names = set().union(*(layout.decode_page(value) for value in found.values()))
             self._delete([epoch.record_key(name) for name in names])
             self._delete(pages)
-        self._delete([epoch.floor_key, epoch.settled_key, *epoch.graveyard_pages])
+        self._delete([epoch.floor_key, epoch.stable_key, *epoch.deletion_log_pages])
 
     def _delete(self, keys: Sequence[bytes]) -> None:
         self._connection.send_all([b"delete %s\r\n" % key for key in keys])

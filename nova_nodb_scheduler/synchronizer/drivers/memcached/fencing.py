@@ -9,7 +9,7 @@ would skip a change in silence. It was never written if its version was given
 out so lately that it could not have expired: an observation "at that time the
 counter stood below it" says so.
 
-Waits for slow writers, and shuts them out: how a version comes to be settled.
+Waits for slow writers, and shuts them out: how a version comes to be stable.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Observations:
         self._spacing_seconds = spacing_seconds
         self._lock = threading.Lock()
         self._epoch = ""
-        self._seen: list[layout.Settled] = []
+        self._seen: list[layout.StableVersion] = []
 
-    def add(self, epoch: str, seen: layout.Settled) -> None:
+    def add(self, epoch: str, seen: layout.StableVersion) -> None:
         """Note that after a time the counter stood at a version."""
         with self._lock:
             if epoch != self._epoch:
@@ -59,7 +59,7 @@ class Observations:
             self._seen.append(seen)
             del self._seen[:-KEPT]
 
-    def latest(self, epoch: str, version: int) -> layout.Settled | None:
+    def latest(self, epoch: str, version: int) -> layout.StableVersion | None:
         """Return the latest observation of a counter not above a version."""
         with self._lock:
             if epoch != self._epoch:
@@ -145,16 +145,16 @@ class Fencing:
             since = self._pending.get((epoch.name, version), now)
         return now - since >= self._settings.fence_after_seconds
 
-    def forget_pending(self, epoch: layout.Epoch, settled_version: int) -> None:
+    def forget_pending(self, epoch: layout.Epoch, stable_version: int) -> None:
         with self._lock:
             self._pending = {
                 (name, version): since
                 for (name, version), since in self._pending.items()
-                if name == epoch.name and version > settled_version
+                if name == epoch.name and version > stable_version
             }
 
     def void_if_overdue(
-        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+        self, epoch: layout.Epoch, stable: layout.StableVersion, version: int
     ) -> bytes | None:
         """Return what stands in an empty slot in the end; None: wait on.
 
@@ -162,7 +162,7 @@ class Fencing:
         """
         if not self.is_overdue(epoch, version):
             return None
-        self._prove_never_written(epoch, settled, version)
+        self._prove_never_written(epoch, stable, version)
         key = epoch.slot_key(version)
         self._at(steps.Step.VOID)
         [line] = self._connection.send_all(
@@ -174,7 +174,7 @@ class Fencing:
         try:
             # Once more: this client may have stood still before the add, for so long
             # that the slot was written, read by others, and has expired.
-            self._prove_never_written(epoch, settled, version)
+            self._prove_never_written(epoch, stable, version)
         except Unproven as error:
             raise VoidedLate(version) from error
         self.voids += 1
@@ -185,15 +185,15 @@ class Fencing:
         return layout.VOID
 
     def _prove_never_written(
-        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+        self, epoch: layout.Epoch, stable: layout.StableVersion, version: int
     ) -> None:
         """See :mod:`.fencing`.
 
         :raises Unproven: it cannot be proved
         """
         candidates = [self._seen.latest(epoch.name, version - 1)]
-        if settled.version < version:
-            candidates.append(settled)
+        if stable.version < version:
+            candidates.append(stable)
         proofs = [proof for proof in candidates if proof is not None]
         if not proofs:
             raise Unproven(f"slot {version} is missing, and may have expired")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The read protocol: walk the log, wait for slow writers, then shut them out.
 
-A version is settled when no write with it can succeed any more: its record
+A version is stable when no write with it can succeed any more: its record
 stands at it or above, or its slot is void. Walking stops at the first version
-that is not settled, so a cursor never passes one. Who is slower than
+that is not stable, so a cursor never passes one. Who is slower than
 ``fence_after_seconds`` is shut out: an empty slot is filled with VOID (the
 writer's ``add`` fails), and a record below its slot's version gets the version
 without a change of state (the writer's cas token fails). See :mod:`.fencing`.
@@ -24,7 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import fencing, layout, options, steps
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
-from nova_nodb_scheduler.synchronizer.drivers.support import polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 
 LOG = log.getLogger(__name__)
 
@@ -35,13 +35,13 @@ PUBLISH_EVERY_SECONDS = 1.0
 
 
 @attrs.frozen
-class Heights:
+class Watermarks:
     """Where an epoch stands, and what is known for certain of that time."""
 
     epoch: layout.Epoch
     sequence: int
     floor: int
-    settled: layout.Settled
+    stable: layout.StableVersion
 
 
 class Follower:
@@ -64,13 +64,13 @@ class Follower:
         self._at = observer
         self._seen = fencing.Observations(settings.log_ttl_seconds / 1024)
         self._lock = threading.Lock()
-        #: Settled from the epoch's begin to here, as this client knows.
-        self._settled: tuple[str, int] = ("", 0)
+        #: All from the epoch's begin to here is stable, as this client knows.
+        self._stable: tuple[str, int] = ("", 0)
         self._published_at = 0.0
         self.fencing = fencing.Fencing(settings, connection, clock, self._seen, observer)
 
-    def heights(self) -> Heights:
-        """Read counter, floor and settled version of the epoch in force.
+    def watermarks(self) -> Watermarks:
+        """Read counter, floor and stable version of the epoch in force.
 
         :raises EpochBroken: one of them was evicted
         """
@@ -80,30 +80,30 @@ class Follower:
         newest = memory.newest
         seen = memory.version_seen(newest.name) if newest else 0
         epoch, found = self._epochs.get(
-            lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.settled_key)
+            lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.stable_key)
         )
         try:
-            heights = Heights(
+            watermarks = Watermarks(
                 epoch,
                 int(found[epoch.sequence_key]),
                 int(found[epoch.floor_key]),
-                layout.Settled.decode(found[epoch.settled_key]),
+                layout.StableVersion.decode(found[epoch.stable_key]),
             )
         except KeyError as error:
-            raise self._epochs.broken(epoch, "the counter, floor or settled version") from error
-        if newest is not None and newest.name == epoch.name and heights.sequence < seen:
-            raise self._epochs.gone_back(epoch, heights.sequence, seen)
-        memory.note_version(epoch.name, heights.sequence)
+            raise self._epochs.broken(epoch, "the counter, floor or stable version") from error
+        if newest is not None and newest.name == epoch.name and watermarks.sequence < seen:
+            raise self._epochs.gone_back(epoch, watermarks.sequence, seen)
+        memory.note_version(epoch.name, watermarks.sequence)
         self._seen.add(
-            epoch.name, layout.Settled(heights.sequence, bounds.seconds, bounds.evictions)
+            epoch.name, layout.StableVersion(watermarks.sequence, bounds.seconds, bounds.evictions)
         )
-        return heights
+        return watermarks
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """Return what changed since a cursor; see the contract."""
         try:
-            heights = self.heights()
-            return _refuse(cursor, heights) or self._fetch(cursor, limit, heights)
+            watermarks = self.watermarks()
+            return _refuse(cursor, watermarks) or self._fetch(cursor, limit, watermarks)
         except fencing.Unproven as error:
             return records.ResyncNeeded(records.ResyncReason.HISTORY_TRUNCATED, str(error))
         except epochs_module.EpochBroken as error:
@@ -111,46 +111,46 @@ class Follower:
         except fencing.RecordGone as error:
             return self._explain_loss(cursor, error)
 
-    def settle(self) -> records.Cursor:
-        """Settle what can be settled at once; returns the cursor it comes to.
+    def stabilise(self) -> records.Cursor:
+        """Make stable what can be stable at once; returns the cursor it comes to.
 
-        This is where a snapshot may begin: an unsettled write below its cursor
+        This is where a snapshot may begin: an unstable write below its cursor
         could reach a record after it was read, and the feed would not tell.
         """
-        heights = self.heights()
-        epoch = heights.epoch
-        version = max(heights.settled.version, self._known_settled(epoch))
+        watermarks = self.watermarks()
+        epoch = watermarks.epoch
+        version = max(watermarks.stable.version, self._known_stable(epoch))
         try:
-            while version < heights.sequence:
-                stop = min(heights.sequence, version + SLOTS_PER_WALK)
-                walked = self._walk(epoch, heights, version, stop, gone_is_settled=True)
+            while version < watermarks.sequence:
+                stop = min(watermarks.sequence, version + SLOTS_PER_WALK)
+                walked = self._walk(epoch, watermarks, version, stop, gone_is_stable=True)
                 version += len(walked)
                 if version < stop:
                     break
         except fencing.Unproven:
             self._fence_everything(epoch)
-            version = heights.sequence
-        self._note_settled(heights, version, certain=True)
+            version = watermarks.sequence
+        self._note_stable(watermarks, version, certain=True)
         return records.Cursor(epoch.name, version)
 
-    def _fetch(self, cursor: records.Cursor, limit: int, heights: Heights) -> records.Changes:
+    def _fetch(self, cursor: records.Cursor, limit: int, watermarks: Watermarks) -> records.Changes:
         found: list[records.Record] = []
         version, waiting = cursor.version, False
-        while version < heights.sequence and not waiting:
+        while version < watermarks.sequence and not waiting:
             slots = min(SLOTS_PER_WALK, max(limit - len(found), LEAST_SLOTS_PER_WALK))
-            stop = min(heights.sequence, version + slots)
-            walked = self._walk(heights.epoch, heights, version, stop)
+            stop = min(watermarks.sequence, version + slots)
+            walked = self._walk(watermarks.epoch, watermarks, version, stop)
             waiting = len(walked) < stop - version
             for record in walked:
                 if record is not None and len(found) == limit:
-                    self._note_settled(heights, version, since=cursor.version)
+                    self._note_stable(watermarks, version, since=cursor.version)
                     return records.Changes(
                         tuple(found), records.Cursor(cursor.epoch, version), more=True
                     )
                 version += 1
                 if record is not None:
                     found.append(record)
-        self._note_settled(heights, version, since=cursor.version)
+        self._note_stable(watermarks, version, since=cursor.version)
         return records.Changes(tuple(found), records.Cursor(cursor.epoch, version))
 
     def _explain_loss(
@@ -158,10 +158,10 @@ class Follower:
     ) -> records.ResyncNeeded:
         """Tell a collected record, which raised the floor before, from an evicted one."""
         try:
-            heights = self.heights()
-            refused = _refuse(cursor, heights)
+            watermarks = self.watermarks()
+            refused = _refuse(cursor, watermarks)
             if refused is None:
-                self._index.check_not_evicted(heights.epoch, [gone.name])
+                self._index.check_not_evicted(watermarks.epoch, [gone.name])
         except epochs_module.EpochBroken as error:
             return records.ResyncNeeded(records.ResyncReason.RECORD_MISSING, str(error))
         return refused or records.ResyncNeeded(
@@ -171,18 +171,18 @@ class Follower:
     def _walk(
         self,
         epoch: layout.Epoch,
-        heights: Heights,
+        watermarks: Watermarks,
         version: int,
         stop: int,
         *,
-        gone_is_settled: bool = False,
+        gone_is_stable: bool = False,
     ) -> list[records.Record | None]:
-        """Return what each settled version after the given one brought.
+        """Return what each stable version after the given one brought.
 
         None stands for a version that brought nothing, or whose record has a
-        later one by now. Ends before the first version that is not settled.
+        later one by now. Ends before the first version that is not stable.
 
-        :param gone_is_settled: pass over records that were collected, as
+        :param gone_is_stable: pass over records that were collected, as
             nobody holds a token of theirs
         """
         keys = [epoch.slot_key(number) for number in range(version + 1, stop + 1)]
@@ -194,12 +194,12 @@ class Follower:
             [
                 number
                 for number, key in enumerate(keys, version + 1)
-                if not _is_settled(number, slots.get(key), items)
+                if not _is_stable(number, slots.get(key), items)
             ],
         )
         walked: list[records.Record | None] = []
         for number, key in enumerate(keys, version + 1):
-            name = slots.get(key) or self._void_if_overdue(epoch, heights.settled, number)
+            name = slots.get(key) or self._void_if_overdue(epoch, watermarks.stable, number)
             if name is None:
                 break
             if name == layout.VOID:
@@ -207,7 +207,7 @@ class Follower:
                 continue
             item = items.get(name) or self._items(epoch, {name}).get(name)
             if item is None or item.kind is layout.Kind.GRAVE:
-                if not gone_is_settled:
+                if not gone_is_stable:
                     raise fencing.RecordGone(name)
                 walked.append(None)
                 continue
@@ -221,10 +221,10 @@ class Follower:
         return walked
 
     def _void_if_overdue(
-        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+        self, epoch: layout.Epoch, stable: layout.StableVersion, version: int
     ) -> bytes | None:
         try:
-            return self.fencing.void_if_overdue(epoch, settled, version)
+            return self.fencing.void_if_overdue(epoch, stable, version)
         except fencing.VoidedLate:
             # Once no token of before is good, nobody can use the version, void or not.
             self._fence_everything(epoch)
@@ -263,26 +263,26 @@ class Follower:
                     ]
                 )
 
-    def _known_settled(self, epoch: layout.Epoch) -> int:
+    def _known_stable(self, epoch: layout.Epoch) -> int:
         with self._lock:
-            name, version = self._settled
+            name, version = self._stable
             return version if name == epoch.name else 0
 
-    def _note_settled(
-        self, heights: Heights, version: int, *, since: int = 0, certain: bool = False
+    def _note_stable(
+        self, watermarks: Watermarks, version: int, *, since: int = 0, certain: bool = False
     ) -> None:
-        """Remember how far the log is settled, and publish it now and then.
+        """Remember how far the log is stable, and publish it now and then.
 
-        :param since: all between this and the version is settled; that counts
-            only if what is before it is known to be settled too
+        :param since: all between this and the version is stable; that counts
+            only if what is before it is known to be stable too
         """
-        epoch = heights.epoch
-        known = max(self._known_settled(epoch), heights.settled.version)
+        epoch = watermarks.epoch
+        known = max(self._known_stable(epoch), watermarks.stable.version)
         if not certain and since > known:
             return
         version = max(version, known)
         with self._lock:
-            self._settled = (epoch.name, version)
+            self._stable = (epoch.name, version)
             now = time.monotonic()
             if now - self._published_at < PUBLISH_EVERY_SECONDS and not certain:
                 return
@@ -291,10 +291,10 @@ class Follower:
 
     def _publish(self, epoch: layout.Epoch, version: int) -> None:
         seen = self._seen.latest(epoch.name, version)
-        held = self._connection.gets([epoch.settled_key]).get(epoch.settled_key)
+        held = self._connection.gets([epoch.stable_key]).get(epoch.stable_key)
         if held is None or seen is None:
             return
-        published = layout.Settled.decode(held[0])
+        published = layout.StableVersion.decode(held[0])
         gained_seconds = seen.since_seconds - published.since_seconds
         if published.version > version or (
             published.version == version and gained_seconds < self._settings.log_ttl_seconds / 16
@@ -302,22 +302,21 @@ class Follower:
             return
         since_seconds = max(published.since_seconds, seen.since_seconds)
         evictions = max(published.evictions, seen.evictions)
-        settled = layout.Settled(version, since_seconds, evictions)
-        self._at(steps.Step.SETTLED)
+        stable = layout.StableVersion(version, since_seconds, evictions)
+        self._at(steps.Step.STABLE)
         # Who loses this was overtaken by somebody who knows more.
         self._connection.send_all(
-            [connection_module.store(b"cas", epoch.settled_key, settled.encode(), token=held[1])]
+            [connection_module.store(b"cas", epoch.stable_key, stable.encode(), token=held[1])]
         )
 
 
-def _is_settled(number: int, name: bytes | None, items: Mapping[bytes, layout.Item]) -> bool:
+def _is_stable(number: int, name: bytes | None, items: Mapping[bytes, layout.Item]) -> bool:
     if name is None:
         return False
     item = items.get(name)
     return name == layout.VOID or item is None or item.version >= number
 
 
-def _refuse(cursor: records.Cursor, heights: Heights) -> records.ResyncNeeded | None:
-    return polling.resync_reason(
-        cursor, epoch=heights.epoch.name, head=heights.sequence, floor=heights.floor
-    )
+def _refuse(cursor: records.Cursor, watermarks: Watermarks) -> records.ResyncNeeded | None:
+    head = records.Cursor(watermarks.epoch.name, watermarks.sequence)
+    return driver_base.resync_reason(cursor, head, watermarks.floor)

@@ -5,11 +5,11 @@
 ``P:epoch``            name of the epoch, the base of its revisions, the cloud
 ``P:E:seq``            counter of log slots given out
 ``P:E:floor``          cursors below this version need a resync
-``P:E:settled``        see :class:`Settled`
+``P:E:settled``        see :class:`StableVersion`
 ``P:E:l:N``            log slot N: the record that version N was given to
 ``P:E:r:H``            a record, by the hash of its name
 ``P:E:p:B``            index page B: names of all records whose hash begins so
-``P:E:g:B``            graveyard page B: names of records that were deleted, and when
+``P:E:g:B``            deletion log page B: names of records that were deleted, and when
 =====================  =======================================================
 """
 
@@ -29,7 +29,7 @@ from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, recor
 BASE_BITS = 31
 
 INDEX_PAGES = 256
-GRAVEYARD_PAGES = 16
+DELETION_LOG_PAGES = 16
 
 #: A log slot whose writer gave up or was shut out.
 VOID = b"\x00"
@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     TOMBSTONE = 2
     #: Laid down before a record's first write, so that there is a cas token
     #: to fence a slow creator with. For everybody else: absent.
-    BIRTH = 3
+    PLACEHOLDER = 3
     #: A tombstone on its way out: nobody writes it, anybody may remove it.
     GRAVE = 4
 
@@ -55,7 +55,7 @@ class Kind(enum.IntEnum):
 class Item:
     """A record's item.
 
-    :param version: last log slot that was settled for it, which a reader's
+    :param version: last log slot that was made stable for it, which a reader's
         fence raises without touching the state
     :param revision: given by the write that made the state
     :param since_seconds: the server's time when the kind was made
@@ -71,7 +71,7 @@ class Item:
     @property
     def record(self) -> records.Record | None:
         """What callers see: nothing before the first write and after collection."""
-        if self.kind in (Kind.BIRTH, Kind.GRAVE):
+        if self.kind in (Kind.PLACEHOLDER, Kind.GRAVE):
             return None
         return records.Record(
             self.key, self.revision, self.version, self.payload, self.kind is Kind.TOMBSTONE
@@ -108,13 +108,13 @@ def decode_page(value: bytes) -> set[bytes]:
     return set(value.split(b"\n")) - {b""}
 
 
-def encode_obituary(name: bytes, seconds: float) -> bytes:
-    """Return the line of the graveyard that says when a deletion was begun."""
+def encode_deletion(name: bytes, seconds: float) -> bytes:
+    """Return the line of the deletion log that says when a deletion was begun."""
     return b"%s\x1e%d\n" % (name, int(seconds))
 
 
-def decode_graveyard(value: bytes) -> dict[bytes, int]:
-    """Return the names on a graveyard page with the last second each was put there."""
+def decode_deletions(value: bytes) -> dict[bytes, int]:
+    """Return the names on a deletion log page with the last second each was put there."""
     found: dict[bytes, int] = {}
     for line in value.split(b"\n"):
         name, _, seconds = line.partition(b"\x1e")
@@ -124,8 +124,8 @@ def decode_graveyard(value: bytes) -> dict[bytes, int]:
 
 
 @attrs.frozen
-class Settled:
-    """How far the log is settled, published for those who come later.
+class StableVersion:
+    """How far the log is stable, published for those who come later.
 
     No write with a version up to ``version`` can succeed any more, and every
     version above it was given out after ``since_seconds`` of the server's
@@ -140,7 +140,7 @@ class Settled:
         return b"%d %r %d" % (self.version, self.since_seconds, self.evictions)
 
     @classmethod
-    def decode(cls, value: bytes) -> Settled:
+    def decode(cls, value: bytes) -> StableVersion:
         version, since_seconds, evictions = value.split()
         return cls(int(version), float(since_seconds), int(evictions))
 
@@ -184,7 +184,7 @@ class Epoch:
         return self._key(b"floor")
 
     @property
-    def settled_key(self) -> bytes:
+    def stable_key(self) -> bytes:
         return self._key(b"settled")
 
     def slot_key(self, version: int) -> bytes:
@@ -196,13 +196,13 @@ class Epoch:
     def index_key(self, name: bytes) -> bytes:
         return self.index_page(_digest(name).digest()[0] % INDEX_PAGES)
 
-    def graveyard_key(self, name: bytes) -> bytes:
-        return self.graveyard_page(_digest(name).digest()[1] % GRAVEYARD_PAGES)
+    def deletion_log_key(self, name: bytes) -> bytes:
+        return self.deletion_log_page(_digest(name).digest()[1] % DELETION_LOG_PAGES)
 
     def index_page(self, number: int) -> bytes:
         return self._key(b"p:%d" % number)
 
-    def graveyard_page(self, number: int) -> bytes:
+    def deletion_log_page(self, number: int) -> bytes:
         return self._key(b"g:%d" % number)
 
     @property
@@ -210,8 +210,8 @@ class Epoch:
         return [self.index_page(number) for number in range(INDEX_PAGES)]
 
     @property
-    def graveyard_pages(self) -> list[bytes]:
-        return [self.graveyard_page(number) for number in range(GRAVEYARD_PAGES)]
+    def deletion_log_pages(self) -> list[bytes]:
+        return [self.deletion_log_page(number) for number in range(DELETION_LOG_PAGES)]
 
     def _key(self, rest: bytes) -> bytes:
         return b"%s:%s:%s" % (self.prefix, self.name.encode(), rest)

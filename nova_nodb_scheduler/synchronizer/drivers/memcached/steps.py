@@ -12,15 +12,15 @@ class Step(enum.Enum):
 
     A write passes READ to DONE in this order, GIVE_UP where its compare-and-set
     was refused. A reader passes VOID and FENCE where it waited for a writer too
-    long, and SETTLED now and then. Who finds no epoch passes EPOCH, who ends one
+    long, and STABLE now and then. Who finds no epoch passes EPOCH, who ends one
     REPLACE, and both SWEEP for what is not in force. A collection passes FLOOR
     to STRIKE.
     """
 
     READ = "read the records with their cas tokens"
-    BIRTH = "add the birth of an absent record"
+    PLACEHOLDER = "add the placeholder of an absent record"
     INDEX = "put the record's name on the index"
-    OBITUARY = "append the name of a record to be deleted to the graveyard"
+    ANNOUNCE = "append the name of a record to be deleted to the deletion log"
     SEQUENCE = "take versions from the counter"
     SLOT = "add the log slots"
     RECORD = "compare-and-set the records"
@@ -28,7 +28,7 @@ class Step(enum.Enum):
     DONE = "return"
     VOID = "void a slot that nobody used"
     FENCE = "compare-and-set a record to shut its writer out"
-    SETTLED = "publish how far the log is settled"
+    STABLE = "publish how far the log is stable"
     EPOCH = "add the name of an epoch where there is none"
     REPLACE = "put an epoch in the place of another"
     SWEEP = "remove what is left of an epoch"
@@ -36,7 +36,7 @@ class Step(enum.Enum):
     GRAVE = "turn tombstones into graves"
     UNLIST = "take graves off the index"
     REMOVE = "remove graves"
-    STRIKE = "take names off the graveyard"
+    STRIKE = "take names off the deletion log"
 
 
 #: Told each step before it is taken, in the caller's thread.

@@ -7,12 +7,12 @@ records after crashes). Here the token is read BEFORE the version is taken, so
 a reader that cannot wait any longer changes the token (``following``), and the
 slow writer's compare-and-set fails; it reads again and takes a new version.
 
-A creation has no token to fence, so a birth is laid down first.
+A creation has no token to fence, so a placeholder is laid down first.
 
 A writer that is refused leaves its log slot as it is. The naive way, to void it so
 that no reader waits for it, erases the slot under a reader that has fenced the
 record to that very version: another reader, further behind, then meets the record's
-change nowhere. The writer settles its version as readers do instead, by a fence.
+change nowhere. The writer makes its version stable as readers do instead, by a fence.
 """
 
 from __future__ import annotations
@@ -30,29 +30,21 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
 
-WRITES_PER_ROUND = 500
 #: A deletion that took longer than this announces itself again, because its
 #: first announcement may have been taken for one that was given up.
-OBITUARY_VALID_SECONDS = 30.0
+ANNOUNCEMENT_VALID_SECONDS = 30.0
 
 
 @attrs.define
-class _Call:
-    """One call of write(): what is known so far of each write."""
+class _Call(batches.PendingBatch):
+    """One batch, and what is known so far of each of its writes."""
 
-    writes: Sequence[records.Write]
-    results: dict[int, records.WriteResult] = attrs.field(factory=dict)
     #: Names that this call put on the index, by epoch.
     indexed: set[tuple[str, bytes]] = attrs.field(factory=set)
     #: Versions taken for records that refused them, the last of each, by epoch and name.
     refused: dict[tuple[str, bytes], int] = attrs.field(factory=dict)
-
-    @property
-    def may_have_written(self) -> bool:
-        lost = records.Verdict.LOST
-        return any(result.verdict is not lost for result in self.results.values())
 
 
 @attrs.frozen
@@ -87,39 +79,22 @@ class Writer:
         self.repeats = 0
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        """Carry out writes, each by itself.
-
-        :raises BackendUnavailable: nothing was written
-        """
+        """Carry out a batch in rounds, until every write has its result; see the contract."""
         call = _Call(writes)
-        try:
-            for start in range(0, len(writes), WRITES_PER_ROUND):
-                numbers = range(start, min(start + WRITES_PER_ROUND, len(writes)))
-                self._write_some(call, numbers)
-        except (errors.BackendUnavailable, epochs_module.EpochBroken) as error:
-            if not call.may_have_written:
-                if isinstance(error, epochs_module.EpochBroken):
-                    raise self._connection.unavailable(f"{error} was evicted") from error
-                raise
-        self._at(steps.Step.DONE)
-        unknown = records.WriteResult(records.Verdict.UNKNOWN)
-        return [call.results.get(number, unknown) for number in range(len(writes))]
-
-    def _write_some(self, call: _Call, numbers: Sequence[int]) -> None:
-        """Repeat rounds until every write has its result.
-
-        The time-out bounds the rounds of these writes, not those of a call:
-        a large call may take longer as long as it gets on.
-        """
         deadline = time.monotonic() + self._settings.timeout_seconds
-        todo = list(numbers)
-        while todo:
-            self._round(call, todo)
-            todo = [number for number in todo if number not in call.results]
-            if todo and time.monotonic() > deadline:
-                raise self._connection.unavailable(
-                    f"{len(todo)} records could not be written in time"
-                )
+        try:
+            while todo := call.todo:
+                self._round(call, todo)
+                if call.todo and time.monotonic() > deadline:
+                    raise self._connection.unavailable(
+                        f"{len(call.todo)} records could not be written in time"
+                    )
+        except errors.BackendUnavailable as error:
+            call.break_off(error)
+        except epochs_module.EpochBroken as error:
+            call.break_off(self._connection.unavailable(f"{error} was evicted"))
+        self._at(steps.Step.DONE)
+        return call.answers()
 
     def _round(self, call: _Call, todo: Sequence[int]) -> None:
         names = {number: record_names.encode(call.writes[number].key) for number in todo}
@@ -129,7 +104,7 @@ class Writer:
         )
         ready: list[_Ready] = []
         missing: list[int] = []
-        births: list[int] = []
+        placeholders: list[int] = []
         graves: list[int] = []
         fences: dict[bytes, tuple[bytes, bytes]] = {}
         for number in todo:
@@ -146,26 +121,26 @@ class Writer:
                     fences[name] = held
             elif item.kind is layout.Kind.GRAVE:
                 graves.append(number)
-            elif item.kind is layout.Kind.BIRTH and (epoch.name, name) not in call.indexed:
-                births.append(number)
+            elif item.kind is layout.Kind.PLACEHOLDER and (epoch.name, name) not in call.indexed:
+                placeholders.append(number)
             else:
                 assert held is not None
                 ready.append(_Ready(number, write, name, held[1]))
         if fences:
             self._fence_own(call, epoch, fences)
         if missing:
-            births += self._conceive(call, epoch, missing, names)
+            placeholders += self._lay_placeholders(call, epoch, missing, names)
         if graves:
             self._index.remove_graves(epoch, {names[number] for number in graves})
-        if births:
-            self._enter_in_index(call, epoch, {names[number] for number in births})
+        if placeholders:
+            self._enter_in_index(call, epoch, {names[number] for number in placeholders})
         if ready:
             self._commit(call, epoch, ready)
 
-    def _conceive(
+    def _lay_placeholders(
         self, call: _Call, epoch: layout.Epoch, missing: Sequence[int], names: dict[int, bytes]
     ) -> list[int]:
-        """Lay down births for records to be created; returns their numbers."""
+        """Lay down placeholders for records to be created; returns their numbers."""
         absent = self._index.absent(epoch, {names[number] for number in missing})
         doubtful = {names[number] for number in missing} - absent
         if doubtful:
@@ -176,14 +151,16 @@ class Writer:
                 call.results[number] = records.WriteResult(records.Verdict.LOST, None)
             else:
                 created.append(number)
-        self._at(steps.Step.BIRTH)
+        self._at(steps.Step.PLACEHOLDER)
         now = self._clock.now_seconds()
         self._connection.send_all(
             [
                 connection_module.store(
                     b"add",
                     epoch.record_key(names[number]),
-                    layout.Item(call.writes[number].key, layout.Kind.BIRTH, 0, 0, now).encode(),
+                    layout.Item(
+                        call.writes[number].key, layout.Kind.PLACEHOLDER, 0, 0, now
+                    ).encode(),
                 )
                 for number in created
             ]
@@ -197,8 +174,8 @@ class Writer:
         began = time.monotonic()
         deleted = [each.name for each in ready if each.write.deleted]
         if deleted:
-            self._at(steps.Step.OBITUARY)
-            self._announce_deaths(epoch, deleted)
+            self._at(steps.Step.ANNOUNCE)
+            self._announce_deletions(epoch, deleted)
         self._at(steps.Step.SEQUENCE)
         last = self._connection.increment(epoch.sequence_key, len(ready))
         if last is None:
@@ -207,29 +184,29 @@ class Writer:
         first = last - len(ready) + 1
         placed = self._take_slots(epoch, dict(enumerate(ready, first)))
         self._set_records(call, epoch, placed)
-        if deleted and time.monotonic() - began > OBITUARY_VALID_SECONDS:
-            self._announce_deaths(epoch, deleted)
+        if deleted and time.monotonic() - began > ANNOUNCEMENT_VALID_SECONDS:
+            self._announce_deletions(epoch, deleted)
 
-    def _announce_deaths(self, epoch: layout.Epoch, names: Sequence[bytes]) -> None:
+    def _announce_deletions(self, epoch: layout.Epoch, names: Sequence[bytes]) -> None:
         """Tell the collector where tombstones will be; before they are, so none is lost."""
         now = self._clock.now_seconds()
         lines = self._connection.send_all(
             [
                 connection_module.store(
-                    b"append", epoch.graveyard_key(name), layout.encode_obituary(name, now)
+                    b"append", epoch.deletion_log_key(name), layout.encode_deletion(name, now)
                 )
                 for name in names
             ]
         )
         pages = {
-            epoch.graveyard_key(name)
+            epoch.deletion_log_key(name)
             for name, line in zip(names, lines, strict=True)
             if line != b"STORED"
         }
         if pages:
             # A full server answers so, too: it found no memory for a longer page.
             if len(self._connection.get(list(pages))) < len(pages):
-                raise self._epochs.broken(epoch, "a page of the graveyard")
+                raise self._epochs.broken(epoch, "a page of the deletion log")
             raise self._connection.out_of_memory()
 
     def _take_slots(self, epoch: layout.Epoch, wanted: dict[int, _Ready]) -> dict[int, _Ready]:
@@ -293,7 +270,7 @@ class Writer:
     def _fence_refused(
         self, call: _Call, epoch: layout.Epoch, refused: Mapping[bytes, int]
     ) -> None:
-        """Settle what a full server refused: nobody writes it in this call any more."""
+        """Make stable what a full server refused: nobody writes it in this call any more."""
         held = self._connection.gets([epoch.record_key(name) for name in refused])
         self._fence_own(
             call,

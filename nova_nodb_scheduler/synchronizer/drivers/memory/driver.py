@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -12,14 +11,12 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
 GROUP = "nodb_memory"
 PAGE_RECORDS = 1000
-#: As etcd, the smallest of the engines that can do it at all.
-ATOMIC_KEYS = 128
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 
 OPTS: list[cfg.Opt] = [
@@ -36,8 +33,9 @@ simulations only.
         "single_key",
         default=False,
         help="""
-Offer compare-and-set on one key only, as memcached and Cassandra do. Turn it
-on to see that the protocols above do without more.
+Carry out each write of a batch in a step of its own, between which others may
+come, as memcached and Cassandra do. Turn it on to see that the protocols above
+do without more.
 """,
     ),
     cfg.IntOpt(
@@ -61,7 +59,7 @@ class MemoryOptions:
     history_entries: int = 100_000
 
 
-class MemorySynchronizer(contract.Synchronizer):
+class MemorySynchronizer(driver_base.Driver):
     """A client of a hub.
 
     :param shared_hub: the hub to use instead of the process's hub of
@@ -69,24 +67,20 @@ class MemorySynchronizer(contract.Synchronizer):
     """
 
     name = "memory"
+    GROUP, OPTS = GROUP, OPTS
+    # One step for a call, however large: a fault that is ordered meets all of it.
+    WRITES_PER_BATCH = READS_PER_BATCH = None
 
     def __init__(
         self, options: MemoryOptions | None = None, shared_hub: hub.MemoryHub | None = None
     ) -> None:
+        super().__init__()
         self._options = options or MemoryOptions()
         self._hub = shared_hub
         self._open = False
         self._memory = epoch_memory.EpochMemory()
         #: Faults of this client alone; ``hub.faults`` are everybody's.
         self.faults = faults.Faults(self._wake)
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        conf.register_opts(OPTS, group=GROUP)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        return [(GROUP, OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -105,7 +99,6 @@ class MemorySynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=False,
             shared=False,
-            atomic_keys=1 if self._options.single_key else ATOMIC_KEYS,
             feed=contract.Feed.PUSH,
             max_payload_bytes=MAX_PAYLOAD_BYTES,
         )
@@ -152,20 +145,14 @@ class MemorySynchronizer(contract.Synchronizer):
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         self._enter("read")
-        return admission.read(keys, self.hub.read)
+        return super().read(keys)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(
-            self.name,
-            self.capabilities,
-            writes,
-            functools.partial(self._send, atomic=atomic),
-            atomic=atomic,
-        )
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        return self.hub.read(keys)
 
-    def _send(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         fault = self._enter("write")
         unknown = [records.WriteResult(records.Verdict.UNKNOWN) for _ in writes]
         if fault is faults.Fault.LATE:
@@ -173,7 +160,7 @@ class MemorySynchronizer(contract.Synchronizer):
             return unknown
         if fault is faults.Fault.REQUEST_LOST:
             return unknown
-        results = self._carry_out(writes, atomic=atomic)
+        results = self._carry_out(writes)
         return unknown if fault is faults.Fault.REPLY_LOST else results
 
     def now_seconds(self) -> float:
@@ -190,8 +177,7 @@ class MemorySynchronizer(contract.Synchronizer):
 
     def reset(self) -> None:
         self._suffer("write")
-        newest = self._memory.newest
-        self.hub.begin_epoch(newest.number if newest else 0)
+        self.hub.begin_epoch(self._memory.number_above(0))
 
     @property
     def _down(self) -> bool:
@@ -201,13 +187,11 @@ class MemorySynchronizer(contract.Synchronizer):
     def _frozen(self) -> bool:
         return self.faults.frozen or self.hub.faults.frozen
 
-    def _carry_out(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _carry_out(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         if not self._options.single_key:
-            return self.hub.write(writes, atomic=atomic)
+            return self.hub.write(writes)
         # One step per key, so that others come between as with a real engine.
-        return [result for write in writes for result in self.hub.write([write], atomic=False)]
+        return [result for write in writes for result in self.hub.write([write])]
 
     def _pages(
         self, epoch: str, namespaces: Collection[str] | None
@@ -229,9 +213,7 @@ class MemorySynchronizer(contract.Synchronizer):
     def _enter(self, operation: str) -> faults.Fault | None:
         """Suffer an ordered fault; then meet no epoch older than one that was seen."""
         fault = self._suffer(operation)
-        refused = self.hub.admit(self._memory)
-        if refused:
-            raise self._unavailable(refused)
+        self.hub.admit(self._memory, self._unavailable)
         return fault
 
     def _suffer(self, operation: str) -> faults.Fault | None:

@@ -12,10 +12,11 @@ from typing import ClassVar
 import attrs
 from oslo_log import log
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
 LOG = log.getLogger(__name__)
 
@@ -121,9 +122,7 @@ class MemoryHub:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         with self._changed:
-            refused = polling.resync_reason(
-                cursor, epoch=self._rank.name, head=self._version, floor=self._floor
-            )
+            refused = driver_base.resync_reason(cursor, self.head(), self._floor)
             if refused:
                 return refused
             found: list[records.Record] = []
@@ -163,15 +162,13 @@ class MemoryHub:
         with self._changed:
             self._changed.notify_all()
 
-    def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        """Carry out writes in one step, each by itself or all or none."""
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out writes in one step, each by itself."""
         with self._changed:
-            if atomic and not all(write.wins(self._held.get(write.key)) for write in writes):
-                return [self._lost(write) for write in writes]
             results = [
                 records.WriteResult(records.Verdict.WON, self._commit(write))
                 if write.wins(self._held.get(write.key))
-                else self._lost(write)
+                else records.WriteResult(records.Verdict.LOST, self._held.get(write.key))
                 for write in writes
             ]
             self._trim()
@@ -199,46 +196,36 @@ class MemoryHub:
 
     def statistics(self) -> dict[str, int | float | str]:
         with self._changed:
-            tombstones = len(self._deleted_at_seconds)
-            return {
-                "records": len(self._held) - tombstones,
-                "tombstones": tombstones,
-                "bytes": sum(len(record.payload) for record in self._held.values()),
-                "history": len(self._log),
-                "floor": self._floor,
-                "version": self._version,
-                "epoch": self._rank.name,
-            }
+            totals = driver_base.totals_of(self._held.values(), self.head(), self._floor)
+            return {**totals, "history": len(self._log)}
 
-    def admit(self, memory: epoch_memory.EpochMemory) -> str:
+    def admit(
+        self,
+        memory: epoch_memory.EpochMemory,
+        unavailable: Callable[[str], errors.BackendUnavailable],
+    ) -> None:
         """Let a client that remembers epochs in; one older than those is replaced.
 
-        :returns: why it cannot be let in; empty if it is
+        :raises BackendUnavailable: it cannot be let in yet
         """
         with self._changed:
-            if memory.admits(self._rank):
-                return ""
-            if memory.pause_seconds():
-                return memory.refusal(self._rank.name)
+            turn = memory.turn_to_replace(self._rank, unavailable)
+            if turn is None:
+                return
             LOG.warning(
                 "Beginning another epoch in a memory hub: %(why)s",
                 {"why": memory.why_replaced(self._rank.name)},
             )
-            assert memory.newest is not None
-            self._clear(memory.newest.number, memory.next_turn())
+            self._clear(memory.number_above(0), turn)
             self._changed.notify_all()
             memory.admits(self._rank)
-            return ""
 
     # --- what tests and operators do to it ----------------------------------
 
-    def begin_epoch(self, above: int = 0) -> None:
-        """Drop everything, as a flushed cache does.
-
-        :param above: number of an epoch; the new one comes after that as well
-        """
+    def begin_epoch(self, least_number: int = 0) -> None:
+        """Drop everything, as a flushed cache does."""
         with self._changed:
-            self._clear(above)
+            self._clear(least_number)
             self._changed.notify_all()
 
     def backup(self) -> Backup:
@@ -275,13 +262,13 @@ class MemoryHub:
         """Let delayed writes arrive, each by itself; nobody is told the results."""
         with self._changed:
             late, self._late = self._late, []
-            return [result for write in late for result in self.write([write], atomic=False)]
+            return [result for write in late for result in self.write([write])]
 
     # --- under the lock -----------------------------------------------------
 
-    def _clear(self, above: int = 0, turns: int = 0) -> None:
+    def _clear(self, least_number: int = 0, turns: int = 0) -> None:
         is_first = not self._rank.name
-        number = max(time.time_ns(), self._rank.number + 1, above + 1)
+        number = max(time.time_ns(), self._rank.number + 1, least_number)
         self._rank = epoch_memory.Rank(number, self._epoch_maker(), turns)
         self._version = 0
         self._floor = 0
@@ -292,9 +279,6 @@ class MemoryHub:
         self._held = {}
         self._deleted_at_seconds = {}
         self._log = []
-
-    def _lost(self, write: records.Write) -> records.WriteResult:
-        return records.WriteResult(records.Verdict.LOST, self._held.get(write.key))
 
     def _commit(self, write: records.Write) -> records.Record:
         standing = self._held.get(write.key)

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from oslo_log import log
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts, steps
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 
-#: More changes of epoch than this during one call are no accident.
-ATTEMPTS = 10
+_T = TypeVar("_T")
 
 
 class Epochs:
@@ -62,17 +61,24 @@ class Epochs:
         :raises BackendUnavailable: it holds an epoch that is older than one
             that was seen, and the like was replaced too lately
         """
-        for _ in range(ATTEMPTS):
-            epoch = self._ask(why_anew)
-            if epoch is not None:
-                self._known = epoch
-                return epoch
-            # While the answer was on its way another thread learned of a later one.
-            why_anew = ""
-        raise self.restless()
+        reasons = [why_anew]
 
-    def _ask(self, why_anew: str) -> layout.Epoch | None:
-        """Ask once; None where the answer is older than what is known by now."""
+        def ask() -> layout.Epoch:
+            return self._ask(reasons.pop() if reasons else "")
+
+        self._known = epoch = epoch_memory.across_epochs(ask, self._connection.unavailable)
+        return epoch
+
+    def across(self, attempt: Callable[[], _T]) -> _T:
+        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
+        return epoch_memory.across_epochs(attempt, self._connection.unavailable, self.renew)
+
+    def _ask(self, why_anew: str) -> layout.Epoch:
+        """Ask once.
+
+        :raises EpochEnded: while the answer was on its way another thread learned of
+            a later one
+        """
         self._observer(steps.Step.EPOCH)
         newest = self._newest_name()
         turns = "" if self.memory.pause_seconds() else self.memory.next_turn()
@@ -101,7 +107,9 @@ class Epochs:
             )
         if verdict == b"NEW":
             self._tell(value, answer[2], *(each.decode(errors="replace") for each in answer[3:]))
-        return epoch if self.memory.admits(epoch.rank(answer[2])) else None
+        if not self.memory.admits(epoch.rank(answer[2])):
+            raise epoch_memory.EpochEnded
+        return epoch
 
     def _newest_name(self) -> str:
         newest = self.memory.newest
@@ -139,13 +147,15 @@ class Epochs:
 
     def read(self, script: scripts.Script, *arguments: Any) -> tuple[layout.Epoch, list[Any]]:
         """Run a script that changes nothing, in the epoch in force."""
-        for _ in range(ATTEMPTS):
+
+        def ask() -> tuple[layout.Epoch, list[Any]]:
             epoch = self.current()
             answer = self._connection.read(script, self._keys.all, epoch.name, *arguments)
-            if answer[0] != b"EPOCH":
-                return epoch, answer
-            self.renew()
-        raise self.restless()
+            if answer[0] == b"EPOCH":
+                raise epoch_memory.EpochEnded
+            return epoch, answer
+
+        return self.across(ask)
 
     def version_seen(self) -> tuple[str, int]:
         """Return the newest epoch and the highest version seen in it; ask before a read."""
@@ -162,7 +172,3 @@ class Epochs:
             return True
         self.memory.note_version(epoch.name, version)
         return False
-
-    def restless(self) -> errors.BackendUnavailable:
-        """Return what to raise where epochs come and go."""
-        return self._connection.unavailable("its epoch changes all the time")

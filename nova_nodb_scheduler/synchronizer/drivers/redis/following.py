@@ -18,9 +18,8 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, record_names
 
-NAMES_PER_READ = 500
 RECORDS_PER_PAGE = 500
 #: Names looked at in one call where only some namespaces are wanted: some 2 ms.
 NAMES_PER_PAGE = 5000
@@ -46,25 +45,24 @@ class Follower:
 
     def head(self) -> records.Cursor:
         """See the contract."""
-        for _ in range(epochs_module.ATTEMPTS):
-            seen = self._epochs.version_seen()
-            epoch, answer = self._epochs.read(scripts.HEAD)
-            if not self._epochs.has_gone_back(epoch, answer[1], seen):
-                return records.Cursor(epoch.name, answer[1])
-        raise self._epochs.restless()
+        return self._epochs.across(self._head)
 
-    def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
-        """See the contract."""
-        names = sorted({record_names.encode(key) for key in keys})
-        found: dict[records.RecordKey, records.Record] = {}
-        for start in range(0, len(names), NAMES_PER_READ):
-            some = names[start : start + NAMES_PER_READ]
-            epoch, answer = self._epochs.read(scripts.READ, *some)
-            for name, (version, payload) in zip(some, answer[1:], strict=True):
-                if version:
-                    record = epoch.record(name, version, payload)
-                    found[record.key] = record
-        return found
+    def _head(self) -> records.Cursor:
+        seen = self._epochs.version_seen()
+        epoch, answer = self._epochs.read(scripts.HEAD)
+        if self._epochs.has_gone_back(epoch, answer[1], seen):
+            raise epoch_memory.EpochEnded
+        return records.Cursor(epoch.name, answer[1])
+
+    def read(self, keys: Sequence[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
+        """Read a batch; see the contract."""
+        names = [record_names.encode(key) for key in keys]
+        epoch, answer = self._epochs.read(scripts.READ, *names)
+        return {
+            key: epoch.record(name, version, payload)
+            for key, name, (version, payload) in zip(keys, names, answer[1:], strict=True)
+            if version
+        }
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract."""

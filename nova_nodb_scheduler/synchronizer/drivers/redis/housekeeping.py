@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
 #: Tombstones dropped in one call: some 5 ms, in which nobody else is served.
 COLLECTION_LIMIT = 1000
@@ -31,24 +34,25 @@ class Housekeeper:
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """See the contract; a feed without a log has no history to drop."""
-        for _ in range(epochs_module.ATTEMPTS):
-            epoch = self._epochs.current()
-            self._observer(steps.Step.COLLECT)
-            try:
-                answer = self._connection.run(
-                    scripts.COLLECT,
-                    self._keys.all,
-                    epoch.name,
-                    int(keep_seconds * 1000),
-                    COLLECTION_LIMIT,
-                )
-            except connection_module.ReplyLost as error:
-                # Whoever collects next finds what was left.
-                raise self._connection.unavailable(error) from error
-            if answer[0] == b"OK":
-                return contract.Collected(answer[1], 0, answer[2])
-            self._epochs.renew()
-        raise self._epochs.restless()
+        return self._epochs.across(functools.partial(self._collect, keep_seconds))
+
+    def _collect(self, keep_seconds: float) -> contract.Collected:
+        epoch = self._epochs.current()
+        self._observer(steps.Step.COLLECT)
+        try:
+            answer = self._connection.run(
+                scripts.COLLECT,
+                self._keys.all,
+                epoch.name,
+                int(keep_seconds * 1000),
+                COLLECTION_LIMIT,
+            )
+        except connection_module.ReplyLost as error:
+            # Whoever collects next finds what was left.
+            raise self._connection.unavailable(error) from error
+        if answer[0] != b"OK":
+            raise epoch_memory.EpochEnded
+        return contract.Collected(answer[1], 0, answer[2])
 
     def reset(self) -> None:
         """See the contract."""
@@ -64,15 +68,9 @@ class Housekeeper:
         epoch, answer = self._epochs.read(scripts.HEAD)
         _verdict, version, floor, count, tombstones = answer
         memory = self.information("memory")
-        return {
-            "records": count - tombstones,
-            "tombstones": tombstones,
-            "bytes": int(memory["used_memory"]),
-            "limit_bytes": int(memory.get("maxmemory", 0)),
-            "floor": floor,
-            "version": version,
-            "epoch": epoch.name,
-        }
+        head, used_bytes = records.Cursor(epoch.name, version), int(memory["used_memory"])
+        totals = driver_base.totals(head, floor, count - tombstones, tombstones, used_bytes)
+        return {**totals, "limit_bytes": int(memory.get("maxmemory", 0))}
 
     def rehearse(self) -> None:
         """Carry out every command of the driver, those of scripts on a key of its own."""

@@ -162,14 +162,14 @@ HEAD = Script.of(
     "return {'OK', seq, floor, count, redis.call('ZCARD', graves)}",
 )
 
-#: ARGV: epoch, '1' for all or nothing, the epoch's `began`, then per write: name,
-#: version expected (0: no live record), 'P' or 'D', payload.
+#: ARGV: epoch, its `began`, then per write: name, version expected (0: no live
+#: record), 'P' or 'D', payload.
 #: -> OK, then per write the version won, or {version, payload} that stands
 WRITE = Script.of(
     *_PREAMBLE,
     """
-local results, won, puts, created, lost = {'OK'}, {}, false, 0, false
-for at = 4, #ARGV, 4 do
+local results, won, puts, created = {'OK'}, {}, false, 0
+for at = 3, #ARGV, 4 do
   local name, expected = ARGV[at], tonumber(ARGV[at + 1])
   local version = tonumber(redis.call('ZSCORE', order, name) or 0)
   local fits = version == expected
@@ -178,22 +178,10 @@ for at = 4, #ARGV, 4 do
     won[#won + 1] = at
     puts = puts or ARGV[at + 2] == 'P'
     if version == 0 then created = created + 1 end
+    results[#results + 1] = 0
   else
-    lost = true
+    results[#results + 1] = {version, redis.call('HGET', rows, name)}
   end
-  results[#results + 1] = {version, fits}
-end
-local function show(number)
-  local result = results[number]
-  local name = ARGV[4 * (number - 1)]
-  results[number] = {result[1], redis.call('HGET', rows, name)}
-end
-if lost and ARGV[2] == '1' then
-  for number = 2, #results do show(number) end
-  return results
-end
-for number = 2, #results do
-  if not results[number][2] then show(number) end
 end
 if #won == 0 then return results end
 -- A full server refuses the first write if it takes memory, and what follows an
@@ -213,9 +201,9 @@ for place, at in ipairs(won) do
     redis.call('ZADD', graves, tonumber(time[1]) * 1000 + math.floor(time[2] / 1000), name)
   end
   redis.call('ZADD', order, version, name)
-  results[at / 4 + 1] = version
+  results[(at + 5) / 4] = version
 end
-redis.call('XADD', wake, 'MAXLEN', '=', 1, ARGV[3] .. '-' .. string.format('%.0f', seq + #won),
+redis.call('XADD', wake, 'MAXLEN', '=', 1, ARGV[2] .. '-' .. string.format('%.0f', seq + #won),
   'v', seq + #won)
 return results
 """,

@@ -7,23 +7,17 @@ answer LOST to a writer who won, so its outcome is reported as unknown.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.redis import layout, scripts, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
-
-#: Nobody else is served while a script runs: 500 writes of 3 kB take some 10 ms.
-WRITES_PER_CALL = 500
-BYTES_PER_CALL = 2 * 1024 * 1024
-
-UNKNOWN = records.WriteResult(records.Verdict.UNKNOWN)
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory, record_names
 
 
 @attrs.frozen
@@ -49,47 +43,34 @@ class Writer:
         self._epochs = epochs
         self._observer = observer
 
-    def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        """See the contract."""
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out a batch; see the contract."""
         named = [_Named(write, record_names.encode(write.key)) for write in writes]
-        results: list[records.WriteResult] = []
-        for batch in [named] if atomic and named else _batches(named):
-            try:
-                results += self._write_batch(batch, atomic=atomic)
-            except errors.BackendUnavailable:
-                if not results:
-                    raise
-                break
-            except connection_module.ReplyLost:
-                break
-        # What was not answered, and what was not sent behind it.
-        results += [UNKNOWN] * (len(writes) - len(results))
+        try:
+            results = self._epochs.across(functools.partial(self._send, named))
+        except connection_module.ReplyLost as error:
+            self._observer(steps.Step.DONE)
+            raise batches.Interrupted from error
         self._observer(steps.Step.DONE)
         return results
 
-    def _write_batch(self, batch: Sequence[_Named], *, atomic: bool) -> list[records.WriteResult]:
-        for _ in range(epochs_module.ATTEMPTS):
-            epoch = self._epochs.current()
-            self._observer(steps.Step.COMMIT)
-            answer = self._connection.run(
-                scripts.WRITE,
-                self._keys.all,
-                epoch.name,
-                b"1" if atomic else b"0",
-                epoch.began,
-                *_arguments(epoch, batch),
-                on_sent=lambda: self._observer(steps.Step.REPLY),
-            )
-            if answer[0] == b"OK":
-                won = [found for found in answer[1:] if isinstance(found, int)]
-                self._epochs.memory.note_version(epoch.name, max(won, default=0))
-                return [
-                    _result(epoch, each, found)
-                    for each, found in zip(batch, answer[1:], strict=True)
-                ]
+    def _send(self, batch: Sequence[_Named]) -> list[records.WriteResult]:
+        epoch = self._epochs.current()
+        self._observer(steps.Step.COMMIT)
+        answer = self._connection.run(
+            scripts.WRITE,
+            self._keys.all,
+            epoch.name,
+            epoch.began,
+            *_arguments(epoch, batch),
+            on_sent=lambda: self._observer(steps.Step.REPLY),
+        )
+        if answer[0] != b"OK":
             # Nothing was written; a revision of the old epoch will lose.
-            self._epochs.renew()
-        raise self._epochs.restless()
+            raise epoch_memory.EpochEnded
+        won = [found for found in answer[1:] if isinstance(found, int)]
+        self._epochs.memory.note_version(epoch.name, max(won, default=0))
+        return [_result(epoch, each, found) for each, found in zip(batch, answer[1:], strict=True)]
 
 
 def _arguments(epoch: layout.Epoch, batch: Sequence[_Named]) -> Iterator[bytes | int]:
@@ -109,17 +90,3 @@ def _result(epoch: layout.Epoch, each: _Named, found: Any) -> records.WriteResul
     return records.WriteResult(
         records.Verdict.LOST, epoch.record(each.name, version, standing) if version else None
     )
-
-
-def _batches(named: Sequence[_Named]) -> Iterator[list[_Named]]:
-    """Split writes by number and by bytes."""
-    some: list[_Named] = []
-    size_bytes = 0
-    for each in named:
-        if some and (len(some) == WRITES_PER_CALL or size_bytes > BYTES_PER_CALL):
-            yield some
-            some, size_bytes = [], 0
-        some.append(each)
-        size_bytes += len(each.write.payload)
-    if some:
-        yield some

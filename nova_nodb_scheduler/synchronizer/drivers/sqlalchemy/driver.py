@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
@@ -14,7 +13,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import admission, contract
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     engines,
@@ -29,7 +28,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     statements,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import polling
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 
 #: An escaped payload may double; the rest of a statement is small.
 _PACKET_OVERHEAD_BYTES = 1 << 16
@@ -46,7 +45,7 @@ class _Parts:
     clock: housekeeping.Clock
 
 
-class SQLAlchemySynchronizer(contract.Synchronizer):
+class SQLAlchemySynchronizer(driver_base.Driver):
     """Keeps records in SQLite, MariaDB / MySQL or PostgreSQL.
 
     :param sql_options: see :class:`.options.SQLOptions`
@@ -54,32 +53,25 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     """
 
     name = "sqlalchemy"
+    GROUP, OPTS = options.GROUP, options.OPTS
     STEPS = statements.COUNTER_STEPS
     #: What an instance on MariaDB has as STEPS.
     WHOLE_STEPS = statements.COUNTER_OR_WHOLE_STEPS
     #: What an instance in sequencer mode has as STEPS.
     SEQUENCER_STEPS = statements.SEQUENCER_STEPS
+    # One transaction; its statements are cut by bytes.
+    WRITES_PER_BATCH = writing.MAX_BATCH_KEYS
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
         self._url = engines.parse(sql_options.connection)
-        sql_options.poll_intervals()
+        super().__init__(sql_options.poll_intervals())
         self._lock = threading.Lock()
         self._opened: _Parts | None = None
         if sql_options.ordering == schema.SEQUENCER:
             self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
         elif self._url.get_backend_name() == "mysql":
             self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
-
-    @staticmethod
-    def register_opts(conf: cfg.ConfigOpts) -> None:
-        """Register the driver's options in its group."""
-        options.register(conf)
-
-    @staticmethod
-    def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-        """Return (group, options), for the sample file and the documentation."""
-        return [(options.GROUP, options.OPTS)]
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -105,7 +97,6 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
         return contract.Capabilities(
             durable=True,
             shared=True,
-            atomic_keys=writing.MAX_BATCH_KEYS,
             feed=contract.Feed.POLL,
             max_payload_bytes=self._options.max_payload_bytes,
         )
@@ -158,11 +149,10 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     def _make_parts(
         self, opened: database.Database, keeper: epochs.Epochs, limits: writing.Limits
     ) -> _Parts:
-        poll = polling.Poll(self._options.poll_intervals())
         sequencer = None
         if self._options.ordering == schema.SEQUENCER:
             sequencer = sequencing.Sequencer(opened, keeper, self._report_step)
-        reader = reading.Reader(opened, keeper, poll, sequencer)
+        reader = reading.Reader(opened, keeper, self._poll, sequencer)
         clock = housekeeping.Clock(opened)
         if sequencer is None:
             writer = writing.Writer(opened, keeper, limits, self._report_step, clock)
@@ -234,24 +224,16 @@ class SQLAlchemySynchronizer(contract.Synchronizer):
     ) -> records.Changes | records.ResyncNeeded:
         return self._parts.reader.fetch(cursor, limit)
 
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        return self._parts.reader.wait(cursor, timeout_seconds)
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        return self._parts.reader.has_news(cursor)
 
-    def read(
-        self, keys: Collection[records.RecordKey]
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        return admission.read(keys, self._parts.reader.read)
+        return self._parts.reader.read(keys)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return admission.write(
-            self.name,
-            self.capabilities,
-            writes,
-            functools.partial(self._parts.writer.write, atomic=atomic),
-            atomic=atomic,
-        )
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        return self._parts.writer.write(writes)
 
     def now_seconds(self) -> float:
         return self._parts.clock.now_seconds()

@@ -31,6 +31,8 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -39,6 +41,7 @@ from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 _CLOUD = schema.cloud
 
@@ -87,6 +90,8 @@ def _adopt(opened: database.Database, name: str) -> None:
 
 LOG = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
@@ -100,7 +105,7 @@ class Known:
     version: int
 
 
-class EpochBroken(Exception):
+class EpochBroken(epoch_memory.EpochEnded):
     """The sequence cannot be gone on with; see :meth:`Epochs.repair`."""
 
 
@@ -190,13 +195,22 @@ class Epochs:
 
     def current(self) -> statements.SequenceRow:
         """Return a sound state of the sequence, repairing it where need be."""
-        for _attempt in range(3):
-            row = self._database.ask(statements.peek)
-            if self.is_sound(row):
-                assert row is not None
-                return row
-            self.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
+        return self.across(self._look)
+
+    def across(self, attempt: Callable[[], _T]) -> _T:
+        """Return what an attempt does in a sound epoch; see the name in epoch_memory."""
+        return epoch_memory.across_epochs(
+            attempt,
+            self._database.unavailable,
+            self.repair,
+            "its tables are being emptied over and over",
+        )
+
+    def _look(self) -> statements.SequenceRow:
+        row = self._database.ask(statements.peek)
+        if row is None or not self.is_sound(row):
+            raise EpochBroken
+        return row
 
     def repair(self) -> None:
         """Begin a new epoch if the present one is broken; safe under races."""

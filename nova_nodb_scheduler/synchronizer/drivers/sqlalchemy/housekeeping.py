@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 
@@ -12,48 +11,33 @@ import sqlalchemy as sa
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, epochs, schema, statements
+from nova_nodb_scheduler.synchronizer.drivers.support import clocks, driver_base
 
 #: Rows one transaction may delete: it holds all writers up.
 ROWS_PER_TRANSACTION = 500
-#: How long the difference between the two clocks is taken for constant.
-_CLOCK_CACHE_SECONDS = 1.0
-#: The round trip makes the difference uncertain by so much at the most.
+#: By so much a database's clock may be set back, or run slower, without being followed.
 _CLOCK_JITTER_SECONDS = 0.5
 
 _RECORD = schema.record
 _SEQUENCE = schema.sequence
 
 
-class Clock:
+class Clock(clocks.BackendClock):
     """The database's clock, asked once a second; safe for several threads."""
 
     def __init__(self, opened: database.Database) -> None:
+        super().__init__(self._compare, opened.name, _CLOCK_JITTER_SECONDS)
         self._database = opened
-        self._lock = threading.Lock()
-        self._offset = 0.0
-        self._asked_at = float("-inf")
-        self._last = float("-inf")
 
-    def now_seconds(self) -> float:
-        """See the contract."""
-        if time.monotonic() - self._asked_at > _CLOCK_CACHE_SECONDS:
-            offset, asked_at = self._database.ask(_compare_clocks)
-            with self._lock:
-                self._offset, self._asked_at = offset, asked_at
-        with self._lock:
-            now = self._offset + time.monotonic()
-            if 0 < self._last - now < _CLOCK_JITTER_SECONDS:
-                now = self._last
-            self._last = now
-            return now
+    def _compare(self) -> None:
+        self.note(*self._database.ask(_ask_time))
 
 
-def _compare_clocks(connection: sa.Connection) -> tuple[float, float]:
-    """Return how far the database's clock is ahead of ours, and when that was seen."""
-    started = time.monotonic()
-    remote = statements.clock(connection)
-    ended = time.monotonic()
-    return remote - (started + ended) / 2, ended
+def _ask_time(connection: sa.Connection) -> tuple[float, float, float, float]:
+    """Return what :meth:`.clocks.BackendClock.note` takes."""
+    sent_at = time.monotonic()
+    seconds = statements.clock(connection)
+    return seconds, seconds, sent_at, time.monotonic()
 
 
 class Housekeeper:
@@ -145,14 +129,12 @@ class Housekeeper:
         """See the contract; reads every row, so it is for people, not for loops."""
         per_namespace = self._database.ask(statements.counts)
         row = self._epochs.current()
-        result: dict[str, int | float | str] = {
-            "backend": self._database.name,
-            "epoch": row.epoch,
-            "head": row.version,
-            "floor": row.floor,
-        }
-        for total in ("records", "tombstones", "bytes"):
-            result[total] = sum(int(counted[total] or 0) for counted in per_namespace)
+        live, dead, size_bytes = (
+            sum(int(counted[total] or 0) for counted in per_namespace)
+            for total in ("records", "tombstones", "bytes")
+        )
+        result = driver_base.totals(row.cursor, row.floor, live, dead, size_bytes)
+        result |= {"backend": self._database.name, "head": row.version}
         for counted in per_namespace:
             for total in ("records", "tombstones"):
                 result[f"{total}.{counted['namespace']}"] = int(counted[total])

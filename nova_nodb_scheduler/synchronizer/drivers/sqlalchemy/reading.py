@@ -30,14 +30,13 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     sequencing,
     statements,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import polling
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base, polling
 
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
 _CHANGED = "SELECT {columns} FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
 _COLUMNS = "namespace, record_key, COALESCE(revision, version), version, deleted_at, payload"
 _TWO_COLUMNS = statements.TEXT_COLUMN.format("") + ", payload"
-KEYS_PER_STATEMENT = 500
 
 _RECORD = schema.record
 _HEAD = records.RecordKey(*schema.HEAD_KEY)
@@ -62,8 +61,7 @@ class Reader:
 
     def head(self) -> records.Cursor:
         """See the contract."""
-        row = self._epochs.current()
-        return records.Cursor(row.epoch, row.version)
+        return self._epochs.current().cursor
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
@@ -79,7 +77,7 @@ class Reader:
         assert row is not None
         if self._sequencer is not None:
             self._sequencer.relieve(row)
-        refused = polling.resync_reason(cursor, epoch=row.epoch, head=row.version, floor=row.floor)
+        refused = driver_base.resync_reason(cursor, row.cursor, row.floor)
         if refused is not None:
             return refused
         if not changed:
@@ -89,11 +87,8 @@ class Reader:
         fed = tuple(record for record in changed if record.key != _HEAD)
         return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        """See the contract; one statement for each look, none where news come all the time."""
-        return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
-
-    def _has_news(self, cursor: records.Cursor) -> bool:
+    def has_news(self, cursor: records.Cursor) -> bool:
+        """Look whether something newer may be there, by one statement."""
         row = self._database.ask(statements.peek)
         if self._sequencer is not None and row is not None and self._sequencer.relieve(row):
             return True
@@ -104,14 +99,8 @@ class Reader:
         )
 
     def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
-        """See the contract."""
-        ordered = list(keys)
-        found: dict[records.RecordKey, records.Record] = {}
-        for start in range(0, len(ordered), KEYS_PER_STATEMENT):
-            part = ordered[start : start + KEYS_PER_STATEMENT]
-            for record in self._numbered(self._select(part)):
-                found[record.key] = record
-        return found
+        """Read a batch; see the contract."""
+        return {record.key: record for record in self._numbered(self._select(keys))}
 
     def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
         query = statements.select_records().where(statements.by_keys(keys))
@@ -132,8 +121,7 @@ class Reader:
             waiting = _waiting(by_key[key] for key in waiting)
             if not waiting:
                 break
-        for start in range(0, len(waiting), sequencing.ROWS_PER_ROUND):
-            part = waiting[start : start + sequencing.ROWS_PER_ROUND]
+        for part in batches.split(waiting, sequencing.ROWS_PER_ROUND):
             by_key.update((record.key, record) for record in self._sequencer.read(part))
         return list(by_key.values())
 

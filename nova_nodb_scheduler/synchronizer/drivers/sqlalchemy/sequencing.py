@@ -62,6 +62,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     schema,
     statements,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import batches
 
 #: Rows that one numbering takes.
 ROWS_PER_ROUND = 500
@@ -105,22 +106,14 @@ class Numbering:
         Database errors are raised as they are: contention among them says
         that another numbers at this moment.
         """
-        return self._mending(lambda: self._number(None))
+        return self._epochs.across(lambda: self._number(None))
 
     def number_and_read(self, keys: Collection[records.RecordKey]) -> Numbered:
         """Number records and read them, before anybody can write them again.
 
         :raises BackendUnavailable: it did not come through
         """
-        return self._mending(lambda: self._database.repeat(lambda: self._number(keys)))
-
-    def _mending(self, work: Callable[[], Numbered]) -> Numbered:
-        for _attempt in range(3):
-            try:
-                return work()
-            except epochs.EpochBroken:
-                self._epochs.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
+        return self._epochs.across(lambda: self._database.repeat(lambda: self._number(keys)))
 
     def _number(self, keys: Collection[records.RecordKey] | None) -> Numbered:
         with self._database.engine.connect() as connection:
@@ -286,9 +279,7 @@ class Sequencer:
         self, left: dict[records.RecordKey, int], versions: dict[records.RecordKey, int]
     ) -> None:
         """Read which records were numbered by others."""
-        keys = list(left)
-        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-            part = keys[start : start + _KEYS_PER_STATEMENT]
+        for part in batches.split(list(left), _KEYS_PER_STATEMENT):
             found = self._database.ask(functools.partial(statements.standing, keys=part))
             for key in part:
                 record = found.get(key)

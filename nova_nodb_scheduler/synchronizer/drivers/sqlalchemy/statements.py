@@ -84,6 +84,10 @@ class SequenceRow:
     unnumbered: bool = False
 
     @property
+    def cursor(self) -> records.Cursor:
+        return records.Cursor(self.epoch, self.version)
+
+    @property
     def records_missing(self) -> bool:
         """True if somebody emptied the records behind our back.
 

@@ -63,6 +63,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     sequencing,
     statements,
 )
+from nova_nodb_scheduler.synchronizer.drivers.support import batches
 
 LOG = logging.getLogger(__name__)
 
@@ -107,44 +108,14 @@ class Writer:
         self._limits = limits
         self._step = on_step
 
-    def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        """See the contract; what may not be sent was refused before."""
-        if atomic:
-            if len(writes) > MAX_BATCH_KEYS:
-                raise errors.CapabilityMissing(
-                    "sqlalchemy", f"an atomic write of {len(writes)} keys (max. {MAX_BATCH_KEYS})"
-                )
-            return self._write_batch(writes, atomic=True) if writes else []
-        results: list[records.WriteResult] = []
-        for start in range(0, len(writes), MAX_BATCH_KEYS):
-            batch = writes[start : start + MAX_BATCH_KEYS]
-            try:
-                results += self._write_batch(batch, atomic=False)
-            except errors.BackendUnavailable:
-                if not results:
-                    raise
-                # Earlier batches were written, so "nothing was" would be a
-                # lie; unknown makes the caller look.
-                unknown = records.WriteResult(records.Verdict.UNKNOWN)
-                return results + [unknown] * (len(writes) - len(results))
-        return results
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out a batch in one transaction; see the contract."""
+        return self._epochs.across(lambda: self._database.repeat(lambda: self._transaction(writes)))
 
-    def _write_batch(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
-        for _attempt in range(3):
-            try:
-                return self._database.repeat(lambda: self._transaction(writes, atomic=atomic))
-            except epochs.EpochBroken:
-                self._epochs.repair()
-        raise self._database.unavailable("its tables are being emptied over and over")
-
-    def _transaction(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         self._step("lock")
         won = self._write_whole(writes)
-        return self._write_in_steps(writes, atomic=atomic) if won is None else won
+        return self._write_in_steps(writes) if won is None else won
 
     def _write_whole(self, writes: Sequence[records.Write]) -> list[records.WriteResult] | None:
         """Carry writes out by one statement; None where nothing was written by it."""
@@ -184,9 +155,7 @@ class Writer:
         self._step("reply")
         return results_of(writes, written, {}, known.epoch)
 
-    def _write_in_steps(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _write_in_steps(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         with self._database.hot_writer(
             functools.partial(counter_statements.lock, keys=[write.key for write in writes])
         ) as (connection, found):
@@ -194,8 +163,6 @@ class Writer:
             if row is None or not self._epochs.is_sound(row):
                 raise epochs.EpochBroken
             accepted = [write for write in writes if write.wins(standing.get(write.key))]
-            if atomic and len(accepted) < len(writes):
-                accepted = []
             written = _numbered(accepted, row.version)
             lost = [key for key in standing if key not in written]
             if lost:
@@ -224,16 +191,8 @@ class Writer:
 
     def statements_of(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
         """Cut rows into statements that the server's packets hold; none for no rows."""
-        part: list[records.Record] = []
-        size_bytes = 0
-        for row in rows:
-            if part and size_bytes + len(row.payload) > self._limits.statement_bytes:
-                yield part
-                part, size_bytes = [], 0
-            part.append(row)
-            size_bytes += len(row.payload)
-        if part:
-            yield part
+        limit_bytes = self._limits.statement_bytes
+        return batches.split(rows, None, limit_bytes, lambda row: len(row.payload))
 
 
 def _numbered(
@@ -294,9 +253,7 @@ class SequencedWriter(Writer):
         self._sequencer = sequencer
         self._read = read
 
-    def _transaction(
-        self, writes: Sequence[records.Write], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         known = self._epochs.known()
         with self._database.engine.connect() as connection:
             self._step("epoch")
@@ -308,8 +265,6 @@ class SequencedWriter(Writer):
             keys = [write.key for write in writes]
             standing = statements.standing(connection, keys, locked=True)
             accepted = [write for write in writes if write.wins(standing.get(write.key))]
-            if atomic and len(accepted) < len(writes):
-                accepted = []
             written = {
                 write.key: _next(write, standing.get(write.key), row.floor) for write in accepted
             }

@@ -23,12 +23,47 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
+
+from nova_nodb_scheduler import errors
+
+#: More changes of epoch than this during one call are no accident.
+ATTEMPTS = 10
+UNSTABLE = "its epoch changes all the time"
 
 #: The wait before a second turn; the first is taken at once.
 PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 3600.0
+
+_T = TypeVar("_T")
+
+
+class EpochEnded(Exception):
+    """The epoch that something was done in is not in force; it is to be done in the next."""
+
+
+def across_epochs(
+    attempt: Callable[[], _T],
+    unavailable: Callable[[str], errors.BackendUnavailable],
+    renew: Callable[[], object] = lambda: None,
+    why: str = UNSTABLE,
+) -> _T:
+    """Return what an attempt does in the epoch in force.
+
+    :param attempt: raises :class:`EpochEnded` where it did nothing
+    :param unavailable: makes the error of a reason
+    :param renew: looks which epoch is in force, before each next attempt
+    :param why: the reason, where they come and go
+    :raises BackendUnavailable: that epochs come and go
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt()
+        except EpochEnded:
+            renew()
+    raise unavailable(why)
 
 
 @attrs.frozen(order=True)
@@ -95,6 +130,30 @@ class EpochMemory:
                 self._turns = max(found.turns, 0 if self._ended() else self._turns)
                 self._newest, self._since, self._version = found, self._clock(), 0
             return True
+
+    def number_above(self, number: int) -> int:
+        """Return a number for an epoch to begin: this one, or one above all that was seen.
+
+        :param number: the server's time, where it has one
+        """
+        with self._lock:
+            seen = max(self._newest.number, self._version) if self._newest is not None else -1
+            return max(number, seen + 1)
+
+    def turn_to_replace(
+        self, found: Rank, unavailable: Callable[[str], errors.BackendUnavailable]
+    ) -> int | None:
+        """Return what an epoch counts that must be begun in the place of this one.
+
+        :param unavailable: makes the error of a reason
+        :returns: None where this one may be adopted; it is remembered then
+        :raises BackendUnavailable: none may be begun yet
+        """
+        if self.admits(found):
+            return None
+        if self.pause_seconds():
+            raise unavailable(self.refusal(found.name))
+        return self.next_turn()
 
     def next_turn(self) -> int:
         """Return what an epoch counts that is begun in the place of an older one now."""

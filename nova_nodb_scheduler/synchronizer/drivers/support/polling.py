@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a feed can go on from a cursor: what every driver with epoch, head and floor asks.
-
-When a driver that must ask for news asks: often while some come, seldom while none do.
+"""When a driver that must ask for news asks: often while some come, seldom while none do.
 
 A fixed pause is wrong in both states: 100 ms are felt in every decision of a
 busy cloud, 25 ms are forty useless questions a second to each worker of an
@@ -27,27 +25,6 @@ from collections.abc import Callable
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
-
-
-def resync_reason(
-    cursor: records.Cursor, *, epoch: str, head: int, floor: int
-) -> records.ResyncNeeded | None:
-    """Return why the feed cannot go on from a cursor; None where it can.
-
-    :param epoch: the one in force, as cursors name it
-    :param head: version of the last accepted write
-    :param floor: cursors below it miss what was dropped
-    """
-    reason = records.ResyncReason
-    if cursor.epoch != epoch:
-        return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {epoch}")
-    if cursor.version > head:
-        return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {head}")
-    if cursor.version < floor:
-        return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {floor}")
-    return None
-
 
 #: Between two looks where news come all the time, unless configured.
 BUSY_SECONDS = 0.025
@@ -89,6 +66,10 @@ class Intervals:
                 f"set at most poll_interval_seconds, which is {idle_seconds:g}",
             )
         return cls(idle_seconds, busy_seconds)
+
+
+#: Of a driver that has no options for them.
+DEFAULT_INTERVALS = Intervals(0.1, BUSY_SECONDS)
 
 
 class Poll:

@@ -16,7 +16,7 @@ _TEXT_SEPARATOR = SEPARATOR.decode()
 def encode(key: records.RecordKey) -> bytes:
     """Return the name of a record.
 
-    :raises ValueError: no record may have it; :mod:`.admission` lets none such through
+    :raises ValueError: no record may have it; :mod:`.update_validation` lets none such through
     """
     fault = key.fault
     if fault is not None:

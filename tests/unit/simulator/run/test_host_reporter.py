@@ -22,10 +22,10 @@ class Away(memory.MemorySynchronizer):
 
     is_away = False
 
-    def write(self, writes, *, atomic=False):
+    def write(self, writes):
         if self.is_away:
             raise errors.BackendUnavailable("memory", "away")
-        return super().write(writes, atomic=atomic)
+        return super().write(writes)
 
 
 class ReportingTest(testtools.TestCase):

@@ -71,8 +71,8 @@ class Cutting(memory.MemorySynchronizer):
 
     line = None
 
-    def write(self, writes, *, atomic=False):
-        results = super().write(writes, atomic=atomic)
+    def write(self, writes):
+        results = super().write(writes)
         if self.line is not None:
             self.line.set(backend_line.LineFault.CUT)
         return results

@@ -25,24 +25,24 @@ class Wire:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._late: list[tuple[Sequence[records.Write], bool]] = []
+        self._late: list[Sequence[records.Write]] = []
         self.lost: collections.Counter[memory.Fault] = collections.Counter()
 
     def note(self, fault: memory.Fault) -> None:
         with self._lock:
             self.lost[fault] += 1
 
-    def delay(self, writes: Sequence[records.Write], *, atomic: bool) -> None:
+    def delay(self, writes: Sequence[records.Write]) -> None:
         with self._lock:
-            self._late.append((writes, atomic))
+            self._late.append(writes)
 
     def deliver_late(self, client: contract.Synchronizer) -> None:
         """Let delayed writes arrive; nobody is told what became of them."""
         with self._lock:
             late, self._late = self._late, []
-        for writes, atomic in late:
+        for writes in late:
             with contextlib.suppress(errors.BackendUnavailable):
-                client.write(writes, atomic=atomic)
+                client.write(writes)
 
 
 class LossyClient(contract.Synchronizer):
@@ -62,19 +62,17 @@ class LossyClient(contract.Synchronizer):
     def deliver_late(self) -> None:
         self._wire.deliver_late(self._inner)
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         fault = self._take()
         if fault is None:
-            return self._inner.write(writes, atomic=atomic)
+            return self._inner.write(writes)
         self._wire.note(fault)
         if fault is memory.Fault.UNAVAILABLE:
             raise errors.BackendUnavailable(self.name, "the test says so")
         if fault is memory.Fault.LATE:
-            self._wire.delay(writes, atomic=atomic)
+            self._wire.delay(writes)
         elif fault is memory.Fault.REPLY_LOST:
-            self._inner.write(writes, atomic=atomic)
+            self._inner.write(writes)
         return [records.WriteResult(records.Verdict.UNKNOWN) for _ in writes]
 
     def _take(self) -> memory.Fault | None:

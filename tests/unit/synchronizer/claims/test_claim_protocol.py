@@ -39,11 +39,11 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
         write = client.write
         failed = []
 
-        def claims_fail_once(batch, *, atomic=False):
+        def claims_fail_once(batch):
             if batch[0].key.namespace == "claims" and not failed:
                 failed.append(batch)
                 raise errors.BackendUnavailable("memory", "away for one write")
-            return write(batch, atomic=atomic)
+            return write(batch)
 
         client.write = claims_fail_once
         group = group_claims.ServerGroup("group", group_claims.Policy.AFFINITY)
@@ -59,9 +59,9 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
         granted = owner.join(group, wanted)
         write = late.client.write
 
-        def claims_in_doubt(batch, *, atomic=False):
+        def claims_in_doubt(batch):
             if batch[0].key.namespace != "claims":
-                return write(batch, atomic=atomic)
+                return write(batch)
             late.client.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
             return [records.WriteResult(records.Verdict.UNKNOWN)]
 
@@ -80,14 +80,14 @@ class TestBackEndsThatGoAway(conformance_claims_base.ClaimsCase):
         write = client.write
         calls = []
 
-        def lost_reply_then_a_rival_then_away(batch, *, atomic=False):
+        def lost_reply_then_a_rival_then_away(batch):
             calls.append(batch)
             if len(calls) == 1:
-                write(batch, atomic=atomic)
+                write(batch)
                 return [records.WriteResult(records.Verdict.UNKNOWN)]
             other.claim(conformance_claims_base.claim("rival", "host"))
             client.faults.fail_next(memory.Fault.UNAVAILABLE, operation="read")
-            return write(batch, atomic=atomic)
+            return write(batch)
 
         client.write = lost_reply_then_a_rival_then_away
         answer = scheduler.claim(conformance_claims_base.claim("a", "host"))

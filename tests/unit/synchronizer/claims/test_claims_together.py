@@ -58,16 +58,14 @@ class Worker(claiming_schedulers.Scheduler):
         self.calls: list[list[str]] = []
         self.before_going_on: Callable[[], None] = lambda: None
 
-    def _gated(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def _gated(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         if self._armed:
             self._armed = False
             self._held_up.set()
             assert self._go_on.wait(PATIENCE_SECONDS)
-            return self._write(writes, atomic=atomic)
+            return self._write(writes)
         self.calls.append([each.key.key for each in writes])
-        return self._write(writes, atomic=atomic)
+        return self._write(writes)
 
     def together(self, jobs: Sequence[Job]) -> list[object]:
         """Run each job in a thread, all of them queued up behind a write; return the answers."""
@@ -119,8 +117,8 @@ class Worker(claiming_schedulers.Scheduler):
 class Watched(memory.MemoryHub):
     """A hub that looks at each record of claims as it is written."""
 
-    def write(self, writes: Sequence[records.Write], *, atomic: bool) -> list[records.WriteResult]:
-        results = super().write(writes, atomic=atomic)
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        results = super().write(writes)
         for result in results:
             if result.won and result.record is not None:
                 self._look(result.record)
@@ -273,12 +271,10 @@ class TogetherTest(TogetherCase):
         """Return a write whose first call for h1 meets a fault."""
         write, left = self.worker._write, [fault]
 
-        def lossy(
-            writes: Sequence[records.Write], *, atomic: bool = False
-        ) -> list[records.WriteResult]:
+        def lossy(writes: Sequence[records.Write]) -> list[records.WriteResult]:
             if left and writes[0].key.key == "h1":
                 self.worker.client.faults.fail_next(left.pop())
-            return write(writes, atomic=atomic)
+            return write(writes)
 
         return lossy
 

@@ -153,9 +153,9 @@ class TakingTest(ClaimerCase):
         write, head = scheduler.client.write, scheduler.client.head
         asked: list[str] = []
 
-        def telling(writes, *, atomic=False):
+        def telling(writes):
             epoch = self.hub.head().epoch
-            return [attrs.evolve(each, epoch=epoch) for each in write(writes, atomic=atomic)]
+            return [attrs.evolve(each, epoch=epoch) for each in write(writes)]
 
         def counted() -> records.Cursor:
             asked.append("head")

@@ -64,9 +64,7 @@ class AutoIncrementSynchronizer(memory.MemorySynchronizer):
         with self._table.lock:
             return {key: self._table.rows[key] for key in keys if key in self._table.rows}
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         return [self._write(write) for write in writes]
 
     def _write(self, write: records.Write) -> records.WriteResult:
@@ -139,25 +137,14 @@ class SilentCollection(memory.MemorySynchronizer):
 class Forgetful(memory.MemorySynchronizer):
     """Begins a key's revisions anew when its tombstone was collected."""
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         absent = {write.key for write in writes} - self.read([w.key for w in writes]).keys()
         return [
             attrs.evolve(result, record=attrs.evolve(result.record, revision=1))
             if result.won and result.record and write.key in absent
             else result
-            for write, result in zip(writes, super().write(writes, atomic=atomic), strict=True)
+            for write, result in zip(writes, super().write(writes), strict=True)
         ]
-
-
-class HalfAtomic(memory.MemorySynchronizer):
-    """Declares all-or-nothing and writes what it can."""
-
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
-        return super().write(writes)
 
 
 class DeafPush(memory.MemorySynchronizer):
@@ -171,9 +158,7 @@ class DeafPush(memory.MemorySynchronizer):
 class CaseBlind(memory.MemorySynchronizer):
     """Compares keys as MariaDB's default collation does."""
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         folded = [
             attrs.evolve(
                 write,
@@ -181,15 +166,13 @@ class CaseBlind(memory.MemorySynchronizer):
             )
             for write in writes
         ]
-        return super().write(folded, atomic=atomic)
+        return super().write(folded)
 
 
 class ReadThenWrite(memory.MemorySynchronizer):
     """Compares in one step and sets in another."""
 
-    def write(
-        self, writes: Sequence[records.Write], *, atomic: bool = False
-    ) -> list[records.WriteResult]:
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         standing = self.read([write.key for write in writes])
         fitting = [
             write
@@ -197,11 +180,11 @@ class ReadThenWrite(memory.MemorySynchronizer):
             if write.key in standing and standing[write.key].revision == write.expected_revision
         ]
         if len(fitting) < len(writes):
-            return super().write(writes, atomic=atomic)
+            return super().write(writes)
         time.sleep(0.002)
         now = self.read([write.key for write in writes])
         blind = [attrs.evolve(write, expected_revision=now[write.key].revision) for write in writes]
-        return super().write(blind, atomic=atomic)
+        return super().write(blind)
 
 
 class TestTraps(unittest.TestCase):
@@ -229,10 +212,6 @@ class TestTraps(unittest.TestCase):
             Forgetful, "test_a_record_created_again_after_collection_has_a_greater_revision"
         )
 
-    def test_declared_atomicity_that_is_not_kept_is_caught(self) -> None:
-        self._assert_naive_is_caught(HalfAtomic, "test_one_loser_undoes_an_atomic_call")
-        self._assert_naive_is_caught(HalfAtomic, "test_atomic_transfers_keep_the_sum")
-
     def test_a_declared_push_that_does_not_wake_is_caught(self) -> None:
         self._assert_naive_is_caught(DeafPush, "test_a_write_by_another_client_wakes_a_waiter")
 
@@ -248,7 +227,6 @@ class TestTraps(unittest.TestCase):
         for name in (
             "test_readers_equal_the_back_end_after_concurrent_writers",
             "test_readers_that_begin_under_full_load_miss_nothing",
-            "test_one_loser_undoes_an_atomic_call",
             "test_keys_that_look_alike_are_different_records",
             "test_exactly_as_many_increments_win_as_there_is_room_for",
         ):

@@ -5,14 +5,13 @@ import pathlib
 import re
 import unittest
 
-from nova_nodb_scheduler.synchronizer.drivers.etcd import writing as etcd
-from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
-from nova_nodb_scheduler.synchronizer.drivers.redis import driver as redis
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import writing as sqlalchemy
+from oslo_config import cfg
+
+from nova_nodb_scheduler.synchronizer import loader
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
-#: As the columns stand in both tables; memcached offers one key.
-ATOMIC_KEYS = (sqlalchemy.MAX_BATCH_KEYS, 1, redis.ATOMIC_KEYS, etcd.ATOMIC_KEYS)
+#: As the columns stand in both tables; memory has none in the first.
+DRIVERS = ("sqlalchemy", "memcached", "redis", "etcd", "memory")
 
 
 def row(path, title):
@@ -22,10 +21,21 @@ def row(path, title):
 
 
 class TablesTest(unittest.TestCase):
-    def test_keys_in_one_write_are_as_the_drivers_declare(self):
+    def assert_told(self, title, declared):
+        """Each cell begins with the word that a driver's capabilities stand for."""
         for path in ("README.rst", "doc/source/admin/drivers.rst"):
-            with self.subTest(path=path):
-                cells = row(path, "keys in one compare-and-set")
-                told = [int(re.sub("one", "1", cell).split()[-1]) for cell in cells[:4]]
-                self.assertEqual(list(ATOMIC_KEYS), told)
-        self.assertEqual(f"up to {memory.ATOMIC_KEYS}, or one", cells[4])
+            for driver, cell in zip(DRIVERS, row(path, title), strict=False):
+                conf = cfg.ConfigOpts()
+                conf.register_opt(cfg.StrOpt("state_path", default="/tmp"))
+                conf([], default_config_files=[])
+                with self.subTest(path=path, driver=driver):
+                    word = declared(loader.load(driver, conf).capabilities)
+                    self.assertRegex(cell, rf"^(the )?{word}")
+
+    def test_feeds_are_pushed_or_polled_as_the_drivers_declare(self):
+        self.assert_told("change feed", lambda capabilities: f"{capabilities.feed.value}e?d")
+
+    def test_leases_end_by_the_clocks_that_the_drivers_declare(self):
+        self.assert_told(
+            "leases end by the clock of", lambda capabilities: capabilities.clock.value
+        )

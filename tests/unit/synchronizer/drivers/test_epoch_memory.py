@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import unittest
 
 import hypothesis
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 from tests.unit.synchronizer.replication import replicas
@@ -78,9 +80,15 @@ def _alternate(looks: list[tuple[int, int, int]], last: int) -> None:
     clients = [epoch_memory.EpochMemory(clock) for _ in range(4)]
     begun_at: list[float] = []
 
+    unavailable = functools.partial(errors.BackendUnavailable, "a hub")
+
     def look(client: int, server: int) -> bool:
         before, found = clients[client].newest, servers[server].head().epoch
-        refused = servers[server].admit(clients[client])
+        try:
+            servers[server].admit(clients[client], unavailable)
+            refused = False
+        except errors.BackendUnavailable:
+            refused = True
         after = clients[client].newest
         # It never goes back, and stands where the server stands or refuses.
         assert before is None or (after is not None and after >= before)

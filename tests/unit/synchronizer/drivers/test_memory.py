@@ -200,10 +200,8 @@ class TestOptions(unittest.TestCase):
         memory.MemorySynchronizer.register_opts(conf)
         conf([], default_config_files=[])
         conf.set_override("hub_name", "configured", group="nodb_memory")
-        conf.set_override("single_key", True, group="nodb_memory")
         self.addCleanup(memory.MemoryHub.forget, "configured")
         synchronizer = memory.MemorySynchronizer.from_config(conf)
-        self.assertEqual(1, synchronizer.capabilities.atomic_keys)
         self.assertIs(memory.MemoryHub.named("configured"), synchronizer.hub)
 
     def test_history_has_a_lower_bound(self) -> None:

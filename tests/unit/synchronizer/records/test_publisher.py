@@ -85,9 +85,9 @@ class CountingSynchronizer(memory.MemorySynchronizer):
         self.reads += 1
         return super().read(keys)
 
-    def write(self, writes, *, atomic=False):
+    def write(self, writes):
         self.writes += 1
-        return super().write(writes, atomic=atomic)
+        return super().write(writes)
 
 
 class PublisherCase(unittest.TestCase):
@@ -112,7 +112,7 @@ class PublisherCase(unittest.TestCase):
         revision = standing.revision if standing and not standing.deleted else 0
         payload = state if isinstance(state, bytes) else codec.encode(state or {}, schema)
         write = records.Write(key(name), revision, payload, deleted=state is None)
-        [result] = self.hub.write([write], atomic=False)
+        [result] = self.hub.write([write])
         self.assertTrue(result.won)
         return result.record
 

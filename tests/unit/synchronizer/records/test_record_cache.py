@@ -70,7 +70,7 @@ class Overtaken(memory.MemorySynchronizer):
         super().__init__(None, hub)
         self._cache = cache
 
-    def write(self, writes, *, atomic=False):
-        results = super().write(writes, atomic=atomic)
+    def write(self, writes):
+        results = super().write(writes)
         self._cache.see("new", ())
         return results

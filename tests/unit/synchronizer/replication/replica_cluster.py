@@ -97,14 +97,14 @@ class Client(memory.MemorySynchronizer):
         #: While others come between: its process cannot do anything else then.
         self.is_busy = False
 
-    def write(self, writes, *, atomic=False):
+    def write(self, writes):
         if self.meanwhile:
             self.is_busy = True
             try:
                 self.meanwhile.pop()()
             finally:
                 self.is_busy = False
-        return super().write(writes, atomic=atomic)
+        return super().write(writes)
 
 
 class Truth:

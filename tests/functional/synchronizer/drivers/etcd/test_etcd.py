@@ -71,25 +71,6 @@ class TestOptions(RefusalCase):
         written = self.put(client, "a", b"one")
         self.assertEqual({written.key: written}, contract_case.everything(self.client()))
 
-    def test_all_or_nothing_of_more_bytes_than_etcd_takes_is_refused_unsent(self) -> None:
-        client = self.client()
-        writes = [records.Write(contract_case.key(f"k{n}"), 0, bytes(900_000)) for n in range(2)]
-        with self.assertRaises(errors.PayloadTooLarge):
-            client.write(writes, atomic=True)
-        self.assertEqual({}, contract_case.everything(client))
-        self.assertEqual([True, True], [result.won for result in client.write(writes)])
-
-    def test_as_many_keys_as_are_declared_are_written_all_or_none(self) -> None:
-        client = self.client()
-        count = client.capabilities.atomic_keys
-        standing = self.fill(client, count)
-        results = client.write(
-            [records.Write(r.key, r.revision, b"y" * 15_000) for r in standing], atomic=True
-        )
-        self.assertTrue(all(result.won for result in results))
-        late = [records.Write(r.key, r.revision, b"z") for r in standing]
-        self.assertFalse(any(result.won for result in client.write(late, atomic=True)))
-
 
 class TestPrefixes(RefusalCase):
     def test_two_prefixes_share_an_etcd_without_meeting(self) -> None:

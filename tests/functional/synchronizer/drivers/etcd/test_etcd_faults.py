@@ -20,7 +20,8 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import etcd
-from nova_nodb_scheduler.synchronizer.drivers.etcd import clock, epochs, following
+from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs, following
+from nova_nodb_scheduler.synchronizer.drivers.support import clocks
 from nova_nodb_scheduler.synchronizer.records import leases
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import contract_case
@@ -279,7 +280,7 @@ class TestUnknownOutcomes(etcd_case.EtcdCase):
         self.assertIsInstance(holding.acquire(), leases.Lease)
         switch.rename_in_replies(b"\nDate: ", b"\nXate: ")
         # Nor what was known of the server's before, for ever.
-        time.sleep(clock.CACHE_SECONDS * 1.1)
+        time.sleep(clocks.CACHE_SECONDS * 1.1)
         with mock.patch.object(time, "time", autospec=True, return_value=time.time() + 1e6):
             for _ in range(2):
                 for call in (client.now_seconds, waiting.acquire, waiting.holder):

@@ -26,11 +26,11 @@ Verdict = records.Verdict
 #: The steps that each kind of write passes.
 STEPS = {
     "create": [
-        *(Step.READ, Step.BIRTH, Step.INDEX),
+        *(Step.READ, Step.PLACEHOLDER, Step.INDEX),
         *(Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE),
     ],
     "update": [Step.READ, Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE],
-    "delete": [Step.READ, Step.OBITUARY, Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE],
+    "delete": [Step.READ, Step.ANNOUNCE, Step.SEQUENCE, Step.SLOT, Step.RECORD, Step.DONE],
 }
 
 

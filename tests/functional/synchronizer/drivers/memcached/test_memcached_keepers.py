@@ -21,7 +21,7 @@ Step = memcached.Step
 COLLECTING = (Step.FLOOR, Step.GRAVE, Step.UNLIST, Step.REMOVE, Step.STRIKE)
 #: Behind these, and behind a floor, a reader takes a snapshot.
 OF_EPOCHS = (Step.EPOCH, Step.REPLACE, Step.SWEEP)
-STEPS = (Step.GIVE_UP, Step.VOID, Step.FENCE, Step.SETTLED, *OF_EPOCHS, *COLLECTING)
+STEPS = (Step.GIVE_UP, Step.VOID, Step.FENCE, Step.STABLE, *OF_EPOCHS, *COLLECTING)
 
 _Job = Callable[[contract.Synchronizer], object]
 

@@ -189,7 +189,7 @@ class TestPausedAtTheIndex(memcached_case.MemcachedCase):
         writer = self.client()
         kept = self.put(writer, "claims-of-others", b"granted")
         epoch = writer.head().epoch
-        for step in (Step.BIRTH, Step.INDEX):
+        for step in (Step.PLACEHOLDER, Step.INDEX):
             with self.subTest(step=step.name):
                 name = f"host-{step.name}"
                 paused = step_case.PausedWriter(
@@ -253,7 +253,7 @@ class TestFilledPastFull(memcached_case.MemcachedCase):
         raw = self.raw()
         # Pages as long as memory allows: appending a line finds no room for a longer one.
         filler = b"n" * 100_000 + b"\x1e1\n"
-        for page in epoch.graveyard_pages:
+        for page in epoch.deletion_log_pages:
             while raw.append(page, filler, noreply=False):
                 if len(raw.get(page)) > 900_000:
                     break

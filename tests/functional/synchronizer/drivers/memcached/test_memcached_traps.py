@@ -20,7 +20,7 @@ class _NoWait(fencing.Fencing):
         return True
 
     def void_if_overdue(
-        self, epoch: layout.Epoch, settled: layout.Settled, version: int
+        self, epoch: layout.Epoch, stable: layout.StableVersion, version: int
     ) -> bytes | None:
         return layout.VOID if self.is_overdue(epoch, version) else None
 
@@ -46,7 +46,7 @@ class _Naive(driver.MemcachedSynchronizer):
         super().__init__(*arguments)
         self._follower.fencing = self.fencing_class(
             *(self._settings, self._connection, self._clock),
-            *(self._follower._seen, self._come_by),
+            *(self._follower._seen, self._report_step),
         )
 
 
@@ -59,7 +59,7 @@ class NoFenceSynchronizer(_Naive):
 
 
 class HeadSnapshotSynchronizer(driver.MemcachedSynchronizer):
-    """Begins its snapshots at the counter, settled or not."""
+    """Begins its snapshots at the counter, stable or not."""
 
     def snapshot(self, namespaces: Any = None) -> Any:
         epoch = self._epochs.current()

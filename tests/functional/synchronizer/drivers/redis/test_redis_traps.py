@@ -52,9 +52,7 @@ class RetryingSynchronizer(redis.RedisSynchronizer):
 class _NumberingWriter(writing.Writer):
     """Numbers in one call and writes in the next, as clients without Lua must."""
 
-    def _write_batch(
-        self, batch: Sequence[writing._Named], *, atomic: bool
-    ) -> list[records.WriteResult]:
+    def _send(self, batch: Sequence[writing._Named]) -> list[records.WriteResult]:
         epoch = self._epochs.current()
         last = self._connection.send("HINCRBY", self._keys.meta, "seq", len(batch))
         time.sleep(0.002)
@@ -66,7 +64,6 @@ class _NumberingWriter(writing.Writer):
             scripts.Script.of(text),
             self._keys.all,
             epoch.name,
-            b"1" if atomic else b"0",
             epoch.began,
             *writing._arguments(epoch, batch),
         )

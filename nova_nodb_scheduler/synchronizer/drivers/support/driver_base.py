@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of a driver: what write, read and wait are in every driver.
+
+An author owes what only the engine can answer: ``open``, ``close``, ``head``,
+``snapshot``, ``fetch``, one batch of reads and one of writes; a clock
+(:mod:`.clocks`), ``collect``, ``statistics`` (:func:`totals`), and what an
+operator may ask for, ``reset``. And ``from_config``.
+
+The base refuses what no record may be called, parts calls into batches, and says
+what is known where the back end fails between two of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar, Self
+
+from oslo_config import cfg
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, clocks, polling
+
+
+class Driver(contract.Synchronizer):
+    """What the entry point of a driver names.
+
+    :param poll_intervals: between two looks of :meth:`wait`, where it is not overridden
+    """
+
+    #: Of one batch, at most; None: any number, as far as the contract goes.
+    WRITES_PER_BATCH: ClassVar[int | None] = 500
+    #: By :meth:`size_of`; a write that is larger goes in a batch of its own.
+    BYTES_PER_BATCH: ClassVar[int | None] = None
+    READS_PER_BATCH: ClassVar[int | None] = 500
+
+    #: Its option group, ``nodb_`` and its name, and the options in it.
+    GROUP: ClassVar[str]
+    OPTS: ClassVar[Sequence[cfg.Opt]]
+
+    #: For :meth:`now_seconds`, where that is not overridden.
+    _clock: clocks.BackendClock
+
+    def __init__(self, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS) -> None:
+        self._poll = polling.Poll(poll_intervals)
+
+    @classmethod
+    def register_opts(cls, conf: cfg.ConfigOpts) -> None:
+        """Register the driver's options in its group."""
+        conf.register_opts(cls.OPTS, group=cls.GROUP)
+
+    @classmethod
+    def list_opts(cls) -> list[tuple[str, list[cfg.Opt]]]:
+        """Return (group, options), for the sample file and the documentation."""
+        return [(cls.GROUP, list(cls.OPTS))]
+
+    @classmethod
+    @abc.abstractmethod
+    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
+        """Make a driver of its registered options; no I/O.
+
+        :raises ConfigurationError: an option's value cannot work
+        """
+
+    @abc.abstractmethod
+    def _read_batch(
+        self, keys: Sequence[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """Read some records, as :meth:`read` does; the keys are sound, and each stands once."""
+
+    @abc.abstractmethod
+    def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """Carry out some writes, as :meth:`write` does; their names and payloads are sound.
+
+        Each wins or loses by itself, whatever becomes of the others. An
+        outcome that is not known is answered UNKNOWN, never tried again.
+
+        :raises BackendUnavailable: nothing of the batch was written
+        :raises Interrupted: see :class:`.batches.Interrupted`
+        """
+
+    def size_of(self, write: records.Write) -> int:
+        """Return what a write counts of BYTES_PER_BATCH."""
+        return 0 if write.deleted else len(write.payload)
+
+    def read(
+        self, keys: Collection[records.RecordKey]
+    ) -> Mapping[records.RecordKey, records.Record]:
+        """See the contract; nothing stands under a name that no record may have."""
+        sound = [key for key in dict.fromkeys(keys) if key.fault is None]
+        found: dict[records.RecordKey, records.Record] = {}
+        for batch in batches.split(sound, self.READS_PER_BATCH):
+            found.update(self._read_batch(batch))
+        return found
+
+    def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        """See the contract."""
+        _check(writes, self.capabilities.max_payload_bytes)
+        refused = {
+            place: records.WriteResult(records.Verdict.REFUSED, reason=fault)
+            for place, each in enumerate(writes)
+            if (fault := each.key.fault) is not None
+        }
+        sound = [each for place, each in enumerate(writes) if place not in refused]
+        sent = iter(self._write_in_batches(sound))
+        return [refused[place] if place in refused else next(sent) for place in range(len(writes))]
+
+    def _write_in_batches(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
+        results: list[records.WriteResult] = []
+        for batch in batches.split(
+            writes, self.WRITES_PER_BATCH, self.BYTES_PER_BATCH, self.size_of
+        ):
+            try:
+                results += self._write_batch(batch)
+            except batches.Interrupted as interrupted:
+                results += interrupted.results
+                break
+            except errors.BackendUnavailable:
+                if not batches.may_have_written(results):
+                    raise
+                break
+        # An earlier batch was written, so "nothing was" would be a lie; of the rest
+        # it is unknown, which makes the caller look.
+        return results + [batches.UNKNOWN] * (len(writes) - len(results))
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """See the contract; asks for the head, as seldom as :mod:`.polling` allows."""
+        return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
+
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        return self.head() != cursor
+
+    def now_seconds(self) -> float:
+        """See the contract."""
+        return self._clock.now_seconds()
+
+
+def resync_reason(
+    cursor: records.Cursor, head: records.Cursor, floor: int
+) -> records.ResyncNeeded | None:
+    """Return why the feed cannot go on from a cursor; None where it can.
+
+    :param head: behind the last accepted write
+    :param floor: cursors below it miss what was dropped
+    """
+    reason = records.ResyncReason
+    if cursor.epoch != head.epoch:
+        return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {head.epoch}")
+    if cursor.version > head.version:
+        return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {head.version}")
+    if cursor.version < floor:
+        return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {floor}")
+    return None
+
+
+def totals(
+    head: records.Cursor, floor: int, live: int, dead: int, size_bytes: int
+) -> dict[str, int | float | str]:
+    """Return what every driver's ``statistics`` say, by the names that commands look for.
+
+    :param live: records
+    :param dead: tombstones
+    :param size_bytes: of all that is held, as the back end counts it
+    """
+    return {
+        "records": live,
+        "tombstones": dead,
+        "bytes": size_bytes,
+        "floor": floor,
+        "version": head.version,
+        "epoch": head.epoch,
+    }
+
+
+def totals_of(
+    held: Iterable[records.Record], head: records.Cursor, floor: int
+) -> dict[str, int | float | str]:
+    """Count records and tombstones that are at hand; see :func:`totals`."""
+    counted = collections.Counter[bool]()
+    size_bytes = 0
+    for record in held:
+        counted[record.deleted] += 1
+        size_bytes += len(record.payload)
+    return totals(head, floor, counted[False], counted[True], size_bytes)
+
+
+def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:
+    if len({write.key for write in writes}) != len(writes):
+        raise ValueError("a key occurs twice in one call of write()")
+    for write in writes:
+        if not write.deleted and len(write.payload) > max_payload_bytes:
+            raise errors.PayloadTooLarge(str(write.key), len(write.payload), max_payload_bytes)
