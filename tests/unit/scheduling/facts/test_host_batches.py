@@ -250,6 +250,7 @@ class KeptTest(testtools.TestCase):
         self.assertEqual(["n2"], list(keeper.unreadable))
         self.assertEqual([0], feed.frame.alive.nonzero()[0].tolist())
 
+    @settings(deadline=None)
     @given(
         st.dictionaries(
             st.sampled_from(["VCPU", "DISK_GB", "CUSTOM_X"]),
