@@ -45,7 +45,7 @@ class AuditCommandTest(test_orphans.OrphansCase):
         self.runtime.decisions._mirror.hints.hint(names)
 
         def shown() -> set[str]:
-            states = self.states(test_orphans.namespaces.PROVIDERS).values()
+            states = self.states(test_orphans.known_namespaces.PROVIDERS).values()
             return {name for state in states for name in state["allocations"]}
 
         self.wait(lambda: set(consumers) <= shown())
