@@ -81,7 +81,7 @@ class Decoder:
         declared = built_in.BUILT_IN
         self._store = host_state_store.HostStateStore(declared, codec.decode_state)
         self._quarantine = ingest.Quarantine(100)
-        self._intake = ingest.Ingest(self._store, declared, self._quarantine)
+        self._intake = ingest.Ingester(self._store, declared, self._quarantine)
         self._declared = [namespace.name for namespace in declared]
 
     def case(self, dice: random.Random) -> str:

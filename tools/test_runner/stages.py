@@ -35,7 +35,7 @@ class Stage:
 
 # Whole suites on a cluster of two nodes take minutes: here its claims stand for them.
 _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
-_APART = r"^tests\.functional\.(synchronizer|simulator|monitoring)\."
+_APART = r"^tests\.functional\.(cmd|synchronizer|simulator|monitoring)\."
 
 _LINT = work.Checks(
     (
@@ -152,6 +152,14 @@ STAGES = (
         "build the wheel, install it alone, load its entry points",
         trees.PACKAGING,
         share=_THIRD,
+    ),
+    # Bounds of seconds are looked at there: nothing runs beside them.
+    Stage(
+        "commands",
+        When.CI,
+        600,
+        "tests/functional/cmd: commands end in time, by name, with what they need away",
+        work.Tests("functional/cmd", again=True),
     ),
     Stage(
         "chaos",

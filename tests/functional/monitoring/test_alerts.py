@@ -102,7 +102,7 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
             anti_entropy_interval_seconds=1.0,
             anti_entropy_page_seconds=0.0,
         )
-        with mock.patch.object(assembly.replication, "ReplicatorOptions", quick):
+        with mock.patch.object(assembly.replicator_contract, "ReplicatorOptions", quick):
             super().begin()
 
     def await_scrapes(self) -> None:

@@ -21,7 +21,7 @@ from nova import conf as nova_conf
 from nova import exception, objects
 from nova.scheduler import utils as nova_utils
 from nova.scheduler import weights as nova_weights
-from oslo_config import fixture as config_fixture
+from oslo_config import cfg
 
 from nova_nodb_scheduler.scheduling import decision_settings, weighers
 from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
@@ -52,12 +52,32 @@ WORLD = hypothesis.given(
 )
 
 
+class Overrides(fixtures.Fixture):
+    """Settings for one test. A reset at its end would forget which files the process has read."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._names: set[tuple[str, str]] = set()
+
+    def _setUp(self) -> None:
+        self.addCleanup(self._clear)
+
+    def config(self, group: str, **values: Any) -> None:
+        for name, value in values.items():
+            self._conf.set_override(name, value, group)
+            self._names.add((name, group))
+
+    def _clear(self) -> None:
+        for name, group in self._names:
+            self._conf.clear_override(name, group)
+
+
 class World:
     """One drawn case, as Nova and as ours see it."""
 
     def __init__(
         self,
-        conf: config_fixture.Config,
+        conf: Overrides,
         hosts: list[cases.Host],
         metadata: list[dict[str, str]],
         asked: cases.Asked,
@@ -155,7 +175,7 @@ class WeigherCase(testtools.TestCase):
         super().setUp()
         objects.register_all()
         self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
-        self.conf = self.useFixture(config_fixture.Config(nova_conf.CONF))
+        self.conf = self.useFixture(Overrides(nova_conf.CONF))
 
     def difference(self, world: World, ours: plugin_contract.Weigher, theirs: Any) -> str | None:
         """Compare one weigher; return what differs, or None."""

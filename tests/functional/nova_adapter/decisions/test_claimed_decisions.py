@@ -513,7 +513,7 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
         stalls, goes_on = threading.Event(), threading.Event()
         self.addCleanup(goes_on.set)
         synchronizer, duty = self.runtime.synchronizer, self.runtime.decisions.claim_duty
-        fetch, prove = synchronizer.fetch, duty.prove
+        fetch, prove = synchronizer.fetch, duty.proof.prove
 
         def fetched(*args: Any) -> Any:
             if stalls.is_set():
@@ -526,7 +526,7 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
 
         with (
             mock.patch.object(synchronizer, "fetch", fetched),
-            mock.patch.object(duty, "prove", proved),
+            mock.patch.object(duty.proof, "prove", proved),
         ):
             [second], _chosen = self.select_devices(3, extra_specs=two_groups)
             goes_on.set()

@@ -205,7 +205,7 @@ class DecisionsTest(cloud.CloudCase):
         self.assertIn(state_proof.UnprovedReason.FEED.value, self.runtime.fallbacks())
 
     def test_a_candidate_that_is_not_in_memory_has_it_decided_again(self) -> None:
-        cloud.reporting.install(None, None)
+        cloud.change_reporter.install(None, None)
         new, _service = self.host(cloud.CELL2, "new")
         self.assertEqual(["new"], self.select(new))
         self.assertEqual(2, self.placement.asked)
@@ -228,7 +228,7 @@ class DecisionsTest(cloud.CloudCase):
             return found
 
         self.patch(request_filter, "process_reqspec", processing)
-        cloud.reporting.install(None, None)
+        cloud.change_reporter.install(None, None)
         new, _service = self.host(cloud.CELL2, "new")
         for positional in (False, True):
             self.placement.candidates = [new.uuid]

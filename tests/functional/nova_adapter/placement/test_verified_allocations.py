@@ -317,7 +317,9 @@ class VerifierTest(placement_cloud.PlacementCase):
 
     def leave(self, consumer: str) -> None:
         found = self.admin.get(f"/allocations/{consumer}", version="1.28").json()
-        empty = placement_cloud.outcomes.Server(consumer, {"allocations": {}}, "project", "user")
+        empty = placement_cloud.placement_replies.NewServer(
+            consumer, {"allocations": {}}, "project", "user"
+        )
         done = self.put(empty, found["consumer_generation"])
         self.assertEqual(204, done.status_code, done.text)
 
@@ -414,7 +416,7 @@ class VerifierTest(placement_cloud.PlacementCase):
                 self.node: {"resources": {"VCPU": 1}},
             }
         }
-        moved = placement_cloud.outcomes.Server(self.consumer, both, "project", "user")
+        moved = placement_cloud.placement_replies.NewServer(self.consumer, both, "project", "user")
         self.assertEqual(204, self.put(moved).status_code)
         self.assertIs(verification.Withdrawal.OTHERS_LEFT, self.verifier.withdraw(self.wanted()))
         self.assertEqual({source: {"VCPU": 1}}, self.held(self.consumer))
@@ -425,7 +427,7 @@ class VerifierTest(placement_cloud.PlacementCase):
 
         def put() -> bool:
             parts = {name: {"resources": part} for name, part in amounts.items()}
-            one = placement_cloud.outcomes.Server(
+            one = placement_cloud.placement_replies.NewServer(
                 self.consumer, {"allocations": parts}, "project", "user"
             )
             with placement_mariadb.granting_anything():
@@ -509,7 +511,7 @@ class VerifierTest(placement_cloud.PlacementCase):
 
     def of(self, amounts: dict[str, dict[str, int]]) -> Any:
         parts = {name: {"resources": part} for name, part in amounts.items()}
-        return placement_cloud.outcomes.Server(
+        return placement_cloud.placement_replies.NewServer(
             self.consumer, {"allocations": parts}, "project", "user"
         )
 

@@ -309,7 +309,7 @@ class DeltaSweepTest(test_sweeps.SweepCase):
         before = self.states(known_namespaces.CELLS)
         stop = threading.Event()
         stop.set()
-        with self.assertRaises(test_sweeps.sweeper.SweepStopped):
+        with self.assertRaises(test_sweeps.cell_sweeper.SweepStopped):
             self.duty._deltas.sweep(cloud.CELL1, 0.0, stop, by="test")
         self.duty._synchronizer.inner.faults.fail_next(faults.Fault.UNAVAILABLE)
         with self.assertRaises(errors.BackendUnavailable):

@@ -250,7 +250,7 @@ class DutyTest(SweepCase):
         self.heartbeat(service)
         made.flush()
         self.turned(self.asked, 0)
-        reporter_of = cloud.reporting
+        reporter_of = cloud.change_reporter
         reporter_of.install(None, None)
         self.heartbeat(service)
         self.heartbeat(service)

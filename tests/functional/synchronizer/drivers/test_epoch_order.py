@@ -19,7 +19,7 @@ class TestMemcached(epoch_order_case.EpochOrderCase, memcached_case.MemcachedCas
     def keep(self) -> dict[bytes, bytes]:
         epoch = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch"))
         # The records are left: what tells is the counter.
-        keys = [b"nodb:epoch", epoch.sequence_key, epoch.settled_key, epoch.floor_key]
+        keys = [b"nodb:epoch", epoch.sequence_key, epoch.stable_key, epoch.floor_key]
         found: dict[bytes, bytes] = self.raw().get_many(keys)
         return found
 
