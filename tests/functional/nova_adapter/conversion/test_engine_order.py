@@ -153,7 +153,7 @@ class EngineOrderTest(testtools.TestCase):
         self.assertLess(EXAMPLES // 4, self.compared.total(), self.compared)
         several = sum(self.compared[placed] for placed in (2, 3, 4))
         self.assertTrue(self.compared[0] and self.compared[1] and several, self.compared)
-        self.assertLess(EXAMPLES // 25, self.with_alternates)
+        self.assertTrue(self.with_alternates)
 
     @hypothesis.settings(
         max_examples=EXAMPLES,

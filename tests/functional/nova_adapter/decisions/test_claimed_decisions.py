@@ -367,9 +367,8 @@ class FullHostsTest(ClaimedDecisionsCase):
     def test_it_takes_what_is_left_under_a_claim_that_is_judged(self):
         self.claim("h1", 4)
         self.claim("h2", 1)
-        with mock.patch.object(
-            self.runtime.decisions.decider, "schedule", side_effect=MIRROR_BEHIND
-        ):
+        decider = self.runtime.decisions.decider
+        with mock.patch.object(decider, "schedule", autospec=True, side_effect=MIRROR_BEHIND):
             [server], chosen = self.select()
         self.assertEqual("h2", chosen[0][0].service_host)
         self.assertEqual(1, self.writes())

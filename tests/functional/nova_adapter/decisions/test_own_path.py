@@ -128,12 +128,16 @@ class OwnPathTest(OwnPathCase):
     def test_each_reason_for_which_no_claim_is_judged(self):
         for reason in sorted(manager._IN_DOUBT):
             with self.subTest(reason):
-                with mock.patch.object(self.runtime.decisions, "refusal", lambda r=reason: r):
+                with mock.patch.object(
+                    self.runtime.decisions.placement_mirror, "refusal", lambda r=reason: r
+                ):
                     self.select()
         self.assertEqual({"allocations: stands": len(manager._IN_DOUBT)}, self.figures())
 
     def test_the_back_end_is_down(self):
-        with mock.patch.object(self.runtime.decisions, "refusal", lambda: "claims unavailable"):
+        with mock.patch.object(
+            self.runtime.decisions.placement_mirror, "refusal", lambda: "claims unavailable"
+        ):
             self.hub.faults.go_down()
             try:
                 self.race()
@@ -176,7 +180,9 @@ class OwnPathTest(OwnPathCase):
         group = self.group(policy)
         _, before = self.select(instance_group=group, **first)
         group.hosts = []
-        with mock.patch.object(self.runtime.decisions, "refusal", lambda: "mirror behind"):
+        with mock.patch.object(
+            self.runtime.decisions.placement_mirror, "refusal", lambda: "mirror behind"
+        ):
             _, after = self.select(instance_group=group)
         return [chosen[0][0].service_host for chosen in (before, after)]
 
@@ -189,7 +195,9 @@ class OwnPathTest(OwnPathCase):
 
     def test_a_group_learns_of_a_member_that_was_placed_without_a_judged_claim(self):
         group = self.group("anti-affinity")
-        with mock.patch.object(self.runtime.decisions, "refusal", lambda: "mirror behind"):
+        with mock.patch.object(
+            self.runtime.decisions.placement_mirror, "refusal", lambda: "mirror behind"
+        ):
             _, before = self.select(instance_group=group)
         group.hosts = []
         # Its filter does not know of the first one, the group's claims do.

@@ -690,7 +690,13 @@ class AnyHistoryTest(WriterCase):
             with self.subTest(seed=seed):
                 self.run_round(random.Random(seed), seen)
         # What did not happen was not tested.
-        for name in ("Written", "Full", "Withdrawn", "ConsumerExists", "undone"):
+        for name in (
+            "AllocationWritten",
+            "ProviderFull",
+            "WithdrawnWithOthers",
+            "ConsumerExists",
+            "undone",
+        ):
             self.assertGreater(seen[name], 0, seen)
         self.assertGreater(seen["shared"], 0, seen)
 

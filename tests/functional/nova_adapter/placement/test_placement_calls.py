@@ -220,7 +220,7 @@ class SendingTest(SendingCase):
 
         with fixtures.MonkeyPatch("requests.adapters.HTTPAdapter.send", lost):
             reply = posts.post([two])
-        self.assertEqual("Lost", type(reply).__name__)
+        self.assertEqual("LostReply", type(reply).__name__)
         self.assertEqual({"VCPU": 2}, self.usages(self.host))
         held = posts.held(two.consumer)
         assert isinstance(held, placement_calls.HeldAllocation)
@@ -237,9 +237,9 @@ class SendingTest(SendingCase):
                 def fail(*_: Any, **__: Any) -> Any:
                     raise AttributeError("keystoneauth has no such attribute any more")
 
-                with fixtures.MonkeyPatch(f"{placement_calls.__name__}.Sender.{name}", fail):
+                with fixtures.MonkeyPatch(f"{placement_calls.__name__}.PostSender.{name}", fail):
                     replies = [type(asked.post([each])).__name__ for each in servers]
-                self.assertEqual(["Done"] * 3, replies)
+                self.assertEqual(["DoneReply"] * 3, replies)
                 self.assertEqual(0, own.repeated)
                 for each in servers:
                     self.assertEqual({self.host: {"VCPU": 1}}, self.held(each.consumer))
