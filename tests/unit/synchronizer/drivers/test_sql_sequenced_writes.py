@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the SQL driver's sequencer mode says of a batch whose database goes away behind the commit."""
+"""What sequencer mode says of a batch whose database goes away behind the commit."""
 
 import contextlib
 import pathlib
