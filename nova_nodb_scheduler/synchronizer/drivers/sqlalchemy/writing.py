@@ -279,7 +279,7 @@ class SequencedWriter(Writer):
                         raise
                     # The request to commit was sent: it may have been carried out.
                     unknown = dict.fromkeys(written)
-                    return results_of(writes, unknown, self._lost(writes, unknown))
+                    return self._results(writes, unknown)
         try:
             versions = self._sequencer.settle(
                 row.epoch, {key: record.revision for key, record in written.items()}
@@ -291,7 +291,7 @@ class SequencedWriter(Writer):
             key: attrs.evolve(record, version=versions[key]) if versions.get(key) else None
             for key, record in written.items()
         }
-        return results_of(writes, numbered, self._lost(writes, written))
+        return self._results(writes, numbered)
 
     def _put(
         self,
@@ -308,14 +308,20 @@ class SequencedWriter(Writer):
         for part in self.statements_of([written[key] for key in written if key in standing]):
             statements.upsert(connection, part, revisions=True)
 
-    def _lost(
+    def _results(
         self,
         writes: Sequence[records.Write],
-        written: Mapping[records.RecordKey, object],
-    ) -> Mapping[records.RecordKey, records.Record]:
-        """Return what stands where a write lost."""
+        written: Mapping[records.RecordKey, records.Record | None],
+    ) -> list[records.WriteResult]:
+        """Return results, with what stands where a write lost."""
         lost = [write.key for write in writes if write.key not in written]
-        return self._read(lost) if lost else {}
+        try:
+            return results_of(writes, written, self._read(lost) if lost else {})
+        except errors.BackendUnavailable:
+            if not written:
+                raise
+            # Behind the commit, "nothing was written" would be a lie.
+            return results_of(writes, {**dict.fromkeys(lost), **written}, {})
 
 
 def _next(write: records.Write, standing: records.Record | None, floor: int) -> records.Record:

@@ -8,6 +8,7 @@ from typing import NoReturn, TypeVar
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 
 UNKNOWN = records.WriteResult(records.Verdict.UNKNOWN)
@@ -66,7 +67,8 @@ def one_by_one(
     """Carry writes out in turn, where the back end takes no more at once.
 
     :param in_doubt: what ``write`` raises where nobody knows whether it was carried out
-    :raises Interrupted: it raised that
+    :raises Interrupted: it raised that, or the back end was not there for a later write
+    :raises BackendUnavailable: nothing was written
     """
     results: list[records.WriteResult] = []
     for each in writes:
@@ -74,6 +76,10 @@ def one_by_one(
             results.append(write(each))
         except in_doubt as error:
             raise Interrupted([*results, UNKNOWN]) from error
+        except errors.BackendUnavailable as error:
+            if may_have_written(results):
+                raise Interrupted(results) from error
+            raise
     return results
 
 
