@@ -186,6 +186,10 @@ class SendingTest(SendingCase):
 
     def test_a_connection_that_breaks_is_keystoneauths_error_and_is_told_as_unsure(self):
         told: list[write_hints.ObservedWrite] = []
+        # A fixture that stands in for a method takes over that it is observed, but not how.
+        for name in ("put", "post", "delete"):
+            own = getattr(report.SchedulerReportClient, name)
+            self.addCleanup(setattr, report.SchedulerReportClient, name, own)
         write_hints.install(told.append)
         self.addCleanup(write_hints.uninstall, told.append)
         self.post()
