@@ -7,7 +7,12 @@ import testtools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import (
+    frame_columns,
+    host_facts,
+    host_frame,
+    host_places,
+)
 from tests.unit.scheduling import toys
 
 SEEN = st.sampled_from([-100.0, 0.0, 30.0, 60.0, 90.0, 200.0, host_facts.NEVER])
@@ -53,6 +58,35 @@ class HostFrameTest(testtools.TestCase):
             self.assertEqual([row], self.changes(**known), known)
             self.assertEqual([], self.changes(**known), known)
             self.frame.put(toys.facts(1))
+
+    def check_hosts_that_could_not_be_taken_are_taken_later(self, count):
+        numbers = range(10, 10 + count)
+        facts = [toys.facts(number) for number in numbers]
+
+        def page(vcpus):
+            rows = [frame_columns.numbers_of(each) for each in facts]
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            columns[frame_columns.PLAIN_COLUMNS.index("vcpus")][-1] = vcpus
+            return frame_columns.HostPage(
+                [host_places.HostPlace(e.uuid, e.cell, e.host, e.node) for e in facts],
+                columns,
+                [each.aggregates for each in facts],
+                [each.provider for each in facts],
+            )
+
+        before = self.frame.log.sequence
+        self.assertRaises(OverflowError, self.frame.take, page(2**63))
+        self.frame.take(page(facts[-1].vcpus))
+        rows = [self.frame.row_of(each.uuid) for each in facts]
+        self.assertEqual(facts, [self.frame.facts(row) for row in rows])
+        self.assertEqual(4 + count, np.count_nonzero(self.frame.alive))
+        self.assertEqual(sorted(rows), self.frame.log.since(before).tolist())
+
+    def test_few_hosts_that_could_not_be_taken_are_taken_later(self):
+        self.check_hosts_that_could_not_be_taken_are_taken_later(2)
+
+    def test_many_hosts_that_could_not_be_taken_are_taken_later(self):
+        self.check_hosts_that_could_not_be_taken_are_taken_later(frame_columns.FEW_ROWS + 1)
 
     def test_a_beat_and_a_generation_are_not_logged(self):
         self.assertEqual([], self.changes(last_seen_seconds=1001.0))
