@@ -290,6 +290,24 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
         self.assertEqual(2, frame.resource("VCPU").used.item(row))
 
+    def test_a_promise_lapses_where_everything_is_read_anew_too(self):
+        clock = [0.0]
+        promised = host_reservations.Reservations(lambda: clock[0])
+        self.keeper, self.feed = self.hosts.keeper(reservations=promised, most_keys=1)
+        self.hosts.host()
+        self.catch_up()
+        frame = self.feed.frame
+        row = frame.row_of("n1")
+        promised.reserve("never written", "n1", {"VCPU": 4}, 1)
+        frame.use(row, {"VCPU": 4})
+
+        clock[0] = 1e9
+        # More than are looked at one by one.
+        for name in "abc":
+            self.hosts.put(AGGREGATES, name, hosts.aggregate(name, 1, []))
+        self.catch_up()
+        self.assertEqual(2, frame.resource("VCPU").used.item(row))
+
     def test_a_catch_up_that_failed_half_way_begins_anew(self):
         self.hosts.host()
 
