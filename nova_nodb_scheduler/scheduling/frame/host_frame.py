@@ -366,10 +366,9 @@ class HostFrame(ReadableFrame):
                 self._take_many(entered, page)
                 return
             numbers = zip(*page.numbers, strict=True)
-            for (row, is_new), *each in zip(
-                entered, page.places, numbers, page.aggregates, page.providers, strict=True
-            ):
-                self._take_one(row, is_new, *each)
+            for at, ((row, is_new), its) in enumerate(zip(entered, numbers, strict=True)):
+                place, aggregates = page.places[at], page.aggregates[at]
+                self._take_one(row, is_new, place, its, aggregates, page.providers[at])
         except BaseException:
             # Who takes them once more may find nothing new.
             self.log.extend(row for row, _is_new in entered)
