@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from typing import Any
 
 import attrs
+import numpy as np
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as claims_model
@@ -271,7 +272,17 @@ class FactSource(Whereabouts):
         allocations = {} if record is None else record.state.get("allocations") or {}
         stored = self._claims.get(uuid)
         uncounted = self._reported.uncounted(uuid, 0 if stored is None else stored.version)
-        return claim_facts.unreported_usage(claims, allocations, uncounted)
+        record_name = _name(known_namespaces.CLAIM_RECORDS.name, uuid)
+        try:
+            found = claim_facts.unreported_usage(claims, allocations, uncounted)
+            amounts = (*found.used.values(), *_numbers_of_share(found.share), found.devices)
+            absurd = max(amounts) > _MOST_CLAIMED or min(amounts) < -_MOST_CLAIMED
+        except (TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise errors.InvalidRecord(record_name, "claims", why) from error
+        if absurd:
+            raise errors.InvalidRecord(record_name, "claims", "their amounts are beyond all bounds")
+        return found
 
     # -- providers ----------------------------------------------------------------
 
@@ -397,6 +408,12 @@ _HOSTS_AT_A_TIME = 4096
 
 
 _numbers_of_service = operator.attrgetter(*frame_columns.OF_SERVICE)
+_numbers_of_share = operator.attrgetter(
+    "vcpus", "memory_mb", "disk_gb", "instances", "io_operations"
+)
+#: Of a class, or of the node's own numbers: columns hold 64 bits.
+_MOST_CLAIMED = 2**48
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 #: Places of the numbers that claims change, and of what tells whether there are any.
 _COUNTED = tuple(
@@ -440,7 +457,8 @@ class _Reading:
         numbers = node_facts.columns(self.nodes, ratios)
         if self.claims:
             for at in _COUNTED:
-                numbers[at] = list(numbers[at])
+                # No scalars of arrays: these overflow in silence.
+                numbers[at] = np.asarray(numbers[at]).tolist()
             for at, unreported in self.claims:
                 if numbers[_UPDATED][at]:
                     _count(numbers, at, unreported)
@@ -504,9 +522,9 @@ def _count(numbers: Sequence[Any], at: int, unreported: claim_facts.UnreportedUs
     """Count claims in a host's numbers, as Nova's HostState would consume them."""
     share = unreported.share
     memory, disk, vcpus, instances, busy, devices = (numbers[column] for column in _COUNTED)
-    memory[at] -= share.memory_mb
-    disk[at] -= share.disk_gb * 1024
-    vcpus[at] += share.vcpus
-    instances[at] += share.instances
-    busy[at] += share.io_operations
+    memory[at] = max(_LEAST, memory[at] - share.memory_mb)
+    disk[at] = max(_LEAST, disk[at] - share.disk_gb * 1024)
+    vcpus[at] = min(_GREATEST, vcpus[at] + share.vcpus)
+    instances[at] = min(_GREATEST, instances[at] + share.instances)
+    busy[at] = min(_GREATEST, busy[at] + share.io_operations)
     devices[at] = max(0, devices[at] - unreported.devices)

@@ -224,6 +224,11 @@ class FrameKeeper:
             source = fact_source.FactSource(snapshot, reservations=self._reservations)
             self._present.source = source
             lapsed = self._reservations.expire()
+            for uuid in lapsed:
+                # Its record may be the very one that the columns were filled from.
+                row = self._engine.frame.row_of(uuid)
+                if row is not None:
+                    self._engine.frame.recount(row)
             if touched is None or former is None or not sound:
                 self._claimed_hosts.take_all(source)
                 with collector.at_rest():
@@ -291,11 +296,6 @@ class FrameKeeper:
                 places.add(place)
         served = {uuid for place in places for uuid in source.nodes_of_host(*place)}
         provided = {*touched.get(_PROVIDERS, ()), *lapsed, *claimed}
-        for uuid in lapsed:
-            # Its record may be the very one that the columns were filled from.
-            row = self._engine.frame.row_of(uuid)
-            if row is not None:
-                self._engine.frame.recount(row)
         parts |= served
         parts.update(filter(source.has_node, provided))
         # What claims add changes numbers of the node, too.

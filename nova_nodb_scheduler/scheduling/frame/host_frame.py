@@ -349,10 +349,10 @@ class HostFrame(ReadableFrame):
 
     def put(self, facts: host_facts.HostFacts) -> int:
         """Take one host in, or take its new facts over, as :meth:`take` does; return its row."""
-        row = self._row_for(facts.uuid)
         place = host_places.HostPlace(facts.uuid, facts.cell, facts.host, facts.node)
+        row, is_new = self._enter(place)
         numbers = frame_columns.numbers_of(facts)
-        self._take_one(row, place, numbers, facts.aggregates, facts.provider)
+        self._take_one(row, is_new, place, numbers, facts.aggregates, facts.provider)
         return row
 
     def take(self, page: frame_columns.HostPage) -> None:
@@ -360,24 +360,30 @@ class HostFrame(ReadableFrame):
 
         A change is logged unless no decision can tell the difference, as with most heartbeats.
         """
-        rows = [self._row_for(place.uuid) for place in page.places]
-        if len(rows) > frame_columns.FEW_ROWS:
-            self._take_many(rows, page)
-            return
-        numbers = zip(*page.numbers, strict=True)
-        for each in zip(rows, page.places, numbers, page.aggregates, page.providers, strict=True):
-            self._take_one(*each)
+        entered = [self._enter(place) for place in page.places]
+        try:
+            if len(entered) > frame_columns.FEW_ROWS:
+                self._take_many(entered, page)
+                return
+            numbers = zip(*page.numbers, strict=True)
+            for at, ((row, is_new), its) in enumerate(zip(entered, numbers, strict=True)):
+                place, aggregates = page.places[at], page.aggregates[at]
+                self._take_one(row, is_new, place, its, aggregates, page.providers[at])
+        except BaseException:
+            # Who takes them once more may find nothing new.
+            self.log.extend(row for row, _is_new in entered)
+            raise
 
     def _take_one(
         self,
         row: int,
+        is_new: bool,
         place: host_places.HostPlace,
         numbers: Sequence[Any],
         aggregates: tuple[str, ...],
         provider: host_facts.ProviderFacts | None,
     ) -> None:
-        changed = self._places.enter(row, place)
-        changed |= self.put_numbers(row, numbers)
+        changed = self.put_numbers(row, numbers) or is_new
         changed |= self.cell.put(row, place.cell)
         changed |= self.aggregate_sets.put(row, aggregates)
         changed |= self._provided.put(row, provider)
@@ -389,9 +395,10 @@ class HostFrame(ReadableFrame):
         if changed:
             self.log.add(row)
 
-    def _take_many(self, rows: list[int], page: frame_columns.HostPage) -> None:
-        places = page.places
+    def _take_many(self, entered: Sequence[tuple[int, bool]], page: frame_columns.HostPage) -> None:
+        places, rows = page.places, [row for row, _is_new in entered]
         changed = self.put_all_numbers(rows, page.numbers)
+        changed |= np.array([is_new for _row, is_new in entered])
         changed |= self.cell.put_all(rows, [place.cell for place in places])
         changed |= self.aggregate_sets.put_all(rows, page.aggregates)
         changed |= self._provided.put_all(rows, page.providers)
@@ -400,8 +407,8 @@ class HostFrame(ReadableFrame):
             changed |= column.put_all(rows, values)
         if self._topologies is not None:
             self._topologies.forget_all(rows)
-        for at, (row, place) in enumerate(zip(rows, places, strict=True)):
-            if self._places.enter(row, place) | self._liveness.look_at(self, row):
+        for at, row in enumerate(rows):
+            if self._liveness.look_at(self, row):
                 changed[at] = True
         self.log.extend(np.array(rows)[changed].tolist())
 
@@ -543,16 +550,21 @@ class HostFrame(ReadableFrame):
 
     # -- rows -------------------------------------------------------------------
 
-    def _row_for(self, uuid: str) -> int:
-        """Return a host's row, a new one where it has none."""
-        row = self._places.row_of(uuid)
-        if row is None:
-            if not self._places.free:
-                self._grow(max(BLOCK_ROWS, self.rows + self.rows // 4))
-            row = self._places.take()
-            self.tenure[row] += 1
-            self.alive[row] = True
-        return row
+    def _enter(self, place: host_places.HostPlace) -> tuple[int, bool]:
+        """Give a host its row, and say whether its names are new.
+
+        Before anything else of it is taken: what fails later leaves no row without a name.
+        """
+        row = self._places.row_of(place.uuid)
+        if row is not None:
+            return row, self._places.enter(row, place)
+        if not self._places.free:
+            self._grow(max(BLOCK_ROWS, self.rows + self.rows // 4))
+        row = self._places.take()
+        is_new = self._places.enter(row, place)
+        self.tenure[row] += 1
+        self.alive[row] = True
+        return row, is_new
 
     def _grow(self, at_least: int) -> None:
         before = self.rows

@@ -74,7 +74,11 @@ class ProviderColumns:
         self, rows: Sequence[int], providers: Sequence[host_facts.ProviderFacts | None]
     ) -> list[bool]:
         """Take many rows' providers over; say of each what :meth:`put` says."""
-        new = [at for at, row in enumerate(rows) if self._providers[row] is None]
+        new = [
+            at
+            for at, (row, its) in enumerate(zip(rows, providers, strict=True))
+            if self._providers[row] is None and its is not None
+        ]
         self._fill([rows[at] for at in new], [providers[at] for at in new])
         filled = frozenset(new)
         return [

@@ -171,12 +171,13 @@ class WriteTurns:
 
     @contextlib.contextmanager
     def taken(self, providers: Collection[str]) -> Iterator[None]:
-        """Wait for others; for so long only, since a write may hang."""
+        """Wait for others; for so long only, all providers together, since a write may hang."""
+        until = time.monotonic() + _TURN_SECONDS
         with contextlib.ExitStack() as held:
             # In one order, so that nobody waits for who waits for him.
             for number in sorted({hash(name) % len(self._locks) for name in providers}):
                 lock = self._locks[number]
-                if lock.acquire(timeout=_TURN_SECONDS):
+                if lock.acquire(timeout=max(0.0, until - time.monotonic())):
                     held.callback(lock.release)
             yield
 

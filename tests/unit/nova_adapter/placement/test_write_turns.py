@@ -83,3 +83,16 @@ class WriteTurnsTest(unittest.TestCase):
         with mock.patch.object(verification, "_TURN_SECONDS", 0.1):
             self.allocate(["h1", "h1"], write)
         self.assertTrue(goes_on.is_set())
+
+    def test_who_writes_to_many_providers_waits_once_for_all_that_hang(self):
+        providers = [f"p{number}" for number in range(20)]
+        turns = verification.WriteTurns()
+        with mock.patch.object(verification, "_TURN_SECONDS", 0.2), turns.taken(providers):
+            began = time.monotonic()
+            with futures.ThreadPoolExecutor(1) as pool:
+
+                def wait() -> float:
+                    with turns.taken(providers):
+                        return time.monotonic() - began
+
+                self.assertLess(pool.submit(wait).result(WAIT_SECONDS), 1.0)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame follows the store: what changed, and only that."""
 
+import attrs
 import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler.scheduling.frame import frame_columns
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from tests.unit.scheduling import claims, hosts
@@ -288,6 +290,24 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
         self.assertEqual(2, frame.resource("VCPU").used.item(row))
 
+    def test_a_promise_lapses_where_everything_is_read_anew_too(self):
+        clock = [0.0]
+        promised = host_reservations.Reservations(lambda: clock[0])
+        self.keeper, self.feed = self.hosts.keeper(reservations=promised, most_keys=1)
+        self.hosts.host()
+        self.catch_up()
+        frame = self.feed.frame
+        row = frame.row_of("n1")
+        promised.reserve("never written", "n1", {"VCPU": 4}, 1)
+        frame.use(row, {"VCPU": 4})
+
+        clock[0] = 1e9
+        # More than are looked at one by one.
+        for name in "abc":
+            self.hosts.put(AGGREGATES, name, hosts.aggregate(name, 1, []))
+        self.catch_up()
+        self.assertEqual(2, frame.resource("VCPU").used.item(row))
+
     def test_a_catch_up_that_failed_half_way_begins_anew(self):
         self.hosts.host()
 
@@ -302,6 +322,44 @@ class FrameKeeperTest(testtools.TestCase):
         self.feed.tick = tick
 
         self.assertIn("n1", self.catch_up())
+
+    def check_odd_claims_keep_out_one_host(self, count, **odd):
+        for number in range(count):
+            self.hosts.host(f"n{number}", f"h{number}")
+        share = attrs.evolve(claims.SMALL, **odd)
+        self.hosts.put(CLAIMS, "n0", claims.record("n0", {"x": claims.held(share)}))
+        self.catch_up()
+        self.assertEqual(count - 1, len(self.feed.frame))
+        self.assertEqual(["n0"], list(self.keeper.unreadable))
+
+        self.hosts.put(CLAIMS, "n0", None)
+        self.catch_up()
+        self.assertEqual(count, len(self.feed.frame))
+
+    def test_claims_of_absurd_amounts_keep_out_one_of_few_hosts(self):
+        self.check_odd_claims_keep_out_one_host(3, vcpus=2**63 - 1)
+
+    def test_claims_of_absurd_amounts_keep_out_one_of_many_hosts(self):
+        self.check_odd_claims_keep_out_one_host(frame_columns.FEW_ROWS + 3, vcpus=2**63 - 1)
+
+    def test_claims_of_no_numbers_keep_out_one_host(self):
+        self.check_odd_claims_keep_out_one_host(3, memory_mb="much")
+
+    def check_claims_count_up_to_the_bounds_of_columns(self, count):
+        for number in range(count):
+            uuid, host = f"n{number}", f"h{number}"
+            full = hosts.node(uuid, host, free_ram_mb=-(2**63), vcpus_used=2**63 - 1)
+            self.hosts.put(NODES, uuid, full)
+        self.hosts.put(CLAIMS, "n0", claims.record("n0", {"x": claims.held()}))
+        self.catch_up()
+        self.assertEqual(2**63 - 1, self.facts("n0").vcpus_used)
+        self.assertEqual(-(2**63), self.facts("n0").free_ram_mb)
+
+    def test_claims_count_up_to_the_bounds_of_columns_on_few_hosts(self):
+        self.check_claims_count_up_to_the_bounds_of_columns(3)
+
+    def test_claims_count_up_to_the_bounds_of_columns_on_many_hosts(self):
+        self.check_claims_count_up_to_the_bounds_of_columns(frame_columns.FEW_ROWS + 3)
 
 
 KEYS = st.sampled_from(["n1", "n2", "n3"])

@@ -62,7 +62,7 @@ class GroupMembersTest(testtools.TestCase):
         self.stands("a")
         claim = model.Claim("b", "n2", {}, place=place)
         proposal = self.join("anti-affinity", claim, group_claims.GroupRecord("g"))
-        self.assertFalse(proposal.accepted)
+        self.assertIsNone(proposal.state)
         [broken] = proposal.answer
         self.assertIs(model.RefusalReason.GROUP_POLICY, broken.refused.reason)
 
@@ -91,11 +91,11 @@ class GroupMembersTest(testtools.TestCase):
         for shown in (False, True):
             if shown:
                 self.stands("a")
-            self.assertTrue(self.join("affinity", beside, record).accepted)
-            self.assertTrue(self.join("anti-affinity", away, record).accepted)
+            self.assertIsNotNone(self.join("affinity", beside, record).state)
+            self.assertIsNotNone(self.join("anti-affinity", away, record).state)
             for policy, claim in (("affinity", away), ("anti-affinity", beside)):
                 proposal = self.join(policy, claim, record)
-                self.assertFalse(proposal.accepted)
+                self.assertIsNone(proposal.state)
                 self.assertEqual({"h1"}, proposal.answer[0].hosts)
         # Whoever noted it finds it by what he called it.
         written = self.join("affinity", beside, record).state

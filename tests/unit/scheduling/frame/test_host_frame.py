@@ -7,7 +7,12 @@ import testtools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import (
+    frame_columns,
+    host_facts,
+    host_frame,
+    host_places,
+)
 from tests.unit.scheduling import toys
 
 SEEN = st.sampled_from([-100.0, 0.0, 30.0, 60.0, 90.0, 200.0, host_facts.NEVER])
@@ -20,6 +25,17 @@ STEPS = st.lists(
     ),
     max_size=30,
 )
+
+
+def page(facts):
+    """Return hosts as a page."""
+    rows = [frame_columns.numbers_of(each) for each in facts]
+    return frame_columns.HostPage(
+        [host_places.HostPlace(each.uuid, each.cell, each.host, each.node) for each in facts],
+        [list(column) for column in zip(*rows, strict=True)],
+        [each.aggregates for each in facts],
+        [each.provider for each in facts],
+    )
 
 
 class HostFrameTest(testtools.TestCase):
@@ -53,6 +69,31 @@ class HostFrameTest(testtools.TestCase):
             self.assertEqual([row], self.changes(**known), known)
             self.assertEqual([], self.changes(**known), known)
             self.frame.put(toys.facts(1))
+
+    def check_hosts_that_could_not_be_taken_are_taken_later(self, count):
+        facts = [toys.facts(number) for number in range(10, 10 + count)]
+        wrong = [*facts[:-1], attrs.evolve(facts[-1], vcpus=2**63)]
+        before = self.frame.log.sequence
+        self.assertRaises(OverflowError, self.frame.take, page(wrong))
+        self.frame.take(page(facts))
+        rows = [self.frame.row_of(each.uuid) for each in facts]
+        self.assertEqual(facts, [self.frame.facts(row) for row in rows])
+        self.assertEqual(4 + count, np.count_nonzero(self.frame.alive))
+        self.assertEqual(sorted(rows), self.frame.log.since(before).tolist())
+
+    def test_few_hosts_that_could_not_be_taken_are_taken_later(self):
+        self.check_hosts_that_could_not_be_taken_are_taken_later(2)
+
+    def test_many_hosts_that_could_not_be_taken_are_taken_later(self):
+        self.check_hosts_that_could_not_be_taken_are_taken_later(frame_columns.FEW_ROWS + 1)
+
+    def test_many_hosts_of_which_nothing_changed_are_not_logged(self):
+        facts = [toys.facts(number) for number in range(10, 30)]
+        for hosts in (facts, [attrs.evolve(each, provider=None) for each in facts]):
+            self.frame.take(page(hosts))
+            before = self.frame.log.sequence
+            self.frame.take(page(hosts))
+            self.assertEqual([], self.frame.log.since(before).tolist())
 
     def test_a_beat_and_a_generation_are_not_logged(self):
         self.assertEqual([], self.changes(last_seen_seconds=1001.0))
