@@ -87,7 +87,7 @@ class FeedHousekeeping:
             ]
         )
         LOG.info(
-            "Removed the heartbeats of %(count)d processes that are silent for more than "
+            "Removed the beats of %(count)d processes that are silent for more than "
             "%(seconds)g s: %(keys)s",
             {
                 "count": len(silent),

@@ -253,7 +253,7 @@ class Replicator:
         try:
             self._canary.retire()
         except errors.NodbError as error:
-            LOG.info("The heartbeat stays in the back end: %(error)s", {"error": error})
+            LOG.info("The beat stays in the back end: %(error)s", {"error": error})
         return True
 
     def run(self, stop_event: threading.Event) -> None:
