@@ -332,6 +332,27 @@ class PostgreSQLServer(ServerProcess):
             return False
         return True
 
+    def kill(self) -> None:
+        """See :meth:`ServerProcess.kill`; returns when its children have noticed."""
+        super().kill()
+        data = str(self.directory / "data")
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        # They hold its shared memory, beside which no other postmaster starts.
+        while self._works_in(data):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"processes of a killed postgres work on in {data}")
+            time.sleep(0.01)
+
+    @staticmethod
+    def _works_in(directory: str) -> bool:
+        for each in pathlib.Path("/proc").glob("[0-9]*/cwd"):
+            try:
+                if os.readlink(each) == directory:
+                    return True
+            except OSError:
+                continue  # It has ended meanwhile, or is another user's.
+        return False
+
     def execute(self, statement: str) -> None:
         """Carry out one statement as the superuser, outside any transaction."""
         import psycopg
