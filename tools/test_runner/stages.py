@@ -59,7 +59,7 @@ STAGES = (
     Stage(
         "nova",
         When.CI,
-        1500,
+        2400,
         "the named selection of Nova's own functional tests, with the plugin",
         work.Nova("ci"),
         share=_THIRD,
@@ -68,7 +68,7 @@ STAGES = (
     Stage(
         "conformance",
         When.CI,
-        1200,
+        2400,
         "tests/functional/synchronizer: every driver against its real server",
         work.Tests("functional/synchronizer", but=_GALERA, again=True),
         share=_THIRD,
@@ -77,16 +77,16 @@ STAGES = (
     Stage(
         "functional",
         When.CI,
-        1200,
+        2400,
         "the rest of tests/functional: Nova in process, real back ends",
         work.Tests("functional", but=_APART, again=True),
         share=_THIRD,
-        workers=0.5,
+        workers=1.0,
     ),
     Stage(
         "unit",
         When.FAST,
-        900,
+        1800,
         "tests/unit: unit and property tests, no server",
         work.Tests("unit"),
         share=_THIRD,

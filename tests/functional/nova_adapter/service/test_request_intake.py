@@ -50,7 +50,8 @@ class Worker:
             text=True,
         )
         self.words: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.expect("started")
 
     def _read(self) -> None:
@@ -72,6 +73,8 @@ class Worker:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        # The end of the process is the end of what it says.
+        self._reader.join(_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

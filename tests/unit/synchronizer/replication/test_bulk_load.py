@@ -95,7 +95,8 @@ class BulkLoadTest(testtools.TestCase):
 
         self.assertEqual(HOSTS, len(feed.frame))
         self.assertEqual([], looked_up)
-        self.assertEqual(["aggregates"], feed.fed)
+        self.assertEqual(HOSTS + 1, len(feed.fed))
+        self.assertEqual(1, feed.pages)
 
     def test_the_collector_rests_while_a_frame_is_filled_and_is_on_afterwards(self):
         self.load()
