@@ -224,6 +224,9 @@ class StartGateTest(StartGateCase):
         self.wait_for(ending.done, "the end")
         self.assertEqual({"memory": 3}, self.worker.candidates())
         self.assertFalse(late.done())
+        # It waits for the next one, and no longer than that: its thread is a real one.
+        self.scheduler.start()
+        self.answer(late)
 
 
 class BoundTest(StartGateCase):
