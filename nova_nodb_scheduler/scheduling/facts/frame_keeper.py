@@ -11,11 +11,9 @@ there; so hosts with claims are looked at when those change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
-
-import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
@@ -131,8 +129,9 @@ class FrameOwner(Protocol):
     def amend(
         self,
         row: int,
-        numbers: Mapping[str, Any],
         aggregates: tuple[str, ...],
+        *,
+        service: Sequence[Any] | host_frame.Same = host_frame.Same.AS_BEFORE,
         provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
     ) -> Any:
         """Take over what is new of a host whose node's record did not change."""
@@ -360,7 +359,7 @@ class FrameKeeper:
         for hosts in fact_source.read_hosts(source, self._ratios, self._memberships, uuids):
             for place in hosts.page.places:
                 self._unreadable.pop(place.uuid, None)
-            if hosts.page.places:
+            if hosts.page:
                 self._engine.take(hosts.page)
             for uuid, reason in hosts.refused.items():
                 self._leave_out(uuid, reason)
@@ -377,19 +376,18 @@ class FrameKeeper:
         row = frame.row_of(uuid)
         assert row is not None
         place = frame.place(row)
-        numbers: dict[str, Any] = {}
-        provided: dict[str, Any] = {}
+        news: dict[str, Any] = {}
         try:
             if with_service:
-                numbers = attrs.asdict(source.services.of_host(place.cell, place.host))
+                news["service"] = source.services.of_host(place.cell, place.host)
             if with_provider:
                 # Otherwise the very object stays: what was used since is in the
                 # frame's columns, and counted from there.
-                provided["provider"] = source.provider(uuid)
+                news["provider"] = source.provider(uuid)
         except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return
-        self._engine.amend(row, numbers, self._memberships.of(place.host), **provided)
+        self._engine.amend(row, self._memberships.of(place.host), **news)
 
     def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
         """Look at roots again that are no hosts, or that may have become hosts."""

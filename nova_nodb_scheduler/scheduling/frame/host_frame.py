@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import itertools
 import math
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -101,6 +102,8 @@ class ServiceLiveness:
         self._down_time = 0.0
         #: Per block, no later than the oldest word of a host that is up.
         self._oldest: npt.NDArray[np.float64] = np.zeros(0)
+        #: No later than any of these.
+        self._first = math.inf
         #: Rows heard of so far in the future that they are not up yet.
         self._ahead: set[int] = set()
 
@@ -117,6 +120,7 @@ class ServiceLiveness:
         if up:
             block = row // _BLOCK_ROWS
             self._oldest[block] = min(self._oldest.item(block), last_seen)
+            self._first = min(self._first, last_seen)
         if last_seen > self._now + self._down_time:
             self._ahead.add(row)
         if frame.up.item(row) == up:
@@ -132,11 +136,11 @@ class ServiceLiveness:
         self._now, self._down_time = now_seconds, down_time
         if not steady:
             return self._settle(frame, np.arange(len(self._oldest)))
-        due = self._oldest < now_seconds - down_time + _SLACK_SECONDS
-        if self._ahead:
-            due[[row // _BLOCK_ROWS for row in self._ahead]] = True
-        elif not due.any():
+        silent_before = now_seconds - down_time + _SLACK_SECONDS
+        if self._first >= silent_before and not self._ahead:
             return np.zeros(0, np.intp)
+        due = self._oldest < silent_before
+        due[[row // _BLOCK_ROWS for row in self._ahead]] = True
         return self._settle(frame, np.flatnonzero(due))
 
     def _settle(self, frame: ServiceColumns, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -149,6 +153,7 @@ class ServiceLiveness:
         frame.up[rows] = up
         heard = np.where(up, last_seen, math.inf).reshape(-1, _BLOCK_ROWS)
         self._oldest[blocks] = heard.min(axis=1)
+        self._first = self._oldest.min(initial=math.inf)
         ahead = (last_seen > self._now + self._down_time) & frame.alive[rows]
         self._ahead.difference_update(rows.tolist())
         self._ahead.update(rows[ahead].tolist())
@@ -349,83 +354,52 @@ class HostFrame(ReadableFrame):
 
     def put(self, facts: host_facts.HostFacts) -> int:
         """Take one host in, or take its new facts over, as :meth:`take` does; return its row."""
-        place = host_places.HostPlace(facts.uuid, facts.cell, facts.host, facts.node)
-        row, is_new = self._enter(place)
-        numbers = frame_columns.numbers_of(facts)
-        self._take_one(row, is_new, place, numbers, facts.aggregates, facts.provider)
+        (row,) = self.take(frame_columns.HostPage.of(facts))
         return row
 
-    def take(self, page: frame_columns.HostPage) -> None:
-        """Take hosts in, or take over what is new of them.
+    def take(self, page: frame_columns.HostPage) -> list[int]:
+        """Take hosts in, or take over what is new of them; return their rows.
 
         A change is logged unless no decision can tell the difference, as with most heartbeats.
         """
-        entered = [self._enter(place) for place in page.places]
+        places, entered = page.places, [self._enter(place) for place in page.places]
+        rows = [row for row, _is_new in entered]
         try:
-            if len(entered) > frame_columns.FEW_ROWS:
-                self._take_many(entered, page)
-                return
-            numbers = zip(*page.numbers, strict=True)
-            for at, ((row, is_new), its) in enumerate(zip(entered, numbers, strict=True)):
-                place, aggregates = page.places[at], page.aggregates[at]
-                self._take_one(row, is_new, place, its, aggregates, page.providers[at])
+            changed = [
+                self.put_rows(rows, page.rows),
+                self.cell.put_all(rows, [place.cell for place in places]),
+                self.aggregate_sets.put_all(rows, page.aggregates),
+                self._provided.put_all(rows, page.providers),
+            ]
+            for path, column in self._attributes.items():
+                values = [self._attribute(place.uuid, path) for place in places]
+                changed.append(column.put_all(rows, values))
+            if self._topologies is not None:
+                self._topologies.forget(rows)
+            changed.append([self._liveness.look_at(self, row) or is_new for row, is_new in entered])
         except BaseException:
             # Who takes them once more may find nothing new.
-            self.log.extend(row for row, _is_new in entered)
+            self.log.extend(rows)
             raise
-
-    def _take_one(
-        self,
-        row: int,
-        is_new: bool,
-        place: host_places.HostPlace,
-        numbers: Sequence[Any],
-        aggregates: tuple[str, ...],
-        provider: host_facts.ProviderFacts | None,
-    ) -> None:
-        changed = self.put_numbers(row, numbers) or is_new
-        changed |= self.cell.put(row, place.cell)
-        changed |= self.aggregate_sets.put(row, aggregates)
-        changed |= self._provided.put(row, provider)
-        for path, column in self._attributes.items():
-            changed |= column.put(row, self._attribute(place.uuid, path))
-        if self._topologies is not None:
-            self._topologies.forget(row)
-        changed |= self._liveness.look_at(self, row)
-        if changed:
-            self.log.add(row)
-
-    def _take_many(self, entered: Sequence[tuple[int, bool]], page: frame_columns.HostPage) -> None:
-        places, rows = page.places, [row for row, _is_new in entered]
-        changed = self.put_all_numbers(rows, page.numbers)
-        changed |= np.array([is_new for _row, is_new in entered])
-        changed |= self.cell.put_all(rows, [place.cell for place in places])
-        changed |= self.aggregate_sets.put_all(rows, page.aggregates)
-        changed |= self._provided.put_all(rows, page.providers)
-        for path, column in self._attributes.items():
-            values = [self._attribute(place.uuid, path) for place in places]
-            changed |= column.put_all(rows, values)
-        if self._topologies is not None:
-            self._topologies.forget_all(rows)
-        for at, row in enumerate(rows):
-            if self._liveness.look_at(self, row):
-                changed[at] = True
-        self.log.extend(np.array(rows)[changed].tolist())
+        self.log.extend(itertools.compress(rows, map(any, zip(*changed, strict=True))))
+        return rows
 
     def amend(
         self,
         row: int,
-        numbers: Mapping[str, Any],
         aggregates: tuple[str, ...],
+        *,
+        service: Sequence[Any] | Same = Same.AS_BEFORE,
         provider: host_facts.ProviderFacts | Same | None = Same.AS_BEFORE,
     ) -> None:
         """Take over what is new of a host whose node's own record did not change.
 
-        :param numbers: by plain column, those that are new
         :param aggregates: all of the host's, by uuid
+        :param service: see :meth:`.frame_columns.PlainColumns.put_service`
         """
-        changed = self.amend_numbers(row, numbers)
-        changed |= self.aggregate_sets.put(row, aggregates)
+        changed = self.aggregate_sets.put(row, aggregates)
+        if not isinstance(service, Same):
+            changed |= self.put_service(row, service)
         if not isinstance(provider, Same):
             changed |= self._provided.put(row, provider)
         changed |= self._liveness.look_at(self, row)

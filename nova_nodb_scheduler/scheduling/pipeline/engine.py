@@ -185,13 +185,14 @@ class Engine:
     def amend(
         self,
         row: int,
-        numbers: Mapping[str, Any],
         aggregates: tuple[str, ...],
+        *,
+        service: Sequence[Any] | host_frame.Same = host_frame.Same.AS_BEFORE,
         provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
     ) -> None:
         """Take over what is new of a host, see :meth:`.host_frame.HostFrame.amend`."""
         with self.lock:
-            self.frame.amend(row, numbers, aggregates, provider)
+            self.frame.amend(row, aggregates, service=service, provider=provider)
 
     def remove(self, uuid: str) -> int | None:
         """Forget a host; return the row it had."""

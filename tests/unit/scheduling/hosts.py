@@ -181,9 +181,9 @@ class Feed:
         self.fed.extend(place.uuid for place in page.places)
         self.frame.take(page)
 
-    def amend(self, row, *news, **provider):
+    def amend(self, row, aggregates, **news):
         self.fed.append(self.frame.place(row).uuid)
-        self.frame.amend(row, *news, **provider)
+        self.frame.amend(row, aggregates, **news)
 
     def remove(self, uuid):
         self.fed.append(uuid)

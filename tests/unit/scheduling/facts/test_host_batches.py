@@ -143,9 +143,6 @@ class TogetherTest(testtools.TestCase):
                 "nova_nodb_scheduler.scheduling.facts.fact_source._HOSTS_AT_A_TIME", 4
             )
         )
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_nodb_scheduler.scheduling.frame.frame_columns.FEW_ROWS", 1)
-        )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
