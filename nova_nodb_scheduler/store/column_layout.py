@@ -234,6 +234,10 @@ class ColumnLayout:
         """
         return self._position("index", name, self._index_positions)
 
+    def index(self, position: int) -> namespaces.Index:
+        """Return the declaration of an index."""
+        return self.namespace.indexes[position]
+
     def _position(self, what: str, name: str, positions: Mapping[str, int]) -> int:
         if name not in positions:
             raise KeyError(

@@ -211,7 +211,7 @@ class HostStateStore:
         """Apply changes of different records."""
         places: dict[str, list[int]] = {}
         for at, change in enumerate(changes):
-            places.setdefault(change.record.key.namespace, []).append(at)
+            places.setdefault(change.key.namespace, []).append(at)
         outcomes: list[namespace_table.Outcome] = [False] * len(changes)
         with self._lock:
             for name, here in places.items():
@@ -232,7 +232,7 @@ class HostStateStore:
         subscribed = self._subscriptions.get(name, ())
         if subscribed:
             newer = [
-                change.record.key.key
+                change.key.key
                 for change, outcome in zip(changes, outcomes, strict=True)
                 if outcome is True
             ]
@@ -316,7 +316,7 @@ def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
     turn: list[records.Change] = []
     keys: set[tuple[str, str]] = set()
     for change in changes:
-        key = (change.record.key.namespace, change.record.key.key)
+        key = (change.key.namespace, change.key.key)
         if key in keys or len(turn) == _CHANGES_PER_TURN:
             yield turn
             turn, keys = [], set()

@@ -167,6 +167,7 @@ class FrameKeeper:
     ) -> None:
         self._store = store
         self._engine = engine
+        self._frame = engine.frame
         self._present = present
         self._ratios = ratios
         if reservations is None:
@@ -195,7 +196,7 @@ class FrameKeeper:
         :param may_take: says it of one host, with the lock held
         """
         with self._engine.lock:
-            source, frame = self._present.source, self._engine.frame
+            source, frame = self._present.source, self._frame
             if source is None:
                 return None
             for uuid in self._unreadable:
@@ -225,9 +226,9 @@ class FrameKeeper:
             lapsed = self._reservations.expire()
             for uuid in lapsed:
                 # Its record may be the very one that the columns were filled from.
-                row = self._engine.frame.row_of(uuid)
+                row = self._frame.row_of(uuid)
                 if row is not None:
-                    self._engine.frame.recount(row)
+                    self._frame.recount(row)
             if touched is None or former is None or not sound:
                 self._claimed_hosts.take_all(source)
                 with collector.at_rest():
@@ -240,7 +241,7 @@ class FrameKeeper:
                     self._take_changes(touched, lapsed, claimed, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
-            unsettled = len(self._engine.frame) >= _MANY_HOSTS and not collector.is_settled()
+            unsettled = len(self._frame) >= _MANY_HOSTS and not collector.is_settled()
         if unsettled:
             collector.settle()
         return snapshot
@@ -248,20 +249,19 @@ class FrameKeeper:
     # -- everything ---------------------------------------------------------------
 
     def _take_all(self, source: fact_source.FactSource) -> None:
-        frame = self._engine.frame
         self._unreadable.clear()
         self._sharing.clear()
         self._memberships.clear()
         for uuid in source.aggregate_uuids():
             self._take_aggregate(source, uuid)
         self._engine.set_aggregates(self._memberships.aggregates())
-        for row in frame.alive.nonzero()[0].tolist():
-            if not source.has_node(frame.place(row).uuid):
-                self._engine.remove(frame.place(row).uuid)
-        frame.expect(len(source.snapshot.namespace(_NODES)))
+        for uuid in self._frame.uuids():
+            if not source.has_node(uuid):
+                self._engine.remove(uuid)
+        self._frame.expect(len(source.snapshot.namespace(_NODES)))
         self._take_hosts(source)
         self._take_sharing(source, source.provider_uuids())
-        frame.sharing = dict(self._sharing)
+        self._frame.sharing = dict(self._sharing)
         if self._unreadable:
             self._tell_of_unreadable()
 
@@ -322,12 +322,11 @@ class FrameKeeper:
             seen = source.services.last_seen_seconds(key)
         except errors.InvalidRecord:
             return False
-        frame = self._engine.frame
-        rows = frame.rows_of_host(*place)
-        if seen is None or not all(frame.has_service[row] for row in rows):
+        rows = self._frame.rows_of_host(*place)
+        if seen is None or not all(self._frame.has_service[row] for row in rows):
             return False
         for row in rows:
-            frame.heard(row, seen)
+            self._frame.heard(row, seen)
         return True
 
     def _take_aggregates(self, source: fact_source.FactSource, uuids: Collection[str]) -> set[str]:
@@ -366,16 +365,15 @@ class FrameKeeper:
 
     def _is_sound(self, uuid: str) -> bool:
         """Tell whether a host is in the frame, and can be made anew in parts."""
-        return self._memberships.faultless and self._engine.frame.row_of(uuid) is not None
+        return self._memberships.faultless and self._frame.row_of(uuid) is not None
 
     def _take_parts(
         self, source: fact_source.FactSource, uuid: str, *, with_service: bool, with_provider: bool
     ) -> None:
         """Make a sound host anew from some records beside its node's, which did not change."""
-        frame = self._engine.frame
-        row = frame.row_of(uuid)
+        row = self._frame.row_of(uuid)
         assert row is not None
-        place = frame.place(row)
+        place = self._frame.place(row)
         news: dict[str, Any] = {}
         try:
             if with_service:
@@ -402,7 +400,7 @@ class FrameKeeper:
                 else:
                     del self._sharing[uuid]
         if changed:
-            self._engine.frame.sharing = dict(self._sharing)
+            self._frame.sharing = dict(self._sharing)
 
     def _leave_out(self, uuid: str, reason: str) -> None:
         self._unreadable[uuid] = reason

@@ -227,6 +227,19 @@ class ReadableFrame(frame_columns.PlainColumns):
             **self.numbers(row),
         )
 
+    @property
+    def sequence(self) -> int:
+        """How many changes there were so far that a decision can see."""
+        return self.log.sequence
+
+    def changed_since(self, sequence: int) -> npt.NDArray[np.intp] | None:
+        """Return rows that changed after a sequence number, see :meth:`ChangeLog.since`."""
+        return self.log.since(sequence)
+
+    def rows_of_cell(self, cell: str) -> npt.NDArray[np.intp]:
+        """Return the rows whose hosts are of a cell; free ones of its former hosts, too."""
+        return np.flatnonzero(self.cell.codes == self.cell.code(cell))
+
     def place(self, row: int) -> host_places.HostPlace:
         """Return the names of a row's host.
 
@@ -237,6 +250,10 @@ class ReadableFrame(frame_columns.PlainColumns):
     def places_of(self, rows: Iterable[int]) -> list[host_places.HostPlace | None]:
         """Return the names of the hosts of some rows; None where there is none."""
         return self._places.of(rows)
+
+    def uuids(self) -> list[str]:
+        """Return the uuids of all nodes."""
+        return [uuid for uuid, _row in self._places.rows()]
 
     def row_of(self, uuid: str) -> int | None:
         """Return the row of a compute node, or None."""

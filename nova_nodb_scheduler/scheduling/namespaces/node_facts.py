@@ -156,7 +156,9 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             row.get("disk_available_least")
         free_mb = 1024 * (free_gb if least_gb is None else min(free_gb, least_gb))
         _metrics(row)
-    ratios = [_ratio(row, name, updated) for name in frame_columns.RATIOS]
+    cpu = _ratio(row, "cpu_allocation_ratio", updated)
+    ram = _ratio(row, "ram_allocation_ratio", updated)
+    disk = _ratio(row, "disk_allocation_ratio", updated)
     try:
         return _PACKED.pack(
             memory_mb,
@@ -171,7 +173,9 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             _count(row, stats, "failed_builds") if updated else 0,
             version,
             pci_free,
-            *ratios,
+            cpu,
+            ram,
+            disk,
             memory_mb_used,
             local_gb_used,
             free_gb or 0,
@@ -180,7 +184,7 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             workload or 0,
             _code(row.find("supported_instances")),
             updated,
-            updated and all(ratios),
+            updated and cpu and ram and disk,
         )
     except struct.error as error:
         raise whole.wrong("row", "a size of a disk is too large to be told in MiB") from error

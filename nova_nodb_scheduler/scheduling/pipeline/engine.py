@@ -96,7 +96,7 @@ class SharedHosts:
             ranked = self._ranked
             if ranked is None:
                 return self._present().in_cell(cell, count, passed_over)
-            rows = np.flatnonzero(self._frame.cell.codes == self._frame.cell.code(cell))
+            rows = self._frame.rows_of_cell(cell)
             wanted = count + len(passed_over) + len(self._left_out)
             best = ranked.among(rows, wanted, self._rng)
             return self._choices(ranked, best, count, passed_over)
@@ -406,11 +406,11 @@ class Engine:
         signature = steps.signature
         known = self._signatures.get(signature)
         if known is not None and known.rows == self.frame.rows:
-            rows = self.frame.log.since(known.sequence)
+            rows = self.frame.changed_since(known.sequence)
             if rows is not None:
                 self.counters.rows_patched += len(rows)
                 known.patch(steps, self.frame, rows)
-                known.sequence = self.frame.log.sequence
+                known.sequence = self.frame.sequence
                 self._signatures.count_again(signature)
                 return known
         self.counters.cold_evaluations += 1
