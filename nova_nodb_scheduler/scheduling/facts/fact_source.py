@@ -27,7 +27,7 @@ from nova_nodb_scheduler.scheduling.namespaces import (
     service_facts,
 )
 from nova_nodb_scheduler.scheduling.reservations import host_reservations, reported_usage
-from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.store import column_layout, store_snapshot
 
 
 class Whereabouts:
@@ -181,17 +181,6 @@ _INSTANCES_PATH = ("supported_instances",)
 #: Columns of compute_nodes with what a node is called: its cell, host and own name.
 _NAMES = ("cell", "host", "hypervisor_hostname")
 
-NAMESPACES = (
-    known_namespaces.COMPUTE_NODES.name,
-    known_namespaces.SERVICES.name,
-    known_namespaces.SERVICE_LIVENESS.name,
-    known_namespaces.INSTANCES.name,
-    known_namespaces.AGGREGATES.name,
-    known_namespaces.PROVIDERS.name,
-    known_namespaces.CLAIM_RECORDS.name,
-    known_namespaces.MIGRATIONS.name,
-)
-
 
 class FactSource(Whereabouts):
     """Facts as one snapshot has them. Cheap to make; used by one thread.
@@ -214,10 +203,6 @@ class FactSource(Whereabouts):
         self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
 
     # -- nodes --------------------------------------------------------------------
-
-    def node_uuids(self) -> Iterator[str]:
-        """Iterate over the uuids of all compute nodes, in no order."""
-        return self._nodes.keys()
 
     def nodes(
         self, uuids: Collection[str] | None
@@ -410,7 +395,7 @@ _numbers_of_share = operator.attrgetter(
 )
 #: Of a class, or of the node's own numbers: columns hold 64 bits.
 _MOST_CLAIMED = 2**48
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
+_LEAST, _GREATEST = column_layout.LEAST, column_layout.GREATEST
 
 
 @attrs.define(eq=False)

@@ -11,13 +11,13 @@ there; so hosts with claims are looked at when those change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import collector, host_state_store
@@ -113,7 +113,7 @@ MayTake = Callable[[host_frame.HostFrame, str, tuple[str, str] | None], bool]
 
 
 class FrameOwner(Protocol):
-    """What takes hosts in; all calls are made with its lock held."""
+    """Whose hosts are kept."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -121,26 +121,7 @@ class FrameOwner(Protocol):
 
     @property
     def frame(self) -> host_frame.HostFrame:
-        """Where the hosts stand."""
-
-    def take(self, page: frame_columns.HostPage) -> Any:
-        """Take hosts in, or take over what is new of them."""
-
-    def amend(
-        self,
-        row: int,
-        aggregates: tuple[str, ...],
-        *,
-        service: Sequence[Any] | host_frame.Same = host_frame.Same.AS_BEFORE,
-        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
-    ) -> Any:
-        """Take over what is new of a host whose node's record did not change."""
-
-    def remove(self, uuid: str) -> Any:
-        """Forget a host."""
-
-    def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> Any:
-        """Take over all of Nova's aggregates; hosts that change sides are put anew."""
+        """Where the hosts stand; read and written with the lock held."""
 
     def tick(self, now_seconds: float) -> Any:
         """Say which services are up at a time."""
@@ -254,10 +235,10 @@ class FrameKeeper:
         self._memberships.clear()
         for uuid in source.aggregate_uuids():
             self._take_aggregate(source, uuid)
-        self._engine.set_aggregates(self._memberships.aggregates())
+        self._frame.set_aggregates(self._memberships.aggregates())
         for uuid in self._frame.uuids():
             if not source.has_node(uuid):
-                self._engine.remove(uuid)
+                self._frame.remove(uuid)
         self._frame.expect(len(source.snapshot.namespace(_NODES)))
         self._take_hosts(source)
         self._take_sharing(source, source.provider_uuids())
@@ -307,7 +288,7 @@ class FrameKeeper:
         for uuid in nodes:
             if not source.has_node(uuid):
                 self._unreadable.pop(uuid, None)
-                self._engine.remove(uuid)
+                self._frame.remove(uuid)
         if whole:
             self._take_hosts(source, whole)
         self._take_sharing(source, provided.union(nodes))
@@ -335,7 +316,7 @@ class FrameKeeper:
         for uuid in uuids:
             changed |= self._take_aggregate(source, uuid)
         if uuids:
-            self._engine.set_aggregates(self._memberships.aggregates())
+            self._frame.set_aggregates(self._memberships.aggregates())
         return changed
 
     def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> frozenset[str]:
@@ -359,7 +340,7 @@ class FrameKeeper:
             for place in hosts.page.places:
                 self._unreadable.pop(place.uuid, None)
             if hosts.page:
-                self._engine.take(hosts.page)
+                self._frame.take(hosts.page)
             for uuid, reason in hosts.refused.items():
                 self._leave_out(uuid, reason)
 
@@ -385,7 +366,7 @@ class FrameKeeper:
         except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return
-        self._engine.amend(row, self._memberships.of(place.host), **news)
+        self._frame.amend(row, self._memberships.of(place.host), **news)
 
     def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
         """Look at roots again that are no hosts, or that may have become hosts."""
@@ -404,7 +385,7 @@ class FrameKeeper:
 
     def _leave_out(self, uuid: str, reason: str) -> None:
         self._unreadable[uuid] = reason
-        self._engine.remove(uuid)
+        self._frame.remove(uuid)
 
     def _tell_of_unreadable(self) -> None:
         uuid, reason = next(reversed(self._unreadable.items()))

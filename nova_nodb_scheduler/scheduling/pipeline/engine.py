@@ -20,7 +20,6 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -28,7 +27,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import (
     candidates,
     chosen_hosts,
@@ -176,28 +175,6 @@ class Engine:
         """Take a host in or over; return its row."""
         with self.lock:
             return self.frame.put(facts)
-
-    def take(self, page: frame_columns.HostPage) -> None:
-        """Take hosts in or over."""
-        with self.lock:
-            self.frame.take(page)
-
-    def amend(
-        self,
-        row: int,
-        aggregates: tuple[str, ...],
-        *,
-        service: Sequence[Any] | host_frame.Same = host_frame.Same.AS_BEFORE,
-        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
-    ) -> None:
-        """Take over what is new of a host, see :meth:`.host_frame.HostFrame.amend`."""
-        with self.lock:
-            self.frame.amend(row, aggregates, service=service, provider=provider)
-
-    def remove(self, uuid: str) -> int | None:
-        """Forget a host; return the row it had."""
-        with self.lock:
-            return self.frame.remove(uuid)
 
     def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> None:
         """Take Nova's aggregates over, see :meth:`.host_frame.HostFrame.set_aggregates`."""
