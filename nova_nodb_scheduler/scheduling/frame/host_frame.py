@@ -20,7 +20,7 @@ import enum
 import itertools
 import math
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,19 +79,10 @@ class ChangeLog:
         self._first += excess
 
 
-#: Rows that share one bound.
-_BLOCK_ROWS = 256
+#: Rows that are added, ranked, and share a bound, at a time.
+BLOCK_ROWS = 256
 #: A bound is compared in another order than a host's age: give rounding its due.
 _SLACK_SECONDS = 1e-3
-
-
-class ServiceColumns(Protocol):
-    """The columns of a frame that this reads, and the one that it keeps."""
-
-    alive: npt.NDArray[np.bool_]
-    forced_down: npt.NDArray[np.bool_]
-    last_seen_seconds: npt.NDArray[np.float64]
-    up: npt.NDArray[np.bool_]
 
 
 class ServiceLiveness:
@@ -108,9 +99,9 @@ class ServiceLiveness:
         self._ahead: set[int] = set()
 
     def grow(self, rows: int) -> None:
-        self._oldest = frame_columns.grown(self._oldest, math.ceil(rows / _BLOCK_ROWS), math.inf)
+        self._oldest = frame_columns.grown(self._oldest, math.ceil(rows / BLOCK_ROWS), math.inf)
 
-    def look_at(self, frame: ServiceColumns, row: int) -> bool:
+    def look_at(self, frame: ReadableFrame, row: int) -> bool:
         """Say whether a row that was put changed sides, as of the last tick."""
         if self._now is None:
             return False
@@ -118,7 +109,7 @@ class ServiceLiveness:
         near = abs(self._now - last_seen) <= self._down_time
         up = near and not frame.forced_down.item(row)
         if up:
-            block = row // _BLOCK_ROWS
+            block = row // BLOCK_ROWS
             self._oldest[block] = min(self._oldest.item(block), last_seen)
             self._first = min(self._first, last_seen)
         if last_seen > self._now + self._down_time:
@@ -129,7 +120,7 @@ class ServiceLiveness:
         return True
 
     def tick(
-        self, frame: ServiceColumns, now_seconds: float, down_time: float
+        self, frame: ReadableFrame, now_seconds: float, down_time: float
     ) -> npt.NDArray[np.intp]:
         """Bring ``frame.up`` to a time; return the rows that changed sides."""
         steady = self._now is not None and now_seconds >= self._now and down_time == self._down_time
@@ -140,18 +131,18 @@ class ServiceLiveness:
         if self._first >= silent_before and not self._ahead:
             return np.zeros(0, np.intp)
         due = self._oldest < silent_before
-        due[[row // _BLOCK_ROWS for row in self._ahead]] = True
+        due[[row // BLOCK_ROWS for row in self._ahead]] = True
         return self._settle(frame, np.flatnonzero(due))
 
-    def _settle(self, frame: ServiceColumns, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    def _settle(self, frame: ReadableFrame, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         assert self._now is not None
-        rows = (blocks[:, None] * _BLOCK_ROWS + np.arange(_BLOCK_ROWS)).reshape(-1)
+        rows = (blocks[:, None] * BLOCK_ROWS + np.arange(BLOCK_ROWS)).reshape(-1)
         last_seen = frame.last_seen_seconds[rows]
         up = np.abs(self._now - last_seen) <= self._down_time
         up &= ~frame.forced_down[rows] & frame.alive[rows]
         changed: npt.NDArray[np.intp] = rows[up != frame.up[rows]]
         frame.up[rows] = up
-        heard = np.where(up, last_seen, math.inf).reshape(-1, _BLOCK_ROWS)
+        heard = np.where(up, last_seen, math.inf).reshape(-1, BLOCK_ROWS)
         self._oldest[blocks] = heard.min(axis=1)
         self._first = self._oldest.min(initial=math.inf)
         ahead = (last_seen > self._now + self._down_time) & frame.alive[rows]
@@ -350,12 +341,7 @@ class ReadableFrame(frame_columns.PlainColumns):
         return counts
 
 
-#: Rows that are added, and ranked, at a time.
-BLOCK_ROWS = 256
-
 _FLAGS = ("alive", "tenure", "up")
-
-CodedColumn = frame_columns.CodedColumn
 
 
 class Same(enum.Enum):
