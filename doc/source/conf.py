@@ -11,6 +11,7 @@ extensions = [
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",
     "oslo_config.sphinxext",
+    "source_links",
     "sphinx.ext.autodoc",
 ]
 

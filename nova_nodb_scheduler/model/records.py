@@ -222,3 +222,8 @@ class Change:
     record: Record
     state: Mapping[str, Any] | None
     text: bytes | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def key(self) -> RecordKey:
+        """The record's name."""
+        return self.record.key

@@ -48,6 +48,7 @@ class Serving:
 
     def __init__(self, server: socketserver.TCPServer, name: str) -> None:
         self.server = server
+        self._listener = server.socket
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -60,10 +61,10 @@ class Serving:
 
     def forsake(self) -> None:
         """Close the socket in a child that a fork copied it to, where no thread runs."""
-        self.server.socket.close()
+        self._listener.close()
 
     def _serve(self) -> None:
-        self.server.socket.settimeout(_WAIT_SECONDS)
+        self._listener.settimeout(_WAIT_SECONDS)
         while not self._stop.is_set():
             try:
                 # Both as the standard library's own loop does it.

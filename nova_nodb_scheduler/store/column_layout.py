@@ -17,8 +17,8 @@ import numpy.typing as npt
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 
-_LEAST = -(2**63)
-_GREATEST = 2**63 - 1
+#: What 64 bits with a sign hold.
+LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
 def to_text(value: object) -> str:
@@ -39,7 +39,7 @@ def to_int64(value: object) -> int:
     :raises ValueError: anything else
     """
     if type(value) is int:
-        if _LEAST <= value <= _GREATEST:
+        if LEAST <= value <= GREATEST:
             return value  # nearly always
         number = value
     elif isinstance(value, float):
@@ -53,7 +53,7 @@ def to_int64(value: object) -> int:
             raise ValueError(f"{_shown_value(value)} is no whole number") from error
     else:
         raise ValueError(f"{_shown_value(value)} is no whole number")
-    if not _LEAST <= number <= _GREATEST:
+    if not LEAST <= number <= GREATEST:
         raise ValueError("the number does not fit 64 bits with a sign")
     return number
 
@@ -233,6 +233,10 @@ class ColumnLayout:
         :raises KeyError: no such index
         """
         return self._position("index", name, self._index_positions)
+
+    def index(self, position: int) -> namespaces.Index:
+        """Return the declaration of an index."""
+        return self.namespace.indexes[position]
 
     def _position(self, what: str, name: str, positions: Mapping[str, int]) -> int:
         if name not in positions:

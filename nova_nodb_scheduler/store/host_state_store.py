@@ -59,10 +59,11 @@ class Subscription:
             new epoch, and where more keys changed than are remembered
         """
         with self._lock:
-            touched, self._touched = self._touched, {name: set() for name in self._touched}
+            touched = {name: keys for name, keys in self._touched.items() if keys}
+            self._touched.update((name, set()) for name in touched)
             everything, self._everything = self._everything, False
             self._left = self._most_keys
-        return None if everything else {name: keys for name, keys in touched.items() if keys}
+        return None if everything else touched
 
     def note(self, namespace: str, keys: Collection[str]) -> None:
         """Remember keys. Called by the store for each change, with its lock."""
@@ -135,10 +136,9 @@ class HostStateStore:
             each.share_keys(self._tables.values())
         self._declared = tuple(namespaces)
         self._lock = threading.Lock()
-        self._latest: store_snapshot.Snapshot | None = None
-        #: Whether anything may have changed since the latest snapshot.
-        self._touched = True
-        self._snapshot_count = 0
+        self._latest = store_snapshot.Snapshot(0, {})
+        #: Namespaces that may have changed since the latest snapshot.
+        self._touched = set(self._tables)
         self._subscriptions: dict[str, tuple[Subscription, ...]] = {}
 
     def namespaces(self) -> tuple[model.Namespace, ...]:
@@ -211,10 +211,9 @@ class HostStateStore:
         """Apply changes of different records."""
         places: dict[str, list[int]] = {}
         for at, change in enumerate(changes):
-            places.setdefault(change.record.key.namespace, []).append(at)
+            places.setdefault(change.key.namespace, []).append(at)
         outcomes: list[namespace_table.Outcome] = [False] * len(changes)
         with self._lock:
-            self._touched = True
             for name, here in places.items():
                 made = self._apply_to(name, [changes[at] for at in here])
                 for at, outcome in zip(here, made, strict=True):
@@ -225,13 +224,15 @@ class HostStateStore:
         self, name: str, changes: Sequence[records.Change]
     ) -> list[namespace_table.Outcome]:
         try:
-            outcomes = self._table(name).apply(changes)
+            table = self._table(name)
         except errors.UnknownNamespace as error:
             return [error] * len(changes)
+        self._touched.add(name)
+        outcomes = table.apply(changes)
         subscribed = self._subscriptions.get(name, ())
         if subscribed:
             newer = [
-                change.record.key.key
+                change.key.key
                 for change, outcome in zip(changes, outcomes, strict=True)
                 if outcome is True
             ]
@@ -247,8 +248,9 @@ class HostStateStore:
         :raises UnknownNamespace: it is not declared
         """
         with self._lock:
-            self._touched = True
-            dropped = self._table(namespace).retain(keys, version)
+            table = self._table(namespace)
+            self._touched.add(namespace)
+            dropped = table.retain(keys, version)
             for each in self._subscriptions.get(namespace, ()):
                 each.note(namespace, dropped)
             return len(dropped)
@@ -282,7 +284,7 @@ class HostStateStore:
         """Drop everything, remembered tombstones included: revisions begin anew."""
         texts: namespace_table.Vocabularies = {}
         with self._lock:
-            self._touched = True
+            self._touched.update(self._tables)
             for each in self._tables.values():
                 each.clear(texts)
             for subscriptions in self._subscriptions.values():
@@ -296,15 +298,11 @@ class HostStateStore:
         (:meth:`retain` and :meth:`forget_tombstones`: one pass over the keys).
         """
         with self._lock:
-            latest = self._latest
-            if latest is not None and not self._touched:
-                return latest
-            self._touched = False
-            views = {name: each.view() for name, each in self._tables.items()}
-            if latest is None or any(latest.namespace(name) is not views[name] for name in views):
-                self._snapshot_count += 1
-                self._latest = latest = store_snapshot.Snapshot(self._snapshot_count, views)
-            return latest
+            if self._touched:
+                changed = {name: self._tables[name].view() for name in self._touched}
+                self._latest = self._latest.followed_by(changed)
+                self._touched.clear()
+            return self._latest
 
     def _table(self, name: str) -> namespace_table.NamespaceTable:
         found = self._tables.get(name)
@@ -318,7 +316,7 @@ def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
     turn: list[records.Change] = []
     keys: set[tuple[str, str]] = set()
     for change in changes:
-        key = (change.record.key.namespace, change.record.key.key)
+        key = (change.key.namespace, change.key.key)
         if key in keys or len(turn) == _CHANGES_PER_TURN:
             yield turn
             turn, keys = [], set()

@@ -71,6 +71,19 @@ class NamespaceContents:
             without=self._layout.unpacked,
         )
 
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes of rows copied so far because a snapshot saw them."""
+        return self.rows.bytes_copied
+
+    def kept_key(self, key: str) -> str | None:
+        """Return the text that is kept of a key; None where there is no such record."""
+        return self.rows.key(key)
+
+    def pack(self, most_records: int) -> int:
+        """Pack chunks until so many records were looked at; return how many were."""
+        return self.payloads.pack(most_records, self.rows.chunk)
+
     def put(
         self,
         changes: Sequence[records.Change],
@@ -228,7 +241,7 @@ class NamespaceTable:
 
     def key(self, key: str) -> str | None:
         """Return the text that is kept of a key; None where there is no such record."""
-        return self._contents.rows.key(key)
+        return self._contents.kept_key(key)
 
     def share_keys(self, kin: Iterable[NamespaceTable]) -> None:
         """Keep one text of a key that other tables hold as well."""
@@ -237,7 +250,7 @@ class NamespaceTable:
     @property
     def bytes_copied(self) -> int:
         """Bytes copied since the start so that snapshots stay as they were."""
-        return self._copied_before + self._contents.rows.bytes_copied
+        return self._copied_before + self._contents.bytes_copied
 
     @property
     def tombstone_count(self) -> int:
@@ -289,7 +302,7 @@ class NamespaceTable:
     ) -> None:
         """Take live records over all at once, or each by itself where one is refused."""
         here = [changes[at] for at in taken]
-        keys = [change.record.key.key for change in here]
+        keys = [change.key.key for change in here]
         states: list[Mapping[str, Any]] = [change.state or {} for change in here]
         make_digest = self._namespace.digest
         try:
@@ -326,7 +339,7 @@ class NamespaceTable:
 
     def pack(self, most_records: int) -> int:
         """Pack chunks until so many records were looked at; return how many were."""
-        return self._contents.payloads.pack(most_records, self._contents.rows.chunk)
+        return self._contents.pack(most_records)
 
     def forget_tombstones(self, below_version: int) -> int:
         """Forget removed records whose last change is older than that."""

@@ -363,7 +363,7 @@ class IndexReader:
         :raises ValueError: not as many values as the index has
         """
         position = self._layout.index_position(name)
-        index = self._layout.namespace.indexes[position]
+        index = self._layout.index(position)
         needed = len(index.paths)
         if len(values) != needed:
             raise ValueError(f"index {name} takes {needed} values, not {len(values)}")

@@ -8,6 +8,7 @@ snapshots for as long as its namespace does not change.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -172,11 +173,13 @@ class NamespaceView:
 
     def digests(self) -> list[Any]:
         """Return all digests, one for each of :meth:`row_keys`."""
-        return [
-            chunk.digests[offset]
-            for chunk in self._chunks_in_order()
-            for offset in chunk.live.nonzero()[0].tolist()
-        ]
+        found: list[Any] = []
+        for chunk in self._chunks_in_order():
+            is_full = chunk.live_count == record_chunks.CHUNK_ROWS
+            found += (
+                chunk.digests if is_full else itertools.compress(chunk.digests, chunk.live.tolist())
+            )
+        return found
 
     def texts(self, key: str, *names: str) -> tuple[str, ...] | None:
         """Return what stands in some CATEGORY columns of a record; None where there is none.
@@ -188,11 +191,12 @@ class NamespaceView:
             return None
         number, offset = divmod(row, record_chunks.CHUNK_ROWS)
         chunk = self._chunks[number]
-        return tuple([self._text(chunk, offset, name) for name in names])
-
-    def _text(self, chunk: record_chunks.Chunk, offset: int, name: str) -> str:
-        position = self._layout.column_position(name)
-        return self._vocabularies[position].text(chunk.arrays[position].item(offset))
+        return tuple(
+            [
+                self._vocabularies[position].text(chunk.arrays[position].item(offset))
+                for position in map(self._layout.column_position, names)
+            ]
+        )
 
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""
@@ -275,11 +279,15 @@ class NamespaceView:
         if self._unpacked is None:
             form = self.namespace.digest_row
             assert form is not None
-            digests = self.digests()
-            others = [at for at, each in enumerate(digests) if type(each) is not bytes]
-            for at in others:
-                digests[at] = bytes(form.itemsize)
-            self._unpacked = np.frombuffer(b"".join(digests), form), others
+            digests, others = self.digests(), []
+            try:
+                packed = b"".join(digests)
+            except TypeError:
+                others = [at for at, each in enumerate(digests) if type(each) is not bytes]
+                for at in others:
+                    digests[at] = bytes(form.itemsize)
+                packed = b"".join(digests)
+            self._unpacked = np.frombuffer(packed, form), others
         rows, others = self._unpacked
         column = rows[self.namespace.columns[position].name].astype(
             record_chunks.DTYPES[self.namespace.columns[position].kind]
@@ -350,3 +358,9 @@ class Snapshot:
     def namespaces(self) -> tuple[str, ...]:
         """Return the declared names, sorted."""
         return tuple(sorted(self._views))
+
+    def followed_by(self, views: Mapping[str, NamespaceView]) -> Snapshot:
+        """Return the next snapshot; this one where none of some namespaces' views is another."""
+        if all(self._views.get(name) is view for name, view in views.items()):
+            return self
+        return Snapshot(self.number + 1, {**self._views, **views})

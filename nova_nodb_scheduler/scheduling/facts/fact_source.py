@@ -11,11 +11,10 @@ all of them take the same way to the frame, as pages.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import attrs
-import numpy as np
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as claims_model
@@ -28,7 +27,7 @@ from nova_nodb_scheduler.scheduling.namespaces import (
     service_facts,
 )
 from nova_nodb_scheduler.scheduling.reservations import host_reservations, reported_usage
-from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.store import column_layout, store_snapshot
 
 
 class Whereabouts:
@@ -158,11 +157,10 @@ class ServiceSource:
         return found is not None and found[0] == COMPUTE_BINARY
 
     def _service(self, key: str) -> service_facts.ServiceFacts:
-        facts: service_facts.ServiceFacts | errors.InvalidRecord = self._view.digest(key)
+        facts = _seen(self._view.digest(key), self._liveness.digest(key))
         if isinstance(facts, errors.InvalidRecord):
             raise facts
-        seen = self.last_seen_seconds(key)
-        return facts if seen is None else attrs.evolve(facts, last_seen_seconds=seen)
+        return facts
 
 
 def _seen(
@@ -174,7 +172,7 @@ def _seen(
         return facts
     if isinstance(seen, errors.InvalidRecord):
         return seen
-    return service_facts.ServiceFacts(facts.has_service, facts.disabled, facts.forced_down, seen)
+    return service_facts.ServiceFacts(*facts[:-1], seen)
 
 
 #: Needed of every host by a filter that is nearly always enabled.
@@ -182,17 +180,6 @@ _INSTANCES_PATH = ("supported_instances",)
 
 #: Columns of compute_nodes with what a node is called: its cell, host and own name.
 _NAMES = ("cell", "host", "hypervisor_hostname")
-
-NAMESPACES = (
-    known_namespaces.COMPUTE_NODES.name,
-    known_namespaces.SERVICES.name,
-    known_namespaces.SERVICE_LIVENESS.name,
-    known_namespaces.INSTANCES.name,
-    known_namespaces.AGGREGATES.name,
-    known_namespaces.PROVIDERS.name,
-    known_namespaces.CLAIM_RECORDS.name,
-    known_namespaces.MIGRATIONS.name,
-)
 
 
 class FactSource(Whereabouts):
@@ -214,13 +201,8 @@ class FactSource(Whereabouts):
         self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
         self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
-        self._reported = reported_usage.ReportedUsage(snapshot)
 
     # -- nodes --------------------------------------------------------------------
-
-    def node_uuids(self) -> Iterator[str]:
-        """Iterate over the uuids of all compute nodes, in no order."""
-        return self._nodes.keys()
 
     def nodes(
         self, uuids: Collection[str] | None
@@ -271,7 +253,8 @@ class FactSource(Whereabouts):
         record = self._providers.get(uuid)
         allocations = {} if record is None else record.state.get("allocations") or {}
         stored = self._claims.get(uuid)
-        uncounted = self._reported.uncounted(uuid, 0 if stored is None else stored.version)
+        reported = reported_usage.ReportedUsage(self.snapshot)
+        uncounted = reported.uncounted(uuid, 0 if stored is None else stored.version)
         record_name = _name(known_namespaces.CLAIM_RECORDS.name, uuid)
         try:
             found = claim_facts.unreported_usage(claims, allocations, uncounted)
@@ -407,25 +390,15 @@ def _name(namespace: str, key: str) -> str:
 _HOSTS_AT_A_TIME = 4096
 
 
-_numbers_of_service = operator.attrgetter(*frame_columns.OF_SERVICE)
 _numbers_of_share = operator.attrgetter(
     "vcpus", "memory_mb", "disk_gb", "instances", "io_operations"
 )
 #: Of a class, or of the node's own numbers: columns hold 64 bits.
 _MOST_CLAIMED = 2**48
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
-
-#: Places of the numbers that claims change, and of what tells whether there are any.
-_COUNTED = tuple(
-    map(
-        frame_columns.OF_NODE.index,
-        ("free_ram_mb", "free_disk_mb", "vcpus_used", "num_instances", "num_io_ops", "pci_free"),
-    )
-)
-_UPDATED = frame_columns.OF_NODE.index("updated")
+_LEAST, _GREATEST = column_layout.LEAST, column_layout.GREATEST
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class ReadHosts:
     """Some hosts as they were read.
 
@@ -433,39 +406,8 @@ class ReadHosts:
     :param refused: what is wrong with the records of the others, by uuid
     """
 
-    page: frame_columns.HostPage
-    refused: dict[str, str]
-
-
-@attrs.define(eq=False)
-class _Reading:
-    """What was read so far, an item for each host."""
-
-    nodes: list[bytes] = attrs.field(factory=list)
-    places: list[host_places.HostPlace] = attrs.field(factory=list)
-    services: list[service_facts.ServiceFacts] = attrs.field(factory=list)
-    providers: list[host_facts.ProviderFacts | None] = attrs.field(factory=list)
-    #: Of those with claims: their place in the lists, and what the claims add.
-    claims: list[tuple[int, claim_facts.UnreportedUsage]] = attrs.field(factory=list)
+    page: frame_columns.HostPage = attrs.field(factory=frame_columns.HostPage)
     refused: dict[str, str] = attrs.field(factory=dict)
-
-    def made(
-        self, ratios: node_facts.DefaultRatios, aggregates: aggregate_facts.AggregateMemberships
-    ) -> ReadHosts:
-        if not self.nodes:
-            return ReadHosts(frame_columns.HostPage([], [], [], []), self.refused)
-        numbers = node_facts.columns(self.nodes, ratios)
-        if self.claims:
-            for at in _COUNTED:
-                # No scalars of arrays: these overflow in silence.
-                numbers[at] = np.asarray(numbers[at]).tolist()
-            for at, unreported in self.claims:
-                if numbers[_UPDATED][at]:
-                    _count(numbers, at, unreported)
-        numbers += zip(*map(_numbers_of_service, self.services), strict=True)
-        own = [aggregates.of(place.host) for place in self.places]
-        page = frame_columns.HostPage(self.places, numbers, own, self.providers)
-        return ReadHosts(page, self.refused)
 
 
 def read_hosts(
@@ -485,10 +427,10 @@ def read_hosts(
         service_of, provider_of = source.services.of_host, source.provider
         is_claimed = source.is_claimed
     faultless = aggregates.faultless
-    reading = _Reading()
+    read = ReadHosts()
     for key, node, place in source.nodes(uuids):
         if isinstance(node, errors.InvalidRecord):
-            reading.refused[key] = str(node)
+            read.refused[key] = str(node)
             continue
         unreported = None
         try:
@@ -499,32 +441,34 @@ def read_hosts(
             else:
                 provider = provider_of(key)
         except errors.InvalidRecord as error:
-            reading.refused[key] = str(error)
+            read.refused[key] = str(error)
             continue
         fault = None if faultless else aggregates.fault(place.host)
         if fault is not None:
-            reading.refused[key] = fault
+            read.refused[key] = fault
             continue
-        if unreported is not None:
-            reading.claims.append((len(reading.nodes), unreported))
-        reading.nodes.append(node)
-        reading.places.append(place)
-        reading.services.append(service)
-        reading.providers.append(provider)
-        if len(reading.nodes) == _HOSTS_AT_A_TIME:
-            yield reading.made(ratios, aggregates)
-            reading = _Reading()
-    if reading.nodes or reading.refused:
-        yield reading.made(ratios, aggregates)
+        row = node_facts.host_row(node, ratios, service)
+        page = read.page
+        page.places.append(place)
+        page.rows.append(row if unreported is None else _counted(row, unreported))
+        page.aggregates.append(aggregates.of(place.host))
+        page.providers.append(provider)
+        if len(page.rows) == _HOSTS_AT_A_TIME:
+            yield read
+            read = ReadHosts()
+    if read.page or read.refused:
+        yield read
 
 
-def _count(numbers: Sequence[Any], at: int, unreported: claim_facts.UnreportedUsage) -> None:
-    """Count claims in a host's numbers, as Nova's HostState would consume them."""
-    share = unreported.share
-    memory, disk, vcpus, instances, busy, devices = (numbers[column] for column in _COUNTED)
-    memory[at] = max(_LEAST, memory[at] - share.memory_mb)
-    disk[at] = max(_LEAST, disk[at] - share.disk_gb * 1024)
-    vcpus[at] = min(_GREATEST, vcpus[at] + share.vcpus)
-    instances[at] = min(_GREATEST, instances[at] + share.instances)
-    busy[at] = min(_GREATEST, busy[at] + share.io_operations)
-    devices[at] = max(0, devices[at] - unreported.devices)
+def _counted(row: bytes, unreported: claim_facts.UnreportedUsage) -> bytes:
+    """Return a host's packed row with claims counted, as Nova's HostState would consume them."""
+    its, share = frame_columns.numbers_of(row), unreported.share
+    if not its["updated"]:
+        return row
+    its["free_ram_mb"] = max(_LEAST, its["free_ram_mb"] - share.memory_mb)
+    its["free_disk_mb"] = max(_LEAST, its["free_disk_mb"] - share.disk_gb * 1024)
+    its["vcpus_used"] = min(_GREATEST, its["vcpus_used"] + share.vcpus)
+    its["num_instances"] = min(_GREATEST, its["num_instances"] + share.instances)
+    its["num_io_ops"] = min(_GREATEST, its["num_io_ops"] + share.io_operations)
+    its["pci_free"] = max(0, its["pci_free"] - unreported.devices)
+    return frame_columns.ROW.pack(*its.values())

@@ -15,11 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import attrs
-
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import collector, host_state_store
@@ -115,7 +113,7 @@ MayTake = Callable[[host_frame.HostFrame, str, tuple[str, str] | None], bool]
 
 
 class FrameOwner(Protocol):
-    """What takes hosts in; all calls are made with its lock held."""
+    """Whose hosts are kept."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -123,25 +121,7 @@ class FrameOwner(Protocol):
 
     @property
     def frame(self) -> host_frame.HostFrame:
-        """Where the hosts stand."""
-
-    def take(self, page: frame_columns.HostPage) -> Any:
-        """Take hosts in, or take over what is new of them."""
-
-    def amend(
-        self,
-        row: int,
-        numbers: Mapping[str, Any],
-        aggregates: tuple[str, ...],
-        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
-    ) -> Any:
-        """Take over what is new of a host whose node's record did not change."""
-
-    def remove(self, uuid: str) -> Any:
-        """Forget a host."""
-
-    def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> Any:
-        """Take over all of Nova's aggregates; hosts that change sides are put anew."""
+        """Where the hosts stand; read and written with the lock held."""
 
     def tick(self, now_seconds: float) -> Any:
         """Say which services are up at a time."""
@@ -168,6 +148,7 @@ class FrameKeeper:
     ) -> None:
         self._store = store
         self._engine = engine
+        self._frame = engine.frame
         self._present = present
         self._ratios = ratios
         if reservations is None:
@@ -196,7 +177,7 @@ class FrameKeeper:
         :param may_take: says it of one host, with the lock held
         """
         with self._engine.lock:
-            source, frame = self._present.source, self._engine.frame
+            source, frame = self._present.source, self._frame
             if source is None:
                 return None
             for uuid in self._unreadable:
@@ -226,9 +207,9 @@ class FrameKeeper:
             lapsed = self._reservations.expire()
             for uuid in lapsed:
                 # Its record may be the very one that the columns were filled from.
-                row = self._engine.frame.row_of(uuid)
+                row = self._frame.row_of(uuid)
                 if row is not None:
-                    self._engine.frame.recount(row)
+                    self._frame.recount(row)
             if touched is None or former is None or not sound:
                 self._claimed_hosts.take_all(source)
                 with collector.at_rest():
@@ -241,7 +222,7 @@ class FrameKeeper:
                     self._take_changes(touched, lapsed, claimed, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
-            unsettled = len(self._engine.frame) >= _MANY_HOSTS and not collector.is_settled()
+            unsettled = len(self._frame) >= _MANY_HOSTS and not collector.is_settled()
         if unsettled:
             collector.settle()
         return snapshot
@@ -249,20 +230,19 @@ class FrameKeeper:
     # -- everything ---------------------------------------------------------------
 
     def _take_all(self, source: fact_source.FactSource) -> None:
-        frame = self._engine.frame
         self._unreadable.clear()
         self._sharing.clear()
         self._memberships.clear()
         for uuid in source.aggregate_uuids():
             self._take_aggregate(source, uuid)
-        self._engine.set_aggregates(self._memberships.aggregates())
-        for row in frame.alive.nonzero()[0].tolist():
-            if not source.has_node(frame.place(row).uuid):
-                self._engine.remove(frame.place(row).uuid)
-        frame.expect(len(source.snapshot.namespace(_NODES)))
+        self._frame.set_aggregates(self._memberships.aggregates())
+        for uuid in self._frame.uuids():
+            if not source.has_node(uuid):
+                self._frame.remove(uuid)
+        self._frame.expect(len(source.snapshot.namespace(_NODES)))
         self._take_hosts(source)
         self._take_sharing(source, source.provider_uuids())
-        frame.sharing = dict(self._sharing)
+        self._frame.sharing = dict(self._sharing)
         if self._unreadable:
             self._tell_of_unreadable()
 
@@ -308,7 +288,7 @@ class FrameKeeper:
         for uuid in nodes:
             if not source.has_node(uuid):
                 self._unreadable.pop(uuid, None)
-                self._engine.remove(uuid)
+                self._frame.remove(uuid)
         if whole:
             self._take_hosts(source, whole)
         self._take_sharing(source, provided.union(nodes))
@@ -323,12 +303,11 @@ class FrameKeeper:
             seen = source.services.last_seen_seconds(key)
         except errors.InvalidRecord:
             return False
-        frame = self._engine.frame
-        rows = frame.rows_of_host(*place)
-        if seen is None or not all(frame.has_service[row] for row in rows):
+        rows = self._frame.rows_of_host(*place)
+        if seen is None or not all(self._frame.has_service[row] for row in rows):
             return False
         for row in rows:
-            frame.heard(row, seen)
+            self._frame.heard(row, seen)
         return True
 
     def _take_aggregates(self, source: fact_source.FactSource, uuids: Collection[str]) -> set[str]:
@@ -337,7 +316,7 @@ class FrameKeeper:
         for uuid in uuids:
             changed |= self._take_aggregate(source, uuid)
         if uuids:
-            self._engine.set_aggregates(self._memberships.aggregates())
+            self._frame.set_aggregates(self._memberships.aggregates())
         return changed
 
     def _take_aggregate(self, source: fact_source.FactSource, uuid: str) -> frozenset[str]:
@@ -360,36 +339,34 @@ class FrameKeeper:
         for hosts in fact_source.read_hosts(source, self._ratios, self._memberships, uuids):
             for place in hosts.page.places:
                 self._unreadable.pop(place.uuid, None)
-            if hosts.page.places:
-                self._engine.take(hosts.page)
+            if hosts.page:
+                self._frame.take(hosts.page)
             for uuid, reason in hosts.refused.items():
                 self._leave_out(uuid, reason)
 
     def _is_sound(self, uuid: str) -> bool:
         """Tell whether a host is in the frame, and can be made anew in parts."""
-        return self._memberships.faultless and self._engine.frame.row_of(uuid) is not None
+        return self._memberships.faultless and self._frame.row_of(uuid) is not None
 
     def _take_parts(
         self, source: fact_source.FactSource, uuid: str, *, with_service: bool, with_provider: bool
     ) -> None:
         """Make a sound host anew from some records beside its node's, which did not change."""
-        frame = self._engine.frame
-        row = frame.row_of(uuid)
+        row = self._frame.row_of(uuid)
         assert row is not None
-        place = frame.place(row)
-        numbers: dict[str, Any] = {}
-        provided: dict[str, Any] = {}
+        place = self._frame.place(row)
+        news: dict[str, Any] = {}
         try:
             if with_service:
-                numbers = attrs.asdict(source.services.of_host(place.cell, place.host))
+                news["service"] = source.services.of_host(place.cell, place.host)
             if with_provider:
                 # Otherwise the very object stays: what was used since is in the
                 # frame's columns, and counted from there.
-                provided["provider"] = source.provider(uuid)
+                news["provider"] = source.provider(uuid)
         except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return
-        self._engine.amend(row, numbers, self._memberships.of(place.host), **provided)
+        self._frame.amend(row, self._memberships.of(place.host), **news)
 
     def _take_sharing(self, source: fact_source.FactSource, uuids: Iterable[str]) -> None:
         """Look at roots again that are no hosts, or that may have become hosts."""
@@ -404,11 +381,11 @@ class FrameKeeper:
                 else:
                     del self._sharing[uuid]
         if changed:
-            self._engine.frame.sharing = dict(self._sharing)
+            self._frame.sharing = dict(self._sharing)
 
     def _leave_out(self, uuid: str, reason: str) -> None:
         self._unreadable[uuid] = reason
-        self._engine.remove(uuid)
+        self._frame.remove(uuid)
 
     def _tell_of_unreadable(self) -> None:
         uuid, reason = next(reversed(self._unreadable.items()))

@@ -7,7 +7,8 @@ A page is how hosts come into a frame, one or all of them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -45,8 +46,10 @@ class CodedColumn:
         self.codes[row] = code
         return True
 
-    def put_all(self, rows: Sequence[int], values: Sequence[Hashable]) -> npt.NDArray[np.bool_]:
-        """Set many rows' values; say of each whether it changed."""
+    def put_all(self, rows: Sequence[int], values: Sequence[Hashable]) -> list[bool]:
+        """Set rows' values; say of each whether it changed."""
+        if len(rows) == 1:
+            return [self.put(rows[0], values[0])]
         if len(self.values) + len(set(values)) > 2 * len(self.codes) + _SPARE_VALUES:
             self._drop_unused()
         codes = []
@@ -56,7 +59,7 @@ class CodedColumn:
                 code = self._code_of[value] = len(self.values)
                 self.values.append(value)
             codes.append(code)
-        changed: npt.NDArray[np.bool_] = self.codes[rows] != codes
+        changed: list[bool] = (self.codes[rows] != codes).tolist()
         self.codes[rows] = codes
         return changed
 
@@ -186,31 +189,28 @@ REPORTED = (
     "hypervisor_version",
     "pci_free",
 )
-#: What the node's record gives.
-OF_NODE = (
-    *REPORTED,
-    "cpu_allocation_ratio",
-    "ram_allocation_ratio",
-    "disk_allocation_ratio",
-    "updated",
-)
+RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
+
 #: What the service's records give.
 OF_SERVICE = ("has_service", "disabled", "forced_down", "last_seen_seconds")
 _DTYPES: dict[str, type[Any]] = {
     **dict.fromkeys(REPORTED, np.int64),
-    **dict.fromkeys(OF_NODE[len(REPORTED) : -1], np.float64),
+    **dict.fromkeys(RATIOS, np.float64),
     **dict.fromkeys(("updated", *OF_SERVICE[:-1]), np.bool_),
     OF_SERVICE[-1]: np.float64,
 }
-PLAIN_COLUMNS = (*OF_NODE, *OF_SERVICE)
+PLAIN_COLUMNS = tuple(_DTYPES)
 _numbers_of = operator.attrgetter(*PLAIN_COLUMNS)
-_NOT_REPORTED = (0,) * len(REPORTED)
 
-#: Up to so many rows a loop is quicker than arrays.
-FEW_ROWS = 16
-
-#: By column, a value for each host: an array, or a sequence where there are few.
-Numbers: TypeAlias = npt.NDArray[Any] | Sequence[Any]
+#: A host's packed row: all of its plain columns, in their order. First what the node's record
+#: gives, as :data:`NODE`, then the rest, as :data:`REST`.
+_NODE_FORM, _REST_FORM = f"{len(REPORTED)}q{len(RATIOS)}d", "4?d"
+NODE = struct.Struct(f"={_NODE_FORM}")
+REST = struct.Struct(f"={_REST_FORM}")
+ROW = struct.Struct(f"={_NODE_FORM}{_REST_FORM}")
+#: How packed rows are read in place.
+_ROWS = np.dtype(list(_DTYPES.items()))
+assert _ROWS.itemsize == ROW.size
 
 #: What a server takes of a host when it is chosen; a fork has its own.
 _CONSUMABLE = (
@@ -223,25 +223,43 @@ _CONSUMABLE = (
 )
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class HostPage:
     """Some hosts, each once, as a frame takes them; each list has an item for each.
 
-    :param numbers: by column, in the order of :data:`PLAIN_COLUMNS`; what is
-        :data:`REPORTED` is 0 of hosts that never reported
+    :param rows: packed as :data:`ROW`; what is :data:`REPORTED` is 0 of hosts that never reported
     :param aggregates: uuids of Nova's aggregates, in the order of their ids
     """
 
-    places: list[host_places.HostPlace]
-    numbers: Sequence[Numbers]
-    aggregates: list[tuple[str, ...]]
-    providers: list[host_facts.ProviderFacts | None]
+    places: list[host_places.HostPlace] = attrs.field(factory=list)
+    rows: list[bytes] = attrs.field(factory=list)
+    aggregates: list[tuple[str, ...]] = attrs.field(factory=list)
+    providers: list[host_facts.ProviderFacts | None] = attrs.field(factory=list)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def of(cls, *hosts: host_facts.HostFacts) -> HostPage:
+        """Return a page of hosts whose facts are at hand."""
+        return cls(
+            [host_places.HostPlace(each.uuid, each.cell, each.host, each.node) for each in hosts],
+            [_row_of(each) for each in hosts],
+            [each.aggregates for each in hosts],
+            [each.provider for each in hosts],
+        )
 
 
-def numbers_of(facts: host_facts.HostFacts) -> tuple[Any, ...]:
-    """Return a host's numbers in the order of :data:`PLAIN_COLUMNS`."""
+def _row_of(facts: host_facts.HostFacts) -> bytes:
     numbers = _numbers_of(facts)
-    return numbers if facts.updated else (*_NOT_REPORTED, *numbers[len(REPORTED) :])
+    if not facts.updated:
+        numbers = (*(0 for _name in REPORTED), *numbers[len(REPORTED) :])
+    return ROW.pack(*numbers)
+
+
+def numbers_of(packed: bytes) -> dict[str, Any]:
+    """Return the values of a packed row by name."""
+    return dict(zip(PLAIN_COLUMNS, ROW.unpack(packed), strict=True))
 
 
 class PlainColumns:
@@ -270,7 +288,7 @@ class PlainColumns:
 
     def __init__(self) -> None:
         self._plain: tuple[npt.NDArray[Any], ...] = ()
-        self._bind(tuple(np.zeros(0, _DTYPES[name]) for name in PLAIN_COLUMNS))
+        self._bind(tuple(np.zeros(0, dtype) for dtype in _DTYPES.values()))
 
     def _bind(self, arrays: tuple[npt.NDArray[Any], ...]) -> None:
         self._plain = arrays
@@ -281,38 +299,33 @@ class PlainColumns:
         """Return a row's values by name."""
         return {name: getattr(self, name).item(row) for name in PLAIN_COLUMNS}
 
-    def put_numbers(self, row: int, numbers: Sequence[Any]) -> bool:
-        """Take a host's values over; say whether more than a heartbeat changed.
+    def put_rows(self, rows: Sequence[int], packed: Sequence[bytes]) -> list[bool]:
+        """Take hosts' packed rows over; say of which more than a heartbeat changed."""
+        if len(rows) == 1:
+            # NumPy's cost for each call is thrice that of one host.
+            return [self._put(rows[0], self._plain, ROW.unpack(packed[0]))]
+        taken, at = np.frombuffer(b"".join(packed), _ROWS), np.array(rows, np.intp)
+        changed: BoolArray = np.zeros(len(rows), np.bool_)
+        for name, column in zip(PLAIN_COLUMNS, self._plain, strict=True):
+            if column is not self.last_seen_seconds:
+                changed |= column[at] != taken[name]
+            column[at] = taken[name]
+        found: list[bool] = changed.tolist()
+        return found
 
-        :param numbers: in the order of :data:`PLAIN_COLUMNS`
+    def put_service(self, row: int, service: Sequence[Any]) -> bool:
+        """Take over what a service's records give; say whether more than a heartbeat changed.
+
+        :param service: in the order of :data:`OF_SERVICE`
         """
+        return self._put(row, self._plain[-len(OF_SERVICE) :], service)
+
+    def _put(self, row: int, columns: Sequence[npt.NDArray[Any]], values: Sequence[Any]) -> bool:
         changed = False
-        for column, value in zip(self._plain, numbers, strict=True):
+        for column, value in zip(columns, values, strict=True):
             if column.item(row) != value:
                 column[row] = value
                 changed |= column is not self.last_seen_seconds
-        return changed
-
-    def put_all_numbers(self, rows: Sequence[int], numbers: Sequence[Numbers]) -> BoolArray:
-        """Take many hosts' values over; say of which more than a heartbeat changed.
-
-        :param numbers: by column, in the order of :data:`PLAIN_COLUMNS`
-        """
-        changed: BoolArray = np.zeros(len(rows), np.bool_)
-        for column, values in zip(self._plain, numbers, strict=True):
-            if column is not self.last_seen_seconds:
-                changed |= column[rows] != values
-            column[rows] = values
-        return changed
-
-    def amend_numbers(self, row: int, numbers: Mapping[str, Any]) -> bool:
-        """Take some of a host's values over; say whether more than a heartbeat changed."""
-        changed = False
-        for name, value in numbers.items():
-            column = getattr(self, name)
-            if column.item(row) != value:
-                column[row] = value
-                changed |= name != "last_seen_seconds"
         return changed
 
     def grow_numbers(self, rows: int) -> None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import itertools
 import math
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,19 +79,10 @@ class ChangeLog:
         self._first += excess
 
 
-#: Rows that share one bound.
-_BLOCK_ROWS = 256
+#: Rows that are added, ranked, and share a bound, at a time.
+BLOCK_ROWS = 256
 #: A bound is compared in another order than a host's age: give rounding its due.
 _SLACK_SECONDS = 1e-3
-
-
-class ServiceColumns(Protocol):
-    """The columns of a frame that this reads, and the one that it keeps."""
-
-    alive: npt.NDArray[np.bool_]
-    forced_down: npt.NDArray[np.bool_]
-    last_seen_seconds: npt.NDArray[np.float64]
-    up: npt.NDArray[np.bool_]
 
 
 class ServiceLiveness:
@@ -101,13 +93,15 @@ class ServiceLiveness:
         self._down_time = 0.0
         #: Per block, no later than the oldest word of a host that is up.
         self._oldest: npt.NDArray[np.float64] = np.zeros(0)
+        #: No later than any of these.
+        self._first = math.inf
         #: Rows heard of so far in the future that they are not up yet.
         self._ahead: set[int] = set()
 
     def grow(self, rows: int) -> None:
-        self._oldest = frame_columns.grown(self._oldest, math.ceil(rows / _BLOCK_ROWS), math.inf)
+        self._oldest = frame_columns.grown(self._oldest, math.ceil(rows / BLOCK_ROWS), math.inf)
 
-    def look_at(self, frame: ServiceColumns, row: int) -> bool:
+    def look_at(self, frame: ReadableFrame, row: int) -> bool:
         """Say whether a row that was put changed sides, as of the last tick."""
         if self._now is None:
             return False
@@ -115,8 +109,9 @@ class ServiceLiveness:
         near = abs(self._now - last_seen) <= self._down_time
         up = near and not frame.forced_down.item(row)
         if up:
-            block = row // _BLOCK_ROWS
+            block = row // BLOCK_ROWS
             self._oldest[block] = min(self._oldest.item(block), last_seen)
+            self._first = min(self._first, last_seen)
         if last_seen > self._now + self._down_time:
             self._ahead.add(row)
         if frame.up.item(row) == up:
@@ -125,30 +120,31 @@ class ServiceLiveness:
         return True
 
     def tick(
-        self, frame: ServiceColumns, now_seconds: float, down_time: float
+        self, frame: ReadableFrame, now_seconds: float, down_time: float
     ) -> npt.NDArray[np.intp]:
         """Bring ``frame.up`` to a time; return the rows that changed sides."""
         steady = self._now is not None and now_seconds >= self._now and down_time == self._down_time
         self._now, self._down_time = now_seconds, down_time
         if not steady:
             return self._settle(frame, np.arange(len(self._oldest)))
-        due = self._oldest < now_seconds - down_time + _SLACK_SECONDS
-        if self._ahead:
-            due[[row // _BLOCK_ROWS for row in self._ahead]] = True
-        elif not due.any():
+        silent_before = now_seconds - down_time + _SLACK_SECONDS
+        if self._first >= silent_before and not self._ahead:
             return np.zeros(0, np.intp)
+        due = self._oldest < silent_before
+        due[[row // BLOCK_ROWS for row in self._ahead]] = True
         return self._settle(frame, np.flatnonzero(due))
 
-    def _settle(self, frame: ServiceColumns, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    def _settle(self, frame: ReadableFrame, blocks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         assert self._now is not None
-        rows = (blocks[:, None] * _BLOCK_ROWS + np.arange(_BLOCK_ROWS)).reshape(-1)
+        rows = (blocks[:, None] * BLOCK_ROWS + np.arange(BLOCK_ROWS)).reshape(-1)
         last_seen = frame.last_seen_seconds[rows]
         up = np.abs(self._now - last_seen) <= self._down_time
         up &= ~frame.forced_down[rows] & frame.alive[rows]
         changed: npt.NDArray[np.intp] = rows[up != frame.up[rows]]
         frame.up[rows] = up
-        heard = np.where(up, last_seen, math.inf).reshape(-1, _BLOCK_ROWS)
+        heard = np.where(up, last_seen, math.inf).reshape(-1, BLOCK_ROWS)
         self._oldest[blocks] = heard.min(axis=1)
+        self._first = self._oldest.min(initial=math.inf)
         ahead = (last_seen > self._now + self._down_time) & frame.alive[rows]
         self._ahead.difference_update(rows.tolist())
         self._ahead.update(rows[ahead].tolist())
@@ -222,6 +218,19 @@ class ReadableFrame(frame_columns.PlainColumns):
             **self.numbers(row),
         )
 
+    @property
+    def sequence(self) -> int:
+        """How many changes there were so far that a decision can see."""
+        return self.log.sequence
+
+    def changed_since(self, sequence: int) -> npt.NDArray[np.intp] | None:
+        """Return rows that changed after a sequence number, see :meth:`ChangeLog.since`."""
+        return self.log.since(sequence)
+
+    def rows_of_cell(self, cell: str) -> npt.NDArray[np.intp]:
+        """Return the rows whose hosts are of a cell; free ones of its former hosts, too."""
+        return np.flatnonzero(self.cell.codes == self.cell.code(cell))
+
     def place(self, row: int) -> host_places.HostPlace:
         """Return the names of a row's host.
 
@@ -232,6 +241,10 @@ class ReadableFrame(frame_columns.PlainColumns):
     def places_of(self, rows: Iterable[int]) -> list[host_places.HostPlace | None]:
         """Return the names of the hosts of some rows; None where there is none."""
         return self._places.of(rows)
+
+    def uuids(self) -> list[str]:
+        """Return the uuids of all nodes."""
+        return [uuid for uuid, _row in self._places.rows()]
 
     def row_of(self, uuid: str) -> int | None:
         """Return the row of a compute node, or None."""
@@ -328,12 +341,7 @@ class ReadableFrame(frame_columns.PlainColumns):
         return counts
 
 
-#: Rows that are added, and ranked, at a time.
-BLOCK_ROWS = 256
-
 _FLAGS = ("alive", "tenure", "up")
-
-CodedColumn = frame_columns.CodedColumn
 
 
 class Same(enum.Enum):
@@ -349,83 +357,52 @@ class HostFrame(ReadableFrame):
 
     def put(self, facts: host_facts.HostFacts) -> int:
         """Take one host in, or take its new facts over, as :meth:`take` does; return its row."""
-        place = host_places.HostPlace(facts.uuid, facts.cell, facts.host, facts.node)
-        row, is_new = self._enter(place)
-        numbers = frame_columns.numbers_of(facts)
-        self._take_one(row, is_new, place, numbers, facts.aggregates, facts.provider)
+        (row,) = self.take(frame_columns.HostPage.of(facts))
         return row
 
-    def take(self, page: frame_columns.HostPage) -> None:
-        """Take hosts in, or take over what is new of them.
+    def take(self, page: frame_columns.HostPage) -> list[int]:
+        """Take hosts in, or take over what is new of them; return their rows.
 
         A change is logged unless no decision can tell the difference, as with most heartbeats.
         """
-        entered = [self._enter(place) for place in page.places]
+        places, entered = page.places, [self._enter(place) for place in page.places]
+        rows = [row for row, _is_new in entered]
         try:
-            if len(entered) > frame_columns.FEW_ROWS:
-                self._take_many(entered, page)
-                return
-            numbers = zip(*page.numbers, strict=True)
-            for at, ((row, is_new), its) in enumerate(zip(entered, numbers, strict=True)):
-                place, aggregates = page.places[at], page.aggregates[at]
-                self._take_one(row, is_new, place, its, aggregates, page.providers[at])
+            changed = [
+                self.put_rows(rows, page.rows),
+                self.cell.put_all(rows, [place.cell for place in places]),
+                self.aggregate_sets.put_all(rows, page.aggregates),
+                self._provided.put_all(rows, page.providers),
+            ]
+            for path, column in self._attributes.items():
+                values = [self._attribute(place.uuid, path) for place in places]
+                changed.append(column.put_all(rows, values))
+            if self._topologies is not None:
+                self._topologies.forget(rows)
+            changed.append([self._liveness.look_at(self, row) or is_new for row, is_new in entered])
         except BaseException:
             # Who takes them once more may find nothing new.
-            self.log.extend(row for row, _is_new in entered)
+            self.log.extend(rows)
             raise
-
-    def _take_one(
-        self,
-        row: int,
-        is_new: bool,
-        place: host_places.HostPlace,
-        numbers: Sequence[Any],
-        aggregates: tuple[str, ...],
-        provider: host_facts.ProviderFacts | None,
-    ) -> None:
-        changed = self.put_numbers(row, numbers) or is_new
-        changed |= self.cell.put(row, place.cell)
-        changed |= self.aggregate_sets.put(row, aggregates)
-        changed |= self._provided.put(row, provider)
-        for path, column in self._attributes.items():
-            changed |= column.put(row, self._attribute(place.uuid, path))
-        if self._topologies is not None:
-            self._topologies.forget(row)
-        changed |= self._liveness.look_at(self, row)
-        if changed:
-            self.log.add(row)
-
-    def _take_many(self, entered: Sequence[tuple[int, bool]], page: frame_columns.HostPage) -> None:
-        places, rows = page.places, [row for row, _is_new in entered]
-        changed = self.put_all_numbers(rows, page.numbers)
-        changed |= np.array([is_new for _row, is_new in entered])
-        changed |= self.cell.put_all(rows, [place.cell for place in places])
-        changed |= self.aggregate_sets.put_all(rows, page.aggregates)
-        changed |= self._provided.put_all(rows, page.providers)
-        for path, column in self._attributes.items():
-            values = [self._attribute(place.uuid, path) for place in places]
-            changed |= column.put_all(rows, values)
-        if self._topologies is not None:
-            self._topologies.forget_all(rows)
-        for at, row in enumerate(rows):
-            if self._liveness.look_at(self, row):
-                changed[at] = True
-        self.log.extend(np.array(rows)[changed].tolist())
+        self.log.extend(itertools.compress(rows, map(any, zip(*changed, strict=True))))
+        return rows
 
     def amend(
         self,
         row: int,
-        numbers: Mapping[str, Any],
         aggregates: tuple[str, ...],
+        *,
+        service: Sequence[Any] | Same = Same.AS_BEFORE,
         provider: host_facts.ProviderFacts | Same | None = Same.AS_BEFORE,
     ) -> None:
         """Take over what is new of a host whose node's own record did not change.
 
-        :param numbers: by plain column, those that are new
         :param aggregates: all of the host's, by uuid
+        :param service: see :meth:`.frame_columns.PlainColumns.put_service`
         """
-        changed = self.amend_numbers(row, numbers)
-        changed |= self.aggregate_sets.put(row, aggregates)
+        changed = self.aggregate_sets.put(row, aggregates)
+        if not isinstance(service, Same):
+            changed |= self.put_service(row, service)
         if not isinstance(provider, Same):
             changed |= self._provided.put(row, provider)
         changed |= self._liveness.look_at(self, row)

@@ -373,12 +373,8 @@ class TopologyColumns:
         #: Of the texts that were read, so that only a text that changed is parsed.
         self._hashes: list[tuple[int, int] | None] = [None] * rows
 
-    def forget(self, row: int) -> None:
-        """Say that a row's node reported, or that another node has the row."""
-        self._is_stale[row] = True
-
-    def forget_all(self, rows: Any) -> None:
-        """The same of many rows."""
+    def forget(self, rows: Sequence[int]) -> None:
+        """Say that rows' nodes reported, or that other nodes have the rows."""
         self._is_stale[rows] = True
 
     def grow(self, rows: int) -> None:

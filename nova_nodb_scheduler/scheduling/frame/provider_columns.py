@@ -79,6 +79,8 @@ class ProviderColumns:
             for at, (row, its) in enumerate(zip(rows, providers, strict=True))
             if self._providers[row] is None and its is not None
         ]
+        if not new:
+            return list(map(self.put, rows, providers))
         self._fill([rows[at] for at in new], [providers[at] for at in new])
         filled = frozenset(new)
         return [

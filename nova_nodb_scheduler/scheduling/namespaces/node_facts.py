@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import attrs
@@ -20,7 +20,7 @@ import orjson
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_topology
-from nova_nodb_scheduler.scheduling.namespaces import record_fields
+from nova_nodb_scheduler.scheduling.namespaces import record_fields, service_facts
 
 #: Major version of Nova's ComputeNode object that is understood.
 _OBJECT_MAJOR = "1"
@@ -61,8 +61,6 @@ _OPTIONAL_NUMBERS = (
     "current_workload",
 )
 
-_RATIOS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")
-
 #: Of what the frame does not take, what the namespace declares as columns.
 _MORE_NUMBERS = (
     "memory_mb_used",
@@ -73,27 +71,24 @@ _MORE_NUMBERS = (
     "current_workload",
 )
 
-#: A node's digest: one row of numbers. The first are those of the frame, in its order and by
-#: the names of HostFacts, then others of the record: 0 stands for none. ``instances`` is a code of
-#: :func:`instances_of`.
+#: A node's digest: one packed row. It begins as those of the frame do, by the names of HostFacts;
+#: others of the record follow: 0 stands for none. ``instances`` is a code of
+#: :func:`instances_of`; where ``whole`` is true, the frame takes it as it is.
 ROW = np.dtype(
-    [(name, "<i8") for name in (*frame_columns.REPORTED, *_MORE_NUMBERS)]
-    + [(name, "<f8") for name in _RATIOS]
-    + [("instances", "<i4"), ("updated", "?")]
+    [(name, np.int64) for name in frame_columns.REPORTED]
+    + [(name, np.float64) for name in frame_columns.RATIOS]
+    + [(name, np.int64) for name in _MORE_NUMBERS]
+    + [("instances", np.int32), ("updated", np.bool_), ("whole", np.bool_)]
 )
-_PACKED = struct.Struct(f"<{len(frame_columns.REPORTED) + len(_MORE_NUMBERS)}q{len(_RATIOS)}di?")
+_PACKED = struct.Struct(
+    f"={len(frame_columns.REPORTED)}q{len(frame_columns.RATIOS)}d{len(_MORE_NUMBERS)}qi??"
+)
 assert _PACKED.size == ROW.itemsize
 
 #: Where its fields begin, and two of their forms.
 _AT = {name: field[1] for name, field in (ROW.fields or {}).items()}
-_WHOLE = struct.Struct("<q")
-_INSTANCES = struct.Struct("<i?")
-
-#: What of it the frame takes.
-_FRAMES = struct.Struct(
-    f"<{len(frame_columns.REPORTED)}q{8 * len(_MORE_NUMBERS)}x{len(_RATIOS)}d4x?"
-)
-assert _FRAMES.size == ROW.itemsize
+_WHOLE = struct.Struct("=q")
+_INSTANCES = struct.Struct("=i?")
 
 #: Texts of supported_instances have codes up to so many; a cloud has a handful.
 _MOST_INSTANCES = 4096
@@ -161,6 +156,9 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             row.get("disk_available_least")
         free_mb = 1024 * (free_gb if least_gb is None else min(free_gb, least_gb))
         _metrics(row)
+    cpu = _ratio(row, "cpu_allocation_ratio", updated)
+    ram = _ratio(row, "ram_allocation_ratio", updated)
+    disk = _ratio(row, "disk_allocation_ratio", updated)
     try:
         return _PACKED.pack(
             memory_mb,
@@ -175,43 +173,34 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             _count(row, stats, "failed_builds") if updated else 0,
             version,
             pci_free,
+            cpu,
+            ram,
+            disk,
             memory_mb_used,
             local_gb_used,
             free_gb or 0,
             least_gb or 0,
             running or 0,
             workload or 0,
-            _ratio(row, "cpu_allocation_ratio", updated),
-            _ratio(row, "ram_allocation_ratio", updated),
-            _ratio(row, "disk_allocation_ratio", updated),
             _code(row.find("supported_instances")),
             updated,
+            updated and cpu and ram and disk,
         )
     except struct.error as error:
         raise whole.wrong("row", "a size of a disk is too large to be told in MiB") from error
 
 
-def columns(packed: Sequence[bytes], ratios: DefaultRatios) -> list[frame_columns.Numbers]:
-    """Return what digests give to a frame, in the order of :data:`.frame_columns.OF_NODE`."""
-    reported = len(frame_columns.REPORTED)
-    defaults = (ratios.cpu, ratios.ram, ratios.disk)
-    if len(packed) <= frame_columns.FEW_ROWS:
-        rows = []
-        for each in packed:
-            *numbers, cpu, ram, disk, updated = _FRAMES.unpack(each)
-            if not updated:
-                numbers = [0] * reported
-            own = cpu or ratios.cpu, ram or ratios.ram, disk or ratios.disk
-            rows.append((*numbers, *own, updated))
-        return list(zip(*rows, strict=True))
-    table = np.frombuffer(b"".join(packed), ROW)
-    has_reported = table["updated"]
-    found: list[frame_columns.Numbers] = [
-        np.where(has_reported, table[name], 0) for name in frame_columns.REPORTED
-    ]
-    for name, default in zip(_RATIOS, defaults, strict=True):
-        found.append(np.where(table[name] == 0, default, table[name]))
-    return [*found, has_reported]
+def host_row(packed: bytes, ratios: DefaultRatios, service: service_facts.ServiceFacts) -> bytes:
+    """Return what a digest and a service give to a frame: a :data:`.frame_columns.ROW`."""
+    node = packed[: frame_columns.NODE.size]
+    updated, is_whole = packed[-2:]
+    if not is_whole:
+        *reported, cpu, ram, disk = frame_columns.NODE.unpack(node)
+        if not updated:
+            reported = [0] * len(reported)
+        own = cpu or ratios.cpu, ram or ratios.ram, disk or ratios.disk
+        node = frame_columns.NODE.pack(*reported, *own)
+    return node + frame_columns.REST.pack(updated, *service)
 
 
 def number(packed: bytes, name: str) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.store import column_layout
 
-_LEAST = -(2**63)
-_GREATEST = 2**63 - 1
+_LEAST, _GREATEST = column_layout.LEAST, column_layout.GREATEST
 _MISSING = object()
 
 
@@ -72,17 +71,14 @@ class RecordFields:
         except ValueError as error:
             raise self.wrong(name, str(error)) from error
 
-    def integer(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str) -> int:
         """Return a number cut to a whole one, as Nova's integer fields do.
 
-        :param default: for None; without one None is refused
-        :raises InvalidRecord: it is missing or no number of 64 bits
+        :raises InvalidRecord: it is missing, None, or no number of 64 bits
         """
         value = self.get(name)
         if type(value) is int and _LEAST <= value <= _GREATEST:
             return value  # nearly always
-        if value is None and default is not None:
-            return default
         return self.to_integer(name, value)
 
     def to_integer(self, name: str, value: Any) -> int:

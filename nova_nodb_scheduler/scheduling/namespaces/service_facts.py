@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.frame import host_facts
@@ -17,9 +15,8 @@ from nova_nodb_scheduler.scheduling.namespaces import record_fields
 _OBJECT_MAJOR = "1"
 
 
-@attrs.frozen
-class ServiceFacts:
-    """A host's nova-compute service; names as in HostFacts.
+class ServiceFacts(NamedTuple):
+    """A host's nova-compute service; names and order are those of the frame's columns.
 
     :param last_seen_seconds: of a service that never sent a heartbeat, its creation's time
     """

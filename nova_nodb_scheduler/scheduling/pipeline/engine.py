@@ -20,7 +20,6 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -28,7 +27,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
-from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import (
     candidates,
     chosen_hosts,
@@ -96,7 +95,7 @@ class SharedHosts:
             ranked = self._ranked
             if ranked is None:
                 return self._present().in_cell(cell, count, passed_over)
-            rows = np.flatnonzero(self._frame.cell.codes == self._frame.cell.code(cell))
+            rows = self._frame.rows_of_cell(cell)
             wanted = count + len(passed_over) + len(self._left_out)
             best = ranked.among(rows, wanted, self._rng)
             return self._choices(ranked, best, count, passed_over)
@@ -176,27 +175,6 @@ class Engine:
         """Take a host in or over; return its row."""
         with self.lock:
             return self.frame.put(facts)
-
-    def take(self, page: frame_columns.HostPage) -> None:
-        """Take hosts in or over."""
-        with self.lock:
-            self.frame.take(page)
-
-    def amend(
-        self,
-        row: int,
-        numbers: Mapping[str, Any],
-        aggregates: tuple[str, ...],
-        provider: host_facts.ProviderFacts | host_frame.Same | None = host_frame.Same.AS_BEFORE,
-    ) -> None:
-        """Take over what is new of a host, see :meth:`.host_frame.HostFrame.amend`."""
-        with self.lock:
-            self.frame.amend(row, numbers, aggregates, provider)
-
-    def remove(self, uuid: str) -> int | None:
-        """Forget a host; return the row it had."""
-        with self.lock:
-            return self.frame.remove(uuid)
 
     def set_aggregates(self, aggregates: Iterable[host_facts.HostAggregate]) -> None:
         """Take Nova's aggregates over, see :meth:`.host_frame.HostFrame.set_aggregates`."""
@@ -405,11 +383,11 @@ class Engine:
         signature = steps.signature
         known = self._signatures.get(signature)
         if known is not None and known.rows == self.frame.rows:
-            rows = self.frame.log.since(known.sequence)
+            rows = self.frame.changed_since(known.sequence)
             if rows is not None:
                 self.counters.rows_patched += len(rows)
                 known.patch(steps, self.frame, rows)
-                known.sequence = self.frame.log.sequence
+                known.sequence = self.frame.sequence
                 self._signatures.count_again(signature)
                 return known
         self.counters.cold_evaluations += 1

@@ -54,7 +54,7 @@ class Evaluation:
     def __init__(self, steps: decision_steps.DecisionSteps, frame: host_frame.HostFrame) -> None:
         self.steps = steps
         self.rows = frame.rows
-        self.sequence = frame.log.sequence
+        self.sequence = frame.sequence
         self.last = len(steps.filters) + 2
         self.weighers = [own for own, _ in steps.weighers_on_columns]
         self.bounds = [(own.minval, own.maxval) for own in self.weighers]

@@ -306,6 +306,7 @@ class Placing:
         deadline: float,
     ) -> None:
         self._parts = parts
+        self._claimer, self._reservations = parts.claimer, parts.reservations
         self._request = request
         self._servers = servers
         self._planner = planner
@@ -362,7 +363,7 @@ class Placing:
         finally:
             try:
                 if taken:
-                    self._parts.claimer.release(taken)
+                    self._claimer.release(taken)
             finally:
                 for consumer in list(self._held):
                     self._give_back(consumer)
@@ -394,7 +395,7 @@ class Placing:
                 # Found out before, and told of then.
                 self.plan.refuse(best)
                 continue
-            if best.allocation_requests and self._parts.reservations.reserve(
+            if best.allocation_requests and self._reservations.reserve(
                 consumer, self._request, best
             ):
                 self._held[consumer] = best
@@ -447,7 +448,7 @@ class Placing:
         taken: list[chosen_hosts.TakenClaim] = []
         unanswered: list[chosen_hosts.RefusedClaim] = []
         again = behind = False
-        for answer in self._parts.claimer.take(self._request, wanted, self._deadline):
+        for answer in self._claimer.take(self._request, wanted, self._deadline):
             if isinstance(answer, chosen_hosts.TakenClaim):
                 self._taken[answer.wanted.consumer] = answer
                 taken.append(answer)
@@ -490,10 +491,10 @@ class Placing:
         if not written:
             return
         late = []
-        for each, stands in zip(written, self._parts.claimer.confirm(written), strict=True):
+        for each, stands in zip(written, self._claimer.confirm(written), strict=True):
             consumer = each.wanted.consumer
             if stands:
-                self._parts.reservations.confirm(consumer)
+                self._reservations.confirm(consumer)
                 placed[consumer] = each.wanted.chosen
             else:
                 late.append(each)
@@ -507,7 +508,7 @@ class Placing:
                 self._pass_over(each.wanted, "the claim's lease ended before it was confirmed")
 
     def _release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
-        self._parts.claimer.release(taken)
+        self._claimer.release(taken)
         for each in taken:
             self._taken.pop(each.wanted.consumer, None)
 
@@ -524,7 +525,7 @@ class Placing:
     def _give_back(self, consumer: str) -> None:
         held = self._held.pop(consumer, None)
         if held is not None:
-            self._parts.reservations.release(consumer, held)
+            self._reservations.release(consumer, held)
 
     def _wanted(self, consumer: str, chosen: chosen_hosts.Choice) -> chosen_hosts.WantedClaim:
         places = self._places(consumer)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nova_nodb_scheduler.model import requests
-from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.frame import frame_columns, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import plugin_contract
 from nova_nodb_scheduler.scheduling.weighers import option_weigher
 
@@ -130,7 +130,7 @@ class MetricsWeigher(option_weigher.OptionWeigher):
         sums[lacks] = self._settings.metrics_weight_of_unavailable
         return sums
 
-    def _columns(self, frame: host_frame.HostFrame) -> Iterator[host_frame.CodedColumn]:
+    def _columns(self, frame: host_frame.HostFrame) -> Iterator[frame_columns.CodedColumn]:
         for name, _ratio in self._settings.metrics_weight_setting:
             yield frame.attribute("metrics", name)
 
@@ -147,6 +147,6 @@ def _passes_filters_by(request: requests.Request) -> bool:
 
 
 def _is_missing(
-    column: host_frame.CodedColumn, rows: plugin_contract.Rows
+    column: frame_columns.CodedColumn, rows: plugin_contract.Rows
 ) -> plugin_contract.BoolArray:
     return np.asarray(column.codes[rows] == column.code(None))

@@ -117,10 +117,6 @@ class _PatientEngine:
         self._inner = inner
         self.lock = inner.lock
         self.frame = inner.frame
-        self.take = inner.take
-        self.amend = inner.amend
-        self.remove = inner.remove
-        self.set_aggregates = inner.set_aggregates
         #: How long nobody reported, seconds.
         self.silence_seconds = 0.0
 

@@ -228,7 +228,7 @@ class Ingester:
             elif isinstance(outcome, Exception):
                 raise outcome
             else:
-                self._quarantine.release(change.record.key, change.record.revision)
+                self._quarantine.release(change.key, change.record.revision)
                 readable.append(change)
                 if outcome:
                     applied.append(change)

@@ -160,18 +160,17 @@ class Hosts:
 
     def keeper(self, *, ratios=node_facts.DefaultRatios(4.0, 1.0, 1.0), **more):  # noqa: B008
         present = fact_source.Present()
-        frame = host_frame.HostFrame(present.locate, present.attribute)
+        frame = FedFrame(present.locate, present.attribute)
         feed = Feed(frame)
         keeper = frame_keeper.FrameKeeper(self.store, feed, present, ratios=ratios, **more)
         return keeper, feed
 
 
-class Feed:
-    """The feed side of an engine over a bare frame, with a list of what was fed."""
+class FedFrame(host_frame.HostFrame):
+    """A frame with a list of what it was fed."""
 
-    def __init__(self, frame):
-        self.lock = threading.RLock()
-        self.frame = frame
+    def __init__(self, *callbacks):
+        super().__init__(*callbacks)
         self.fed = []
         #: How many pages of hosts came.
         self.pages = 0
@@ -179,19 +178,35 @@ class Feed:
     def take(self, page):
         self.pages += 1
         self.fed.extend(place.uuid for place in page.places)
-        self.frame.take(page)
+        return super().take(page)
 
-    def amend(self, row, *news, **provider):
-        self.fed.append(self.frame.place(row).uuid)
-        self.frame.amend(row, *news, **provider)
+    def amend(self, row, aggregates, **news):
+        self.fed.append(self.place(row).uuid)
+        super().amend(row, aggregates, **news)
 
     def remove(self, uuid):
         self.fed.append(uuid)
-        self.frame.remove(uuid)
+        return super().remove(uuid)
 
     def set_aggregates(self, aggregates):
         self.fed.append("aggregates")
-        self.frame.set_aggregates(aggregates)
+        return super().set_aggregates(aggregates)
+
+
+class Feed:
+    """The feed side of an engine over a bare frame."""
+
+    def __init__(self, frame):
+        self.lock = threading.RLock()
+        self.frame = frame
+
+    @property
+    def fed(self):
+        return self.frame.fed
+
+    @property
+    def pages(self):
+        return self.frame.pages
 
     def tick(self, now_seconds):
         self.frame.tick(now_seconds, 60.0)

@@ -14,7 +14,7 @@ from nova.virt import hardware
 from oslo_serialization import jsonutils
 
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, service_facts
 from nova_nodb_scheduler.wire import codec
 from tools.bench.clouds import core_hosts, nova_requests, nova_values
 
@@ -98,8 +98,9 @@ class Hosts:
         digest = node_facts.digest(node, state)
         if not isinstance(digest, bytes):
             raise digest
-        columns = node_facts.columns([digest], node_facts.DefaultRatios())
-        numbers = {name: own[0] for name, own in zip(frame_columns.OF_NODE, columns, strict=True)}
+        service = service_facts.ServiceFacts(has_service=True, last_seen_seconds=_DAY_SECONDS)
+        packed = node_facts.host_row(digest, node_facts.DefaultRatios(), service)
+        numbers = frame_columns.numbers_of(packed)
         row = state["row"]
         inventory = host_facts.Inventory
         shared_cpus = _CELLS * _CPUS // 4
@@ -125,7 +126,6 @@ class Hosts:
             cell=state["cell"],
             host=row["host"],
             node=row["hypervisor_hostname"],
-            last_seen_seconds=_DAY_SECONDS,
             provider=provider,
             **numbers,
         )

@@ -23,7 +23,7 @@ from nova_nodb_scheduler.nova_adapter.conversion import (
 from nova_nodb_scheduler.scheduling import decision_settings
 from nova_nodb_scheduler.scheduling.filters import topology_filters
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_frame
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, service_facts
 from nova_nodb_scheduler.scheduling.pipeline import decision_steps, plugin_contract
 from tests.functional.nova_adapter.conversion import topology_cases
 from tests.unit.scheduling import hosts
@@ -59,8 +59,9 @@ class TopologyRoomTest(unittest.TestCase):
         )
         digest = node_facts.digest(NODE, state)
         assert isinstance(digest, bytes), digest
-        columns = node_facts.columns([digest], node_facts.DefaultRatios())
-        numbers = {name: own[0] for name, own in zip(frame_columns.OF_NODE, columns, strict=True)}
+        service = service_facts.ServiceFacts(has_service=True)
+        packed = node_facts.host_row(digest, node_facts.DefaultRatios(), service)
+        numbers = frame_columns.numbers_of(packed)
         facts = host_facts.HostFacts(NODE, hosts.CELL, "h1", f"node-{NODE}", **numbers)
         return frame, frame.put(facts)
 

@@ -93,7 +93,7 @@ def documented(title: str) -> list[traces.Function]:
     text = re.split(r"\n[^\n]+\n(?:-{4,}|={4,})\n", text)[0]
     return [
         traces.Function(module, name)
-        for module, name in re.findall(r"^#\. ``([\w.]+)``\s+``([\w.<>]+)``", text, re.MULTILINE)
+        for module, name in re.findall(r"^#\. :step:`([\w.]+) ([\w.<>]+)`", text, re.MULTILINE)
     ]
 
 

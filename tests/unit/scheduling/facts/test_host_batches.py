@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
-from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from tests.unit.scheduling import hosts
 
@@ -84,13 +83,15 @@ class OneByOne(frame_keeper.FrameKeeper):
     """Takes no hosts in together."""
 
     def _take_hosts(self, source, uuids=None):
-        for uuid in list(source.node_uuids()) if uuids is None else uuids:
+        for uuid in (
+            list(source.snapshot.namespace("compute_nodes").keys()) if uuids is None else uuids
+        ):
             super()._take_hosts(source, [uuid])
 
 
 def keeper_of(kind, store):
     present = fact_source.Present()
-    frame = host_frame.HostFrame(present.locate, present.attribute)
+    frame = hosts.FedFrame(present.locate, present.attribute)
     frame.attribute("supported_instances")
     frame.attribute("stats", "num_instances")
     feed = hosts.Feed(frame)
@@ -142,9 +143,6 @@ class TogetherTest(testtools.TestCase):
             fixtures.MonkeyPatch(
                 "nova_nodb_scheduler.scheduling.facts.fact_source._HOSTS_AT_A_TIME", 4
             )
-        )
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_nodb_scheduler.scheduling.frame.frame_columns.FEW_ROWS", 1)
         )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -132,7 +132,7 @@ class ReadingTest(testtools.TestCase):
     def test_another_node_in_the_row_of_one_that_went_is_read(self):
         cloud = Cloud(4, lambda number: topology(0))
         self.assertEqual(([], 0), cloud.best(wanting(pinned=2)))
-        cloud.engine.remove("uuid-2")
+        cloud.engine.frame.remove("uuid-2")
         cloud.texts["uuid-9"] = (topology(8), pools(1))
         cloud.put(9)
         self.assertEqual(([9], 1), cloud.best(wanting(pinned=2)))

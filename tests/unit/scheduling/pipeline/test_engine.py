@@ -152,7 +152,7 @@ class EngineTest(testtools.TestCase):
 
     def test_a_node_that_never_reported_weighs_but_is_not_chosen(self):
         for number in range(600):
-            self.engine.remove(f"uuid-{number}")
+            self.engine.frame.remove(f"uuid-{number}")
         self.engine.put(toys.facts(1, free_ram_mb=1000))
         self.engine.put(toys.facts(2, free_ram_mb=600))
         request = toys.request(memory_mb=0, queries=(toys.query(VCPU=1),))
@@ -341,7 +341,7 @@ class EngineTest(testtools.TestCase):
     def test_a_host_replaced_while_a_plan_runs_does_no_harm(self):
         plan = self.engine.plan(toys.request(), servers=2)
         (choice,) = plan.best()
-        self.engine.remove(choice.uuid)
+        self.engine.frame.remove(choice.uuid)
         self.engine.put(toys.facts(900))
         plan.take(choice, "i")
         self.assertEqual("Host-598", plan.best()[0].host)

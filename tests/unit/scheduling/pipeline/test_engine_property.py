@@ -212,7 +212,7 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(number=NUMBERS)
     def remove(self, number):
         self.known.pop(f"uuid-{number}", None)
-        self.each_engine(lambda each: each.remove(f"uuid-{number}"))
+        self.each_engine(lambda each: each.frame.remove(f"uuid-{number}"))
 
     @stateful.rule(step=st.sampled_from([-40.0, 0.0, 20.0, 61.0]))
     def tick(self, step):

@@ -185,7 +185,7 @@ class _History:
                 self.put(number)
             case 2:
                 self.facts.pop(f"uuid-{number}", None)
-                self.engine.remove(f"uuid-{number}")
+                self.engine.frame.remove(f"uuid-{number}")
             case 3 | 4:
                 self.metadata[self.dice.choice(AGGREGATES)] = self.dice.choice(METADATA)
                 self.engine.set_aggregates(self.aggregates())

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
-from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
 from tests.unit.scheduling import claims, hosts
@@ -31,7 +30,7 @@ class Cloud(settlement_world.World):
     def __init__(self, **options):
         super().__init__(**options)
         present = fact_source.Present()
-        self.frame = host_frame.HostFrame(present.locate, present.attribute)
+        self.frame = hosts.FedFrame(present.locate, present.attribute)
         self.keeper = frame_keeper.FrameKeeper(
             self.store, hosts.Feed(self.frame), present, ratios=node_facts.DefaultRatios()
         )
