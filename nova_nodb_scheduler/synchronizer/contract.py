@@ -50,9 +50,9 @@ class Capabilities:
     """
 
     durable: bool
-    shared: bool
-    feed: Feed
-    max_payload_bytes: int
+    shared: bool = True
+    feed: Feed = Feed.POLL
+    max_payload_bytes: int = 1_000_000
     clock: ClockSource = ClockSource.SERVER
 
 

@@ -45,7 +45,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 from oslo_log import log
@@ -159,8 +159,6 @@ def was_restored(epoch: layout.Epoch, lead: int | None) -> bool:
 
 LOG = log.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 #: For so long after an answer its cluster is not asked for again. A cluster
 #: that was restored faster than that is noticed by the answer of a write.
 PROOF_SECONDS = 1.0
@@ -193,7 +191,7 @@ class Meta:
         return records.Cursor(self.epoch.cursor_name, self.head)
 
 
-class Epochs:
+class Epochs(epoch_memory.EpochKeeper):
     """The epoch in force; any thread may call."""
 
     def __init__(
@@ -203,6 +201,7 @@ class Epochs:
         cloud: str,
         now_seconds: Callable[[], float],
     ) -> None:
+        super().__init__(connection.unavailable)
         self._keys = keys
         self._connection = connection
         self._cloud = cloud
@@ -213,10 +212,6 @@ class Epochs:
     def read(self) -> Meta:
         """Read what is one for all; begins an epoch where there is none in force."""
         return self.across(self._read)
-
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(attempt, self._connection.unavailable)
 
     def _read(self) -> Meta:
         keys = self._keys

@@ -45,6 +45,7 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connecti
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 
 #: Silence of a watch for longer than this is not believed. Every follower
 #: writes a canary more often.
@@ -322,10 +323,9 @@ class Feed:
 
     def _changes(self, version: int, start: int, limit: int) -> records.Changes:
         assert self._epoch is not None
-        found = tuple(self._records[start : start + limit])
-        more = len(self._records) > start + limit
-        end = found[-1].version if more else max(version, self._position)
-        return records.Changes(found, records.Cursor(self._epoch.cursor_name, end), more)
+        end = records.Cursor(self._epoch.cursor_name, max(version, self._position))
+        found = self._records[start : start + limit]
+        return driver_base.changes_of(found, end, more=len(self._records) > start + limit)
 
     def _forget_before(self, version: int) -> None:
         fetched, dropped = self._place_of(version), 0
@@ -444,7 +444,7 @@ class Feed:
             if revision > epoch.revision:
                 return self._ended(End.EPOCH, "a new epoch began")
         elif key.startswith(self._keys.records_of(epoch.name)):
-            record = self._keys.decode_record(epoch.name, epoch.base, held)
+            record = self._keys.decode_record(epoch, held)
             if record.version > self._position:
                 self._partial.append(record)
         return True

@@ -164,19 +164,19 @@ class Layout:
         begin = self.records_of(epoch) + namespace.encode() + record_names.SEPARATOR
         return begin, past(begin)
 
-    def decode_record(self, epoch: str, base: int, held: KeyValue) -> records.Record:
-        """Return the record that a key of this epoch holds.
+    def decode_record(self, epoch: Epoch, held: KeyValue) -> records.Record:
+        """Return the record that a key of an epoch holds.
 
         :raises BackendUnavailable: somebody else wrote it
         """
-        key = record_names.decode(key_of(held)[len(self.records_of(epoch)) :])
+        key = record_names.decode(key_of(held)[len(self.records_of(epoch.name)) :])
         value = value_of(held)
         if not (key.namespace and key.key) or len(value) < _HEAD_BYTES:
             raise _foreign(key_of(held))
         revision = mod_revision(held)
         return records.Record(
             key,
-            base + revision,
+            epoch.base + revision,
             revision << PLACE_BITS | value[1],
             value[_HEAD_BYTES:],
             deleted=value[0] == _TOMBSTONE,

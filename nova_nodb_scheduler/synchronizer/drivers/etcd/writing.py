@@ -262,7 +262,7 @@ class Writer:
     ) -> None:
         """Settle writes that lost together, or note tombstones to try again over."""
         found = {
-            number: self._keys.decode_record(epoch.name, epoch.base, held) if held else None
+            number: self._keys.decode_record(epoch, held) if held else None
             for number, held in standing.items()
         }
         if all(call.writes[number].wins(record) for number, record in found.items()):

@@ -93,7 +93,7 @@ class Follower:
             raise self._epochs.broken(epoch, "the counter, floor or stable version") from error
         if newest is not None and newest.name == epoch.name and watermarks.sequence < seen:
             raise self._epochs.gone_back(epoch, watermarks.sequence, seen)
-        memory.note_version(epoch.name, watermarks.sequence)
+        self._epochs.note_version(epoch, watermarks.sequence)
         self._seen.add(
             epoch.name, layout.StableVersion(watermarks.sequence, bounds.seconds, bounds.evictions)
         )

@@ -180,7 +180,7 @@ class Writer:
         last = self._connection.increment(epoch.sequence_key, len(ready))
         if last is None:
             raise self._epochs.broken(epoch, "the counter of versions")
-        self._epochs.memory.note_version(epoch.name, last)
+        self._epochs.note_version(epoch, last)
         first = last - len(ready) + 1
         placed = self._take_slots(epoch, dict(enumerate(ready, first)))
         self._set_records(call, epoch, placed)

@@ -31,8 +31,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -90,8 +88,6 @@ def _adopt(opened: database.Database, name: str) -> None:
 
 LOG = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
@@ -106,19 +102,22 @@ class Known:
 
 
 class EpochBroken(epoch_memory.EpochEnded):
-    """The sequence cannot be gone on with; see :meth:`Epochs.repair`."""
+    """The sequence cannot be gone on with; see :meth:`Epochs.look_again`."""
 
 
-class Epochs:
+class Epochs(epoch_memory.EpochKeeper):
     """The epoch of one database, as one process sees it.
 
     :param ordering: how this process is configured to hand out versions
     :param on_step: called with the name of each step before it is taken
     """
 
+    WHY_UNSTABLE = "its tables are being emptied over and over"
+
     def __init__(
         self, opened: database.Database, ordering: str, on_step: statements.Observer
     ) -> None:
+        super().__init__(opened.unavailable)
         self._database = opened
         self._ordering = ordering
         self._step = on_step
@@ -142,7 +141,7 @@ class Epochs:
         """Tell whether a row that was read may be gone on with, and remember it.
 
         A False may be a false alarm (without ``known``: this thread was
-        overtaken between its read and this call): :meth:`repair` looks again
+        overtaken between its read and this call): :meth:`look_again` does
         under the lock.
 
         :raises BackendUnavailable: the database's ordering is another
@@ -197,22 +196,13 @@ class Epochs:
         """Return a sound state of the sequence, repairing it where need be."""
         return self.across(self._look)
 
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in a sound epoch; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(
-            attempt,
-            self._database.unavailable,
-            self.repair,
-            "its tables are being emptied over and over",
-        )
-
     def _look(self) -> statements.SequenceRow:
         row = self._database.ask(statements.peek)
         if row is None or not self.is_sound(row):
             raise EpochBroken
         return row
 
-    def repair(self) -> None:
+    def look_again(self) -> None:
         """Begin a new epoch if the present one is broken; safe under races."""
         row = self._database.repeat(self._repair)
         self.note(row.epoch, row.version)

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import sqlalchemy as sa
@@ -69,22 +69,8 @@ LOG = logging.getLogger(__name__)
 
 #: Keys per transaction: above 1,000 MariaDB turns IN lists into subqueries.
 MAX_BATCH_KEYS = 500
-#: Payload per upsert statement.
-MAX_STATEMENT_BYTES = 4 << 20
 
 _Standing = Mapping[records.RecordKey, records.Record]
-
-
-@attrs.frozen
-class Limits:
-    """What one write may carry.
-
-    :param payload_bytes: per record
-    :param statement_bytes: per statement, a single larger payload excepted
-    """
-
-    payload_bytes: int
-    statement_bytes: int = MAX_STATEMENT_BYTES
 
 
 class Writer:
@@ -98,14 +84,12 @@ class Writer:
         self,
         opened: database.Database,
         epoch_keeper: epochs.Epochs,
-        limits: Limits,
         on_step: Callable[[str], None],
         clock: housekeeping.Clock,
     ) -> None:
         self._clock = clock
         self._database = opened
         self._epochs = epoch_keeper
-        self._limits = limits
         self._step = on_step
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
@@ -120,15 +104,14 @@ class Writer:
     def _write_whole(self, writes: Sequence[records.Write]) -> list[records.WriteResult] | None:
         """Carry writes out by one statement; None where nothing was written by it."""
         known = self._epochs.known()
-        engine = self._database.engine
         if (
-            engine.dialect.name != "mysql"
+            self._database.dialect.name != "mysql"
             or not known.epoch
-            or not counter_statements.fits_one_statement(writes, self._limits.statement_bytes)
+            or not counter_statements.fits_one_statement(writes, self._database.statement_bytes)
         ):
             return None
         # Asked whether it lives: of a statement that commits nobody could tell.
-        with contextlib.closing(engine.connect()) as connection:
+        with contextlib.closing(self._database.connect()) as connection:
             if not counter_statements.allows_whole_writes(connection):
                 return None
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
@@ -191,7 +174,7 @@ class Writer:
 
     def statements_of(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
         """Cut rows into statements that the server's packets hold; none for no rows."""
-        limit_bytes = self._limits.statement_bytes
+        limit_bytes = self._database.statement_bytes
         return batches.split(rows, None, limit_bytes, lambda row: len(row.payload))
 
 
@@ -230,7 +213,7 @@ def results_of(
     return results
 
 
-_Read = Callable[[Collection[records.RecordKey]], Mapping[records.RecordKey, records.Record]]
+_Read = Callable[[Collection[records.RecordKey]], Iterable[records.Record]]
 
 
 class SequencedWriter(Writer):
@@ -243,19 +226,18 @@ class SequencedWriter(Writer):
         self,
         opened: database.Database,
         epoch_keeper: epochs.Epochs,
-        limits: Limits,
         on_step: Callable[[str], None],
         clock: housekeeping.Clock,
         sequencer: sequencing.Sequencer,
         read: _Read,
     ) -> None:
-        super().__init__(opened, epoch_keeper, limits, on_step, clock)
+        super().__init__(opened, epoch_keeper, on_step, clock)
         self._sequencer = sequencer
         self._read = read
 
     def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         known = self._epochs.known()
-        with self._database.engine.connect() as connection:
+        with self._database.connect() as connection:
             self._step("epoch")
             transaction = engines.as_writer(connection).begin()
             row = statements.peek(connection)
@@ -316,7 +298,8 @@ class SequencedWriter(Writer):
         """Return results, with what stands where a write lost."""
         lost = [write.key for write in writes if write.key not in written]
         try:
-            return results_of(writes, written, self._read(lost) if lost else {})
+            standing = {record.key: record for record in self._read(lost)} if lost else {}
+            return results_of(writes, written, standing)
         except errors.BackendUnavailable:
             if not written:
                 raise
