@@ -120,13 +120,13 @@ class GroupPlaces:
         """
         found = self._editor.edit_entries(
             members,
-            lambda each: group_rules.group_key(each.group.uuid),
+            lambda each: group_rules.group_key(each.group_uuid),
             lambda key, here: group_rules.on_group(
                 key, functools.partial(group_rules.confirm_each, grants=here)
             ),
         )
         return {
-            each.grant.claim.consumer: claim_rules.stands(outcome.answer)
+            each.grant.consumer: claim_rules.stands(outcome.answer)
             for each, outcome in zip(members, found, strict=True)
         }
 

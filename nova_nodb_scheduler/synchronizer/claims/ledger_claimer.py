@@ -71,12 +71,28 @@ class StandingClaim:
     member: group_model.GroupGranted | None = None
     epoch: str | None = None
 
+    @property
+    def claim(self) -> model.Claim:
+        return self.granted.claim
+
+    @property
+    def claim_id(self) -> str:
+        return self.granted.claim_id
+
 
 @attrs.frozen
 class InDoubt:
     """A claim that may or may not stand: :meth:`ClaimBatches.settle` it."""
 
     held: StandingClaim
+
+    @property
+    def claim(self) -> model.Claim:
+        return self.held.claim
+
+    @property
+    def claim_id(self) -> str:
+        return self.held.claim_id
 
 
 #: What became of one claim.
@@ -202,22 +218,22 @@ class ClaimBatches:
         self._check_epoch(answers, view, frozenset(ids.values()))
         return answers
 
-    def settle(self, doubt: InDoubt, view: ClaimView) -> Answer | model.Gone:
+    def settle(self, unsure: InDoubt, view: ClaimView) -> Answer | model.Gone:
         """Learn what became of a claim in doubt.
 
         After Gone it will never appear: a write still on its way is fenced.
         """
-        claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
+        claim, claim_id = unsure.claim, unsure.claim_id
         key = claim_rules.host_key(claim.host)
         find = functools.partial(claim_rules.find, claim=claim, claim_id=claim_id)
         found = self._editor.edit_each({key: claim_rules.on_host(key, find)})[key]
         if not isinstance(found, record_editor.Edited):
-            return doubt
+            return unsure
         if isinstance(found.answer, model.Gone):
-            self._give_back([doubt.held], claim_id.__eq__)
+            self._give_back([unsure.held], claim_id.__eq__)
             return found.answer
         answers: dict[str, Answer] = {
-            claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
+            claim.consumer: attrs.evolve(unsure.held, granted=found.answer)
         }
         self._check_epoch(answers, view, frozenset([claim_id]))
         return answers[claim.consumer]
@@ -233,7 +249,7 @@ class ClaimBatches:
         if members:
             stands.update(self._groups.confirm(members))
             self._after_step("member confirmed")
-        left = [each for each in held if stands.get(each.granted.claim.consumer, True)]
+        left = [each for each in held if stands.get(each.granted.consumer, True)]
         confirmed = self._editor.edit_entries(
             [each.granted for each in left],
             lambda granted: claim_rules.host_key(granted.claim.host),
@@ -242,14 +258,14 @@ class ClaimBatches:
             ),
         )
         stands.update(
-            (each.granted.claim.consumer, claim_rules.stands(outcome.answer))
+            (each.granted.consumer, claim_rules.stands(outcome.answer))
             for each, outcome in zip(left, confirmed, strict=True)
         )
         self._after_step("confirmed")
-        gone = [each for each in held if stands[each.granted.claim.consumer] is False]
+        gone = [each for each in held if stands[each.granted.consumer] is False]
         if gone:
             self.release(gone)
-        return [stands[each.granted.claim.consumer] for each in held]
+        return [stands[each.granted.consumer] for each in held]
 
     def release(self, held: Sequence[StandingClaim]) -> None:
         """Give claims and places back, pending or confirmed; in doubt as well.
@@ -272,7 +288,7 @@ class ClaimBatches:
                 on_host = by_host.setdefault(claim_rules.host_key(claim.host), {})
                 on_host[claim.consumer] = each.granted.claim_id
             if each.member is not None and is_own(each.member.member_id):
-                of_group = places.setdefault(each.member.group.uuid, {})
+                of_group = places.setdefault(each.member.group_uuid, {})
                 of_group[claim.group_place] = each.member.member_id
         found = self._editor.edit_each(
             {
@@ -586,16 +602,16 @@ class LedgerClaimer:
         group = group_model.ServerGroup(asked.uuid, policy, asked.max_server_per_host)
         return group_places.GroupView(group, self._views.members(asked))
 
-    def _settled(self, doubt: InDoubt, view: ClaimView, deadline: float) -> Answer | None:
+    def _settled(self, unsure: InDoubt, view: ClaimView, deadline: float) -> Answer | None:
         """Return what became of a claim in doubt; None if it is to be tried again."""
         while True:
-            found = self._batches.settle(doubt, view)
+            found = self._batches.settle(unsure, view)
             if isinstance(found, model.Gone):
                 return None
             if not isinstance(found, InDoubt):
                 return found
             if self._clock() > deadline:
-                self._batches.release([doubt.held])
+                self._batches.release([unsure.held])
                 return record_editor.Unwritten.UNAVAILABLE
             self._sleep(_PAUSE_SECONDS)
 

@@ -506,6 +506,14 @@ class DraftedWrite:
     write: records.Write
     answer: Any = None
 
+    @property
+    def key(self) -> records.RecordKey:
+        return self.write.key
+
+    @property
+    def expected_revision(self) -> int:
+        return self.write.expected_revision
+
 
 @attrs.frozen
 class Draft:
@@ -524,7 +532,7 @@ class Draft:
     @property
     def key(self) -> records.RecordKey:
         """The record's."""
-        return self.first.write.key
+        return self.first.key
 
 
 @attrs.frozen
@@ -677,7 +685,7 @@ class GroupCommit:
 
     def _made(self, draft: Draft, former: records.Write | None) -> DraftedWrite | None:
         """Return a draft on top of a former write, or of what is known to stand."""
-        key, revision = draft.key, draft.first.write.expected_revision
+        key, revision = draft.key, draft.first.expected_revision
         if former is not None:
             # By the former's compare-and-set; its version nobody knows yet.
             before = records.Record(key, former.expected_revision, 0, former.payload)

@@ -28,6 +28,8 @@ from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import settlement_rules
 from nova_nodb_scheduler.wire import codec
 
+LOG = logging.getLogger(__name__)
+
 
 @attrs.define
 class SettlementStatus:
@@ -97,7 +99,7 @@ class AllocationQueries:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = step_thread.StepThread(
-            "nodb-settling-questions", self._turn, lambda error: None, lambda running: None
+            "nodb-settlement-queries", self._turn, lambda error: None, lambda running: None
         )
 
     def start(self) -> None:
@@ -170,8 +172,6 @@ class AllocationQueries:
                     self._answers.append(AllocationAnswer(query, allocations))
         return True
 
-
-LOG = logging.getLogger(__name__)
 
 _SCHEMAS = {
     each.name: each for each in (known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS)

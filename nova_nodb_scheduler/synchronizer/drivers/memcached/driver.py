@@ -123,7 +123,7 @@ class MemcachedSynchronizer(driver_base.Driver):
         dead = self._connection.get([epoch.record_key(name) for name in announced & names])
         kinds = [layout.Item.decode(value).kind for value in dead.values()]
         tombstones = kinds.count(layout.Kind.TOMBSTONE)
-        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.GRAVE)
+        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.COLLECTED)
         server = self._connection.statistics()
         head = records.Cursor(epoch.name, watermarks.sequence)
         live, size_bytes = len(names) - tombstones - hidden, int(server["bytes"])
@@ -132,8 +132,7 @@ class MemcachedSynchronizer(driver_base.Driver):
             "limit_bytes": int(server["limit_maxbytes"]),
             "evictions": int(server["evictions"]),
             "settled": watermarks.stable.version,
-            "voids": self._follower.fencing.voids,
-            "fences": self._follower.fencing.fences,
+            **self._follower.shut_out(),
             "repeats": self._writer.repeats,
         }
 

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for slow writers, and shuts them out: how a version comes to be stable.
 
-What this client saw of the counter and when: proof that a hole is a hole.
-
 A log slot that is not there was either never written (its writer crashed or is
 slow) or was written and has expired since. Taking the second for the first
 would skip a change in silence. It was never written if its version was given
 out so lately that it could not have expired: an observation "at that time the
 counter stood below it" says so.
-
-Waits for slow writers, and shuts them out: how a version comes to be stable.
 """
 
 from __future__ import annotations
@@ -25,6 +21,8 @@ from oslo_log import log
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
+
+LOG = log.getLogger(__name__)
 
 #: Enough to go back half a time to live in steps of a thousandth of it.
 KEPT = 1024
@@ -67,8 +65,6 @@ class Observations:
             place = bisect.bisect_right(self._seen, version, key=lambda seen: seen.version)
             return self._seen[place - 1] if place else None
 
-
-LOG = log.getLogger(__name__)
 
 FENCE_ATTEMPTS = 20
 #: A void must outlast every pause of the writer it shuts out, and so the log: where it

@@ -99,6 +99,10 @@ class Follower:
         )
         return watermarks
 
+    def shut_out(self) -> dict[str, int]:
+        """Return how many versions were voided and how many records fenced, for statistics."""
+        return {"voids": self.fencing.voids, "fences": self.fencing.fences}
+
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """Return what changed since a cursor; see the contract."""
         try:
@@ -206,7 +210,7 @@ class Follower:
                 walked.append(None)
                 continue
             item = items.get(name) or self._items(epoch, {name}).get(name)
-            if item is None or item.kind is layout.Kind.GRAVE:
+            if item is None or item.kind is layout.Kind.COLLECTED:
                 if not gone_is_stable:
                     raise fencing.RecordGone(name)
                 walked.append(None)

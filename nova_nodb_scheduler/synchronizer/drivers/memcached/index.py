@@ -79,7 +79,7 @@ class Index:
             name
             for name in names
             if epoch.record_key(name) in items
-            and layout.Item.decode(items[epoch.record_key(name)]).kind is not layout.Kind.GRAVE
+            and layout.Item.decode(items[epoch.record_key(name)]).kind is not layout.Kind.COLLECTED
         }
         listed: set[bytes] = set()
         added: list[set[bytes]] = []
@@ -121,11 +121,11 @@ class Index:
                 if epoch.record_key(name) not in items:
                     raise self._epochs.broken(epoch, f"record {record_names.decode(name)}")
 
-    def remove_graves(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
-        """Take graves off their pages, then away; returns the names that are gone.
+    def remove_collected(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Take collected tombstones off their pages, then away; returns the names that are gone.
 
         Anybody may do this, and anybody may die doing it: the next one ends
-        it. The page is read before the record is seen to be a grave, so a
+        it. The page is read before the record is seen to be collected, so a
         record that is created anew meanwhile changes the page under us.
         """
         gone: set[bytes] = set()
@@ -152,29 +152,29 @@ class Index:
         self._require(epoch, [page], held)
         value, page_token = held[page]
         items = self._connection.gets([epoch.record_key(name) for name in names])
-        graves = {
+        collected = {
             name: items[epoch.record_key(name)][1]
             for name in names
             if epoch.record_key(name) in items
-            and layout.Item.decode(items[epoch.record_key(name)][0]).kind is layout.Kind.GRAVE
+            and layout.Item.decode(items[epoch.record_key(name)][0]).kind is layout.Kind.COLLECTED
         }
         standing = layout.decode_page(value)
-        if standing & graves.keys():
-            rest = layout.encode_page(sorted(standing - graves.keys()))
+        if standing & collected.keys():
+            rest = layout.encode_page(sorted(standing - collected.keys()))
             self._at(steps.Step.UNLIST)
             command = connection_module.store(b"cas", page, rest, token=page_token)
             if self._connection.send_all([command]) != (b"STORED",):
                 return False
-        if graves:
+        if collected:
             self._at(steps.Step.REMOVE)
         # Stored with a time to live in the past, an item is removed, and that
-        # only if it is still the grave that was seen.
+        # only if it still is what was seen.
         self._connection.send_all(
             [
                 connection_module.store(
                     b"cas", epoch.record_key(name), b"", ttl_seconds=-1, token=token
                 )
-                for name, token in graves.items()
+                for name, token in collected.items()
             ]
         )
         return True

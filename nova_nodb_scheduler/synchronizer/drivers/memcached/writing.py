@@ -105,7 +105,7 @@ class Writer:
         ready: list[_Ready] = []
         missing: list[int] = []
         placeholders: list[int] = []
-        graves: list[int] = []
+        collected: list[int] = []
         fences: dict[bytes, tuple[bytes, bytes]] = {}
         for number in todo:
             name, write = names[number], call.writes[number]
@@ -119,8 +119,8 @@ class Writer:
                 assert held is not None
                 if item.version < call.refused.get((epoch.name, name), 0):
                     fences[name] = held
-            elif item.kind is layout.Kind.GRAVE:
-                graves.append(number)
+            elif item.kind is layout.Kind.COLLECTED:
+                collected.append(number)
             elif item.kind is layout.Kind.PLACEHOLDER and (epoch.name, name) not in call.indexed:
                 placeholders.append(number)
             else:
@@ -130,8 +130,8 @@ class Writer:
             self._fence_own(call, epoch, fences)
         if missing:
             placeholders += self._lay_placeholders(call, epoch, missing, names)
-        if graves:
-            self._index.remove_graves(epoch, {names[number] for number in graves})
+        if collected:
+            self._index.remove_collected(epoch, {names[number] for number in collected})
         if placeholders:
             self._enter_in_index(call, epoch, {names[number] for number in placeholders})
         if ready:
@@ -296,7 +296,7 @@ class Writer:
         for name, (value, token) in held.items():
             item = layout.Item.decode(value)
             version = call.refused[epoch.name, name]
-            if item.version < version and item.kind is not layout.Kind.GRAVE:
+            if item.version < version and item.kind is not layout.Kind.COLLECTED:
                 fenced = attrs.evolve(item, version=version).encode()
                 commands.append(
                     connection_module.store(b"cas", epoch.record_key(name), fenced, token=token)

@@ -72,8 +72,9 @@ class Database:
         return opened
 
     @property
-    def dialect(self) -> sa.Dialect:
-        return self.engines[0].dialect
+    def is_mysql(self) -> bool:
+        """Whether it is MariaDB or MySQL."""
+        return self.url.get_backend_name() == "mysql"
 
     def connect(self) -> sa.Connection:
         """Lend a writer's connection, in no transaction yet; errors are not translated."""

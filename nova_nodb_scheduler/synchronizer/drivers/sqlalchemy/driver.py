@@ -69,7 +69,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
                 *wiring, self._clock, sequencer, self._reader.read
             )
             return
-        if self._database.url.get_backend_name() == "mysql":
+        if self._database.is_mysql:
             self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
         self._reader = reading.Reader(self._database, self._epochs, self._poll)
         self._writer = writing.Writer(*wiring, self._clock)
@@ -128,7 +128,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
             if may_prepare:
                 self._prepare_schema(engine)
             migration.require(engine)
-            if engine.dialect.name == "mysql":
+            if self._database.is_mysql:
                 self._fit_packets(engine)
         epochs.agree_on_cloud(self._database, self._options.cloud_name, may_write=may_prepare)
         self._epochs.agree_on_ordering()

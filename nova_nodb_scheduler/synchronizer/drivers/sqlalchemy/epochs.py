@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose the database is, and which epoch is in force: starts one, ends one that lost records.
 
-Keeps two clouds apart that were given one database by mistake.
+*Whose it is.* The first service that opens a database with a ``cloud_name`` leaves
+the name there, and every one that opens it later must have the same: hosts of two
+clouds in one store would be offered to both. The name stands in a table of its
+own, which outlives records that are emptied and epochs that begin anew.
 
-The first service that opens a database with a ``cloud_name`` leaves the name
-there, and every one that opens it later must have the same: hosts of two clouds
-in one store would be offered to both. The name stands in a table of its own,
-which outlives records that are emptied and epochs that begin anew.
-
-Keeps the epoch honest: starts one where none is, ends one that lost records.
-
-What makes a new epoch: the sequence's row is missing (fresh or emptied
+*What makes a new epoch*: the sequence's row is missing (fresh or emptied
 tables); the record of the last version is missing (records emptied alone);
 the sequence is behind what this process has seen of it (a restored backup,
 a replica that lagged when it was promoted). The naive way, to leave that to
@@ -40,6 +36,8 @@ from oslo_log import log as logging
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+
+LOG = logging.getLogger(__name__)
 
 _CLOUD = schema.cloud
 
@@ -85,8 +83,6 @@ def _adopt(opened: database.Database, name: str) -> None:
         # Another was first; whose name it is decides.
         return
 
-
-LOG = logging.getLogger(__name__)
 
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing: many compare-and-sets in one transaction, in counter and in sequencer mode.
 
-Writing in counter mode: many compare-and-sets in one transaction.
+*Counter mode*:
 
 1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE), and behind the lock read
    the revisions of the batch's keys; decide every compare-and-set.
@@ -11,8 +11,8 @@ Writing in counter mode: many compare-and-sets in one transaction.
 
 That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
 around them (:meth:`.database.Database.hot_writer`). Small writes go to it by one
-statement that does all of it (:mod:`.counter_statements`; step *send whole*), and come
-this way where that wrote nothing.
+statement that does all of it (step *send whole*), and come this way where that
+wrote nothing.
 
 Versions are thereby given out in commit order, which the feed stands on: who
 sees version v sees all before it. The naive way, an auto-increment, gives
@@ -22,7 +22,7 @@ insert the same absent key need no thought, row and gap locks decide nothing
 and there is nothing to deadlock on. Locking the rows first would let the lock
 of the sequence begin one statement later; its length is ruled by the commit.
 
-Writing in sequencer mode: the sequence's row is looked at, and not locked.
+*Sequencer mode*, where the sequence's row is looked at, and not locked:
 
 1. *epoch*: read the sequence; a broken epoch is repaired first.
 2. *lock* the batch's rows that are there, and decide every compare-and-set.
@@ -105,7 +105,7 @@ class Writer:
         """Carry writes out by one statement; None where nothing was written by it."""
         known = self._epochs.known()
         if (
-            self._database.dialect.name != "mysql"
+            not self._database.is_mysql
             or not known.epoch
             or not counter_statements.fits_one_statement(writes, self._database.statement_bytes)
         ):

@@ -182,7 +182,12 @@ class Driver(contract.Synchronizer):
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """See the contract."""
-        _check(writes, self.capabilities.max_payload_bytes)
+        if len({write.key for write in writes}) != len(writes):
+            raise ValueError("a key occurs twice in one call of write()")
+        for write in writes:
+            too_large = None if write.deleted else self.refuse_payload(write.key, write.payload)
+            if too_large is not None:
+                raise too_large
         refused = {
             place: records.WriteResult(records.Verdict.REFUSED, reason=fault)
             for place, each in enumerate(writes)
@@ -280,11 +285,3 @@ def totals_of(
         counted[record.deleted] += 1
         size_bytes += len(record.payload)
     return totals(head, floor, counted[False], counted[True], size_bytes)
-
-
-def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:
-    if len({write.key for write in writes}) != len(writes):
-        raise ValueError("a key occurs twice in one call of write()")
-    for write in writes:
-        if not write.deleted and len(write.payload) > max_payload_bytes:
-            raise errors.PayloadTooLarge(str(write.key), len(write.payload), max_payload_bytes)
