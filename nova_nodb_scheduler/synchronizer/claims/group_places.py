@@ -31,27 +31,19 @@ class GroupView:
     known: group_rules.Known
 
 
+@attrs.define(eq=False)
 class GroupPlaces:
     """Takes, confirms and gives back places; any thread of one scheduler may call it.
 
     Blocks for the back end. Parameters as those of :class:`ledger_claimer.ClaimBatches`.
     """
 
-    def __init__(
-        self,
-        editor: record_editor.BatchEditor,
-        floor: group_removal.GroupFloor,
-        writer: str,
-        lease_seconds: float,
-        now_seconds: Callable[[], float],
-        after_step: Callable[[str], None],
-    ) -> None:
-        self._editor = editor
-        self._floor = floor
-        self._writer = writer
-        self._lease_seconds = lease_seconds
-        self._now_seconds = now_seconds
-        self._after_step = after_step
+    _editor: record_editor.BatchEditor
+    _floor: group_removal.GroupFloor
+    _writer: str
+    _lease_seconds: float
+    _now_seconds: Callable[[], float]
+    _after_step: Callable[[str], None]
 
     def join(
         self,

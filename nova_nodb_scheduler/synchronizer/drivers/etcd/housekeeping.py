@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.synchronizer import contract
@@ -31,25 +32,16 @@ FLOOR_ATTEMPTS = 20
 MARKS = 16
 
 
+@attrs.define(eq=False)
 class Housekeeper:
     """Drops what is old; several may do so at once."""
 
-    def __init__(
-        self,
-        keys: layout.Layout,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        now_seconds: Callable[[], float],
-        observer: steps.Observer,
-        *,
-        compacts: bool,
-    ) -> None:
-        self._keys = keys
-        self._connection = connection
-        self._epochs = epochs
-        self._now_seconds = now_seconds
-        self._at = observer
-        self._compacts = compacts
+    _keys: layout.Layout
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _now_seconds: Callable[[], float]
+    _at: steps.Observer
+    _compacts: bool = attrs.field(kw_only=True)
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones, and what earlier epochs left; see the contract."""

@@ -52,24 +52,16 @@ class _Call(batches.PendingBatch):
     refused: int = 0
 
 
+@attrs.define(eq=False)
 class Writer:
     """Carries out compare-and-sets; any thread may call."""
 
-    def __init__(
-        self,
-        keys: layout.Layout,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        timeout_seconds: float,
-        now_seconds: Callable[[], float],
-        observer: steps.Observer,
-    ) -> None:
-        self._keys = keys
-        self._connection = connection
-        self._epochs = epochs
-        self._timeout_seconds = timeout_seconds
-        self._now_seconds = now_seconds
-        self._at = observer
+    _keys: layout.Layout
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _timeout_seconds: float
+    _now_seconds: Callable[[], float]
+    _at: steps.Observer
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch; see the contract."""

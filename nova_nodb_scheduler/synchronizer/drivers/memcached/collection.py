@@ -24,24 +24,16 @@ COLLECTION_LIMIT = 5000
 FLOOR_ATTEMPTS = 20
 
 
+@attrs.define(eq=False)
 class Collector:
     """Drops what is old; several may do so at once."""
 
-    def __init__(
-        self,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        epochs: epochs_module.Epochs,
-        index: index_module.Index,
-        follower: following.Follower,
-        observer: steps.Observer,
-    ) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._epochs = epochs
-        self._index = index
-        self._follower = follower
-        self._at = observer
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _epochs: epochs_module.Epochs
+    _index: index_module.Index
+    _follower: following.Follower
+    _at: steps.Observer
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones older than that; see the contract."""

@@ -95,31 +95,24 @@ class RecordGone(Exception):
         self.name = name
 
 
+@attrs.define(eq=False)
 class Fencing:
     """The versions one client waits for; any thread may call.
 
     :param seen: proofs that an empty slot was never written
     """
 
-    def __init__(
-        self,
-        settings: options.MemcachedOptions,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        seen: Observations,
-        observer: steps.Observer,
-    ) -> None:
-        self._settings = settings
-        self._connection = connection
-        self._clock = clock
-        self._seen = seen
-        self._at = observer
-        self._lock = threading.Lock()
-        #: Versions waited for, and since when by the monotonic clock.
-        self._pending: dict[tuple[str, int], float] = {}
-        #: For statistics.
-        self.voids = 0
-        self.fences = 0
+    _settings: options.MemcachedOptions
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _seen: Observations
+    _at: steps.Observer
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    #: Versions waited for, and since when by the monotonic clock.
+    _pending: dict[tuple[str, int], float] = attrs.field(init=False, factory=dict)
+    #: For statistics.
+    voids: int = attrs.field(init=False, default=0)
+    fences: int = attrs.field(init=False, default=0)
 
     def begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
         """Note since when versions are waited for: all at once.

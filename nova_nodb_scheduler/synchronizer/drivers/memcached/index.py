@@ -19,6 +19,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable
 
+import attrs
+
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
@@ -28,18 +30,13 @@ from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 ATTEMPTS = 5
 
 
+@attrs.define(eq=False)
 class Index:
     """The index of the epoch in force; any thread may call."""
 
-    def __init__(
-        self,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        observer: steps.Observer,
-    ) -> None:
-        self._connection = connection
-        self._epochs = epochs
-        self._at = observer
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _at: steps.Observer
 
     def absent(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         """Return those of the names that stand on no page.

@@ -57,26 +57,18 @@ class _Ready:
     token: bytes
 
 
+@attrs.define(eq=False)
 class Writer:
     """Carries out compare-and-sets; any thread may call."""
 
-    def __init__(
-        self,
-        settings: options.MemcachedOptions,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        epochs: epochs_module.Epochs,
-        index: index_module.Index,
-        observer: steps.Observer,
-    ) -> None:
-        self._settings = settings
-        self._connection = connection
-        self._clock = clock
-        self._epochs = epochs
-        self._index = index
-        self._at = observer
-        #: How often a write had to be repeated, for statistics.
-        self.repeats = 0
+    _settings: options.MemcachedOptions
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _epochs: epochs_module.Epochs
+    _index: index_module.Index
+    _at: steps.Observer
+    #: How often a write had to be repeated, for statistics.
+    repeats: int = attrs.field(init=False, default=0)
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch in rounds, until every write has its result; see the contract."""

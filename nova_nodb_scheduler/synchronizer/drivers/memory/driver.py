@@ -109,7 +109,7 @@ class MemorySynchronizer(driver_base.Driver):
     ) -> Iterator[Sequence[records.Record]]:
         for keys in batches.split(self.hub.keys(namespaces), PAGE_RECORDS):
             self._enter("snapshot")
-            yield self.hub.read(keys)
+            yield list(self.hub.read(keys).values())
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
@@ -138,7 +138,7 @@ class MemorySynchronizer(driver_base.Driver):
         return super().read(keys)
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
-        return self.hub.read(keys)
+        return self.hub.read(keys).values()
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         fault = self._enter("write")

@@ -100,9 +100,9 @@ class MemoryHub:
     def now_seconds(self) -> float:
         return self._clock()
 
-    def read(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
+    def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
         with self._changed:
-            return [self._held[key] for key in keys if key in self._held]
+            return {key: self._held[key] for key in keys if key in self._held}
 
     def keys(self, namespaces: Collection[str] | None) -> list[records.RecordKey]:
         """Return the keys of all live records in some order."""

@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import attrs
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
@@ -43,20 +44,14 @@ _HEAD = records.RecordKey(*schema.HEAD_KEY)
 _LOOKS = 2
 
 
+@attrs.define(eq=False)
 class Reader:
     """Reads from one open database."""
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        poll: polling.Poll,
-        sequencer: sequencing.Sequencer | None = None,
-    ) -> None:
-        self._database = opened
-        self._epochs = epoch_keeper
-        self._poll = poll
-        self._sequencer = sequencer
+    _database: database.Database
+    _epochs: epochs.Epochs
+    _poll: polling.Poll
+    _sequencer: sequencing.Sequencer | None = None
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""

@@ -73,6 +73,7 @@ MAX_BATCH_KEYS = 500
 _Standing = Mapping[records.RecordKey, records.Record]
 
 
+@attrs.define(eq=False)
 class Writer:
     """Carries out writes on one open database, in counter mode.
 
@@ -80,17 +81,10 @@ class Writer:
     :param clock: the database's
     """
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        on_step: Callable[[str], None],
-        clock: housekeeping.Clock,
-    ) -> None:
-        self._clock = clock
-        self._database = opened
-        self._epochs = epoch_keeper
-        self._step = on_step
+    _database: database.Database
+    _epochs: epochs.Epochs
+    _step: Callable[[str], None]
+    _clock: housekeeping.Clock
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch in one transaction; see the contract."""
@@ -216,24 +210,15 @@ def results_of(
 _Read = Callable[[Collection[records.RecordKey]], Iterable[records.Record]]
 
 
+@attrs.define(eq=False)
 class SequencedWriter(Writer):
     """Carries out writes on one open database, in sequencer mode.
 
     :param read: reads records, numbered
     """
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        on_step: Callable[[str], None],
-        clock: housekeeping.Clock,
-        sequencer: sequencing.Sequencer,
-        read: _Read,
-    ) -> None:
-        super().__init__(opened, epoch_keeper, on_step, clock)
-        self._sequencer = sequencer
-        self._read = read
+    _sequencer: sequencing.Sequencer
+    _read: _Read
 
     def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         known = self._epochs.known()
