@@ -19,7 +19,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -447,8 +447,8 @@ class ClaimViews(Protocol):
         """Return the names of the hosts of a group's members, as of the view or later."""
 
 
-class ClaimMeter(Protocol):
-    """What counts claims; none of it blocks."""
+class ClaimMeter:
+    """What counts claims, none of it by itself; none of it blocks."""
 
     def claimed(self, count: int, seconds: float) -> None:
         """Claims of one call that were taken, and how long the call took."""
@@ -460,43 +460,12 @@ class ClaimMeter(Protocol):
         """Claims of one call that were confirmed, and that were gone."""
 
 
-class NoClaimMeter:
-    """Counts nothing."""
-
-    def claimed(self, count: int, seconds: float) -> None:
-        """Forget it."""
-
-    def claim_refused(self, reason: str) -> None:
-        """Forget it."""
-
-    def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
-        """Forget it."""
-
-
-class _UnfailingMeter:
-    """Counts by another meter: what was claimed stands, whatever becomes of its counting."""
-
-    def __init__(self, meter: ClaimMeter) -> None:
-        self._meter = meter
-
-    def claimed(self, count: int, seconds: float) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claimed(count, seconds))
-
-    def claim_refused(self, reason: str) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claim_refused(reason))
-
-    def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claims_confirmed(count, gone, seconds))
-
-    @staticmethod
-    def _count(count: Callable[[], None]) -> None:
-        try:
-            count()
-        except Exception:
-            LOG.exception("Claims could not be counted.")
+def _count(counting: Callable[..., None], *figures: Any) -> None:
+    """Have something counted: what was claimed stands, whatever becomes of that."""
+    try:
+        counting(*figures)
+    except Exception:
+        LOG.exception("Claims could not be counted.")
 
 
 class LedgerClaimer:
@@ -515,7 +484,7 @@ class LedgerClaimer:
         *,
         strict: frozenset[group_model.Policy] = frozenset(STRICT),
         confirm_seconds: float = 5.0,
-        meter: ClaimMeter | None = None,
+        meter: ClaimMeter = ClaimMeter(),  # noqa: B008 - it has no state
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -523,7 +492,7 @@ class LedgerClaimer:
         self._views = views
         self._strict = strict
         self._confirm_seconds = confirm_seconds
-        self._meter: ClaimMeter = _UnfailingMeter(meter) if meter is not None else NoClaimMeter()
+        self._meter = meter
         self._clock = clock
         self._sleep = sleep
 
@@ -554,7 +523,7 @@ class LedgerClaimer:
                     continue
                 answers[consumer] = self._told(left.pop(consumer), answer)
         taken_count = sum(isinstance(each, chosen_hosts.TakenClaim) for each in answers.values())
-        self._meter.claimed(taken_count, self._clock() - started)
+        _count(self._meter.claimed, taken_count, self._clock() - started)
         return [answers[each.consumer] for each in wanted]
 
     def confirm(self, taken: Sequence[chosen_hosts.TakenClaim]) -> list[bool]:
@@ -578,7 +547,7 @@ class LedgerClaimer:
             if left:
                 self._sleep(_PAUSE_SECONDS)
         gone = sum(not stood for stood in stands.values())
-        self._meter.claims_confirmed(len(stands) - gone, gone, self._clock() - started)
+        _count(self._meter.claims_confirmed, len(stands) - gone, gone, self._clock() - started)
         return [stands[each.wanted.consumer] for each in taken]
 
     def release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
@@ -621,7 +590,7 @@ class LedgerClaimer:
         if isinstance(answer, StandingClaim):
             return chosen_hosts.TakenClaim(wanted, answer)
         told, reason = _refusal(wanted, answer)
-        self._meter.claim_refused(reason)
+        _count(self._meter.claim_refused, reason)
         return told
 
 

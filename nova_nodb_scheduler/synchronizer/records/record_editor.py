@@ -200,8 +200,7 @@ class RecordCache:
     compare-and-set on its revision.
     """
 
-    def __init__(self, most: int = _MOST_CACHED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[records.RecordKey, records.Record] = {}
         self._epoch = ""
@@ -245,7 +244,7 @@ class RecordCache:
         if former is not None and former.revision > record.revision:
             record = former
         self._records[record.key] = record
-        if len(self._records) > self._most:
+        if len(self._records) > _MOST_CACHED:
             del self._records[next(iter(self._records))]
 
 

@@ -20,7 +20,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory
 
 LOG = log.getLogger(__name__)
 
@@ -242,8 +242,7 @@ class Epochs(epoch_memory.EpochKeeper):
         """
         self._at(steps.Step.SWEEP)
         self._delete([epoch.sequence_key])
-        for start in range(0, layout.INDEX_PAGES, 16):
-            pages = epoch.index_pages[start : start + 16]
+        for pages in batches.split(epoch.index_pages, 16):
             found = self._connection.get(pages)
             names = set().union(*(layout.decode_page(value) for value in found.values()))
             self._delete([epoch.record_key(name) for name in names])

@@ -24,7 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import fencing, layout, options, steps
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
-from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base
 
 LOG = log.getLogger(__name__)
 
@@ -255,10 +255,8 @@ class Follower:
             {"epoch": epoch.name},
         )
         for names in self._index.pages(epoch):
-            ordered = sorted(names)
-            for start in range(0, len(ordered), SLOTS_PER_WALK):
-                keys = [epoch.record_key(name) for name in ordered[start : start + SLOTS_PER_WALK]]
-                held = self._connection.gets(keys)
+            for some in batches.split(sorted(names), SLOTS_PER_WALK):
+                held = self._connection.gets([epoch.record_key(name) for name in some])
                 # Where the cas fails, somebody else has changed the token.
                 self._connection.send_all(
                     [

@@ -24,10 +24,12 @@ import attrs
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
 
 #: A page is rewritten by compare-and-set; who loses that often tries again later.
 ATTEMPTS = 5
+#: What a reader of the whole index asks for at once.
+PAGES_PER_READ = 16
 
 
 @attrs.define(eq=False)
@@ -133,13 +135,12 @@ class Index:
                     break
         return gone
 
-    def pages(self, epoch: layout.Epoch, group: int = 16) -> Iterable[set[bytes]]:
+    def pages(self, epoch: layout.Epoch) -> Iterable[set[bytes]]:
         """Read all names, some pages at a time.
 
         :raises EpochBroken: a page was evicted
         """
-        for start in range(0, layout.INDEX_PAGES, group):
-            pages = epoch.index_pages[start : start + group]
+        for pages in batches.split(epoch.index_pages, PAGES_PER_READ):
             found = self._connection.get(pages)
             self._require(epoch, pages, found)
             yield set().union(*(layout.decode_page(found[page]) for page in pages))

@@ -184,10 +184,10 @@ class Driver(contract.Synchronizer):
         """See the contract."""
         if len({write.key for write in writes}) != len(writes):
             raise ValueError("a key occurs twice in one call of write()")
+        limit_bytes = self.capabilities.max_payload_bytes
         for write in writes:
-            too_large = None if write.deleted else self.refuse_payload(write.key, write.payload)
-            if too_large is not None:
-                raise too_large
+            if not write.deleted and len(write.payload) > limit_bytes:
+                raise errors.PayloadTooLarge(str(write.key), len(write.payload), limit_bytes)
         refused = {
             place: records.WriteResult(records.Verdict.REFUSED, reason=fault)
             for place, each in enumerate(writes)
