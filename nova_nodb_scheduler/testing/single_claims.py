@@ -41,7 +41,7 @@ class GrantLost:
 
 @attrs.frozen
 class GrantUnknown:
-    """The back end went away in mid-write: settle it before going on."""
+    """A claim of which nobody knows whether it was written: settle it before going on."""
 
     claim: model.Claim
     claim_id: str

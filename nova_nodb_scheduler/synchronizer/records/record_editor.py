@@ -69,7 +69,7 @@ class Unwritten(enum.Enum):
 
 @attrs.frozen
 class Proposal(Generic[T_co]):
-    """What a proposer makes of the state it was shown.
+    """What a change of a record comes to: an answer, and the state to write for it.
 
     :param answer: what the caller of the edit gets if this proposal stands
     :param state: the state to write; None if the record shall stay as it is
@@ -81,7 +81,7 @@ class Proposal(Generic[T_co]):
 
 @attrs.frozen
 class Edited(Generic[T]):
-    """An edit that came to its end.
+    """A change of one record that stands.
 
     :param answer: of the proposal that stands
     :param revision: of the record, as read or as written
@@ -516,7 +516,7 @@ class DraftedWrite:
 
 @attrs.frozen
 class Draft:
-    """A write, and how it is made on what others of this process leave before it.
+    """A write of one record, and how it is made anew on what other threads write before it.
 
     :param first: by what its thread knew
     :param anew: from the record before it to the same; None if nothing is to be
@@ -548,7 +548,7 @@ class DraftCarried:
 
 @attrs.frozen
 class DraftUnmade:
-    """A draft that was no write on what others of this process wrote before it.
+    """A draft that came to no write: other threads of this process wrote the record before.
 
     :param standing: the record as the back end now has it; None if that is not known
     """

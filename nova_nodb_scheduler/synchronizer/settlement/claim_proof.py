@@ -25,9 +25,10 @@ _CLAIMS = known_namespaces.CLAIM_RECORDS.name
 
 
 class ClaimIndex:
-    """Follows a store when it is asked, by what changed since; any thread, no I/O.
+    """Which hosts hold claims, and of which consumers, as a store shows; any thread, no I/O.
 
-    What it tells is where to look: what stands there the snapshot says.
+    It follows the store when it is asked, by what changed since. What it tells is where
+    to look: what stands there the snapshot says.
     """
 
     def __init__(self, store: host_state_store.HostStateStore) -> None:
@@ -97,7 +98,7 @@ class ClaimsUnproved(errors.NodbError):
 
 
 class ClaimProof:
-    """Looks for such claims when it is asked to; any thread.
+    """Ends claims that nothing stands behind, when it is asked to; any thread.
 
     Of all claims one thread at a time, of some consumers' any number.
 

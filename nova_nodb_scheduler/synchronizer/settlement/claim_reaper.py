@@ -77,7 +77,7 @@ class AllocationQuery:
 
 @attrs.frozen
 class AllocationAnswer:
-    """What the authority said after the entry was read; None where it did not."""
+    """Allocations of a claim's consumer, told after the claim was read; None where nobody did."""
 
     query: AllocationQuery
     allocations: settlement_rules.Allocations | None

@@ -228,7 +228,7 @@ class RecordOwnership:
 
 
 class GracePeriods:
-    """When entries were first seen to be shown; one thread.
+    """Since when records show claims that stay for a while all the same; one thread.
 
     A request names the members that its group had when it was made. One that waits
     for its turn, behind others or with a scheduler that sleeps, knows of members that
@@ -283,7 +283,10 @@ class GracePeriods:
 
 @attrs.define
 class _Reconciliation:
-    """:ivar missed_at: when to ask unless the allocation is seen until then; None if it is there"""
+    """When a claim that no record shows is to be asked of the authority of allocations.
+
+    :ivar missed_at: when to ask unless the allocation is seen until then; None if it is there
+    """
 
     next_at: float
     pause_seconds: float
@@ -294,7 +297,7 @@ class _Reconciliation:
 
 
 class ReconcileSchedule:
-    """The claims that wait to be shown; one thread.
+    """When claims that no record shows are to be asked of their authority; one thread.
 
     :param after_seconds: how long a claim may be unshown before it is asked
         for; doubled each time

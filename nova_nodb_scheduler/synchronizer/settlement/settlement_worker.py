@@ -87,7 +87,7 @@ class SettlementOptions:
 
 
 class Settler:
-    """Settles for all schedulers, or for one of them; one thread.
+    """Ends claims that have served, of all schedulers or of one; one thread.
 
     Several may settle the same record: the compare-and-set decides.
 
@@ -331,7 +331,7 @@ _TURN_SECONDS = 0.25
 
 
 class SettlementWorker:
-    """One named thread per scheduler; one of them all does what no other does.
+    """The thread of one scheduler that ends claims; one at a time ends those of all.
 
     :param holder: unique per process start
     :param clock: monotonic seconds

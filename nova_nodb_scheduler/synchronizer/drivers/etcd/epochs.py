@@ -60,7 +60,7 @@ TOKEN_BYTES = 8
 
 @attrs.frozen
 class Witness:
-    """The head as it was seen.
+    """The head of the records in etcd, as one client saw it.
 
     :param seen_at: the store's revision
     :param revision: the head's mod_revision
@@ -164,7 +164,7 @@ _CHANCE_BITS = 31
 
 @attrs.frozen
 class Meta:
-    """What is one for all, as it stood at one revision.
+    """Epoch, head and floor of the records in etcd, as they stood at one revision.
 
     :param head: version behind the last accepted write
     :param floor: cursors below it need a resync

@@ -80,7 +80,7 @@ class Unproven(Exception):
 
 
 class VoidedLate(Unproven):
-    """A void was added where a slot may have been that expired: it must go again."""
+    """A log slot was voided that may have been written before: the void must go again."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"slot {version} may have expired before it was voided")

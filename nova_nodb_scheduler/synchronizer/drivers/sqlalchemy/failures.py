@@ -22,7 +22,7 @@ from nova_nodb_scheduler.synchronizer.drivers.support import transport_security
 
 
 class Overtaken(Exception):
-    """A transaction of ours found that another has taken its ground away: repeat it."""
+    """A transaction to be repeated: another one changed what it was decided on."""
 
 
 #: What may come out of an engine made by oslo.db, and out of a transaction.

@@ -87,7 +87,7 @@ _KEYS_PER_STATEMENT = 500
 
 
 class Sequencer:
-    """One process's share in the numbering; any thread may call it.
+    """Gives committed records their versions, in turn with other processes; any thread.
 
     :param on_step: called with the name of each step before it is taken
     """
