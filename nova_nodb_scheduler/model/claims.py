@@ -304,6 +304,10 @@ class Granted:
     claim_id: str
     state: ClaimState
 
+    @property
+    def consumer(self) -> str:
+        return self.claim.consumer
+
 
 @attrs.frozen
 class GrantRefused:

@@ -157,3 +157,7 @@ class GroupGranted:
     group: ServerGroup
     member_id: str
     grant: claims.Granted
+
+    @property
+    def group_uuid(self) -> str:
+        return self.group.uuid

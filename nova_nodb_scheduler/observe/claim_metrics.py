@@ -13,11 +13,10 @@ from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-class ClaimMetrics:
+class ClaimMetrics(ledger_claimer.ClaimMeter):
     """Counts of one process; any method from any thread, none blocks.
 
-    Fulfils :class:`nova_nodb_scheduler.synchronizer.claims.ledger_claimer.ClaimMeter` and
-    :class:`nova_nodb_scheduler.nova_adapter.placement.allocations.verification.VerificationMeter`.
+    Fulfils :class:`.verification.VerificationMeter`, too.
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:

@@ -16,7 +16,7 @@ import prometheus_client
 from prometheus_client import core
 
 from nova_nodb_scheduler.observe import reporter_metrics, scraped_metrics
-from nova_nodb_scheduler.synchronizer.replication import anti_entropy
+from nova_nodb_scheduler.synchronizer.replication import anti_entropy, replicator_contract
 
 _COUNTER, _GAUGE = core.CounterMetricFamily, core.GaugeMetricFamily
 
@@ -138,10 +138,8 @@ def _figure(
     return figures()[name]
 
 
-class SchedulerMetrics:
+class SchedulerMetrics(replicator_contract.ReplicationMeter):
     """All metrics of one process; any method from any thread, none blocks.
-
-    Fulfils :class:`.replicator_contract.ReplicationMeter`, of the replication.
 
     :param registry: where they are registered; one of its own per object,
         since a process may hold two (as tests do)

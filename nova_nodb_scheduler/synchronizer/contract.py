@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 
 
@@ -50,9 +51,9 @@ class Capabilities:
     """
 
     durable: bool
-    shared: bool
-    feed: Feed
-    max_payload_bytes: int
+    shared: bool = True
+    feed: Feed = Feed.POLL
+    max_payload_bytes: int = 1_000_000
     clock: ClockSource = ClockSource.SERVER
 
 
@@ -133,6 +134,15 @@ class Synchronizer(abc.ABC):
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
         """What this driver, configured as it is, can do. No I/O."""
+
+    def refuse_payload(
+        self, key: records.RecordKey, payload: bytes
+    ) -> errors.PayloadTooLarge | None:
+        """Return why a payload is not accepted; None where it is. No I/O."""
+        limit_bytes = self.capabilities.max_payload_bytes
+        if len(payload) <= limit_bytes:
+            return None
+        return errors.PayloadTooLarge(str(key), len(payload), limit_bytes)
 
     @abc.abstractmethod
     def open(self) -> None:

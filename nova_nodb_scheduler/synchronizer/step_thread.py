@@ -11,7 +11,7 @@ LOG = logging.getLogger(__name__)
 
 
 class StepThread:
-    """Owner of the thread; its methods may be called from any other.
+    """A named thread and its life; the methods may be called from any other.
 
     :param turn: called again and again; may wait for its event
     :param failed: told of an exception of a turn, after which the next turn

@@ -26,23 +26,15 @@ RETENTION = ("--auto-compaction-retention=1h",)
 
 
 class EtcdServer(server_processes.ServerProcess):
-    """An etcd, whose data outlive a restart.
-
-    :param options: added to its command line, such as
-        ``--quota-backend-bytes=2000000``
-    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``:
-        clients speak TLS
-    """
+    """An etcd, whose data outlive a restart."""
 
     name = "one"
     #: Names and peer URLs of the cluster's members; None: it is alone.
     members: Mapping[str, str] | None = None
 
     def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
-        super().__init__()
+        super().__init__(options, tls_directory)
         self._peer_port = server_processes.free_port()
-        self._options = tuple(options)
-        self._tls_directory = tls_directory
 
     @property
     def url(self) -> str:
@@ -51,9 +43,6 @@ class EtcdServer(server_processes.ServerProcess):
     @property
     def peer_url(self) -> str:
         return f"http://127.0.0.1:{self._peer_port}"
-
-    def initialize(self) -> None:
-        """Do nothing: it makes its data directory itself."""
 
     def command(self) -> Sequence[str]:
         peer = self.peer_url

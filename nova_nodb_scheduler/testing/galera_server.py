@@ -119,6 +119,10 @@ class GaleraCluster:
     def second(self) -> GaleraNode:
         return self.nodes[1]
 
+    def execute(self, statement: str) -> None:
+        """Execute a statement on the first node."""
+        self.first.execute(statement)
+
     def start(self) -> None:
         """Start both nodes, the second with the first's state; some ten seconds."""
         peers = tuple(f"127.0.0.1:{node.group_port}" for node in self.nodes)
@@ -176,8 +180,8 @@ class Galera(servers.ServerFixture):
             self.cluster = servers.shared(GaleraCluster, _begin)
         self.cluster.wait_until_whole()
         name = f"nodb_{uuid.uuid4().hex[:12]}"
-        self.cluster.first.execute(f"CREATE DATABASE {name}")
+        self.cluster.execute(f"CREATE DATABASE {name}")
         if not self._private:
-            self.addCleanup(self.cluster.first.execute, f"DROP DATABASE {name}")
+            self.addCleanup(self.cluster.execute, f"DROP DATABASE {name}")
         self.urls = tuple(node.url(name) for node in self.cluster.nodes)
         self.url = self.urls[0]

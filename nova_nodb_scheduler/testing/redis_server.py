@@ -26,20 +26,7 @@ def find_program() -> str:
 
 
 class RedisServer(server_processes.ServerProcess):
-    """A Redis; a restart empties it unless options switch persistence on.
-
-    :param options: as on its command line, such as ``--maxmemory``, ``8mb``
-    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``:
-        the port speaks TLS
-    """
-
-    def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
-        super().__init__()
-        self._options = tuple(options)
-        self._tls_directory = tls_directory
-
-    def initialize(self) -> None:
-        """Do nothing: it begins empty."""
+    """A Redis; a restart empties it unless options switch persistence on."""
 
     def command(self) -> Sequence[str]:
         tls = self._tls_directory

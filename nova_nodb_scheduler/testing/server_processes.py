@@ -59,14 +59,20 @@ def free_port() -> int:
 
 
 class ServerProcess(abc.ABC):
-    """One server process on a port of its own, which outlives restarts."""
+    """One server process on a port of its own, which outlives restarts.
+
+    :param options: added to its command line, where it takes any
+    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``: it speaks TLS
+    """
 
     #: Whom to run as when the tests run as root; None: as root.
     unprivileged_user: str | None = None
     #: How to end it when nobody needs its data any more.
     stop_signal = signal.SIGKILL
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
+        self._options = tuple(options)
+        self._tls_directory = tls_directory
         self.port = free_port()
         # Not below TMPDIR: its path may exceed the 107 bytes of a unix socket's.
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-", dir="/tmp"))
@@ -81,9 +87,8 @@ class ServerProcess(abc.ABC):
     def log_path(self) -> pathlib.Path:
         return self.directory / "server.log"
 
-    @abc.abstractmethod
-    def initialize(self) -> None:
-        """Lay down what the server needs before its first start."""
+    def initialize(self) -> None:  # noqa: B027 - some begin empty
+        """Lay down what the server needs before its first start; nothing, where it begins empty."""
 
     @abc.abstractmethod
     def command(self) -> Sequence[str]:
@@ -187,14 +192,7 @@ class ServerProcess(abc.ABC):
 
 
 class MariaDBServer(ServerProcess):
-    """A MariaDB whose root user has no password.
-
-    :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
-    """
-
-    def __init__(self, tls_directory: str = "") -> None:
-        super().__init__()
-        self._tls_directory = tls_directory
+    """A MariaDB whose root user has no password; with certificates it speaks TLS, too."""
 
     def initialize(self) -> None:
         self.run(
@@ -281,18 +279,11 @@ class MariaDBServer(ServerProcess):
 
 
 class PostgreSQLServer(ServerProcess):
-    """A PostgreSQL whose superuser ``postgres`` is trusted on loopback.
-
-    :param tls_directory: holds ``server.pem`` and ``server.key``: it speaks TLS, too
-    """
+    """A PostgreSQL whose superuser ``postgres`` is trusted on loopback; it may speak TLS, too."""
 
     unprivileged_user = "postgres"
     # Killed, the postmaster leaves its children to notice; SIGQUIT ends all at once.
     stop_signal = signal.SIGQUIT
-
-    def __init__(self, tls_directory: str = "") -> None:
-        super().__init__()
-        self._tls_directory = tls_directory
 
     def initialize(self) -> None:
         self.run(
@@ -387,20 +378,7 @@ class PostgreSQLServer(ServerProcess):
 
 
 class MemcachedServer(ServerProcess):
-    """A memcached; a restart empties it.
-
-    :param options: as on its command line, such as ``-m``, ``4``
-    :param tls_directory: holds ``ca.pem``, ``server.pem`` and ``server.key``:
-        the port speaks TLS
-    """
-
-    def __init__(self, options: Sequence[str] = (), tls_directory: str = "") -> None:
-        super().__init__()
-        self._options = tuple(options)
-        self._tls_directory = tls_directory
-
-    def initialize(self) -> None:
-        """Do nothing: it keeps no data."""
+    """A memcached; a restart empties it."""
 
     def command(self) -> Sequence[str]:
         user = ("-u", "root") if os.geteuid() == 0 else ()

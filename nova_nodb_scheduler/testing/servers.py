@@ -125,7 +125,7 @@ class _Database(ServerFixture):
     def _setUp(self) -> None:  # noqa: N802, as fixtures names it
         kind = self.server_class
         if self._private:
-            self.server = self.own(kind(self._tls_directory))
+            self.server = self.own(kind(tls_directory=self._tls_directory))
         else:
             self.server = shared(kind, lambda: started(kind()))
         name = _new_name()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims one at a time, as values: what schedulers and the settling duty do, for tests.
+"""Claims one at a time, as values: what schedulers and the settlement worker do, for tests.
 
 Taken, confirmed and given back by :class:`.ledger_claimer.ClaimBatches`, as in a
-scheduler. What the settling duty finds out by itself, a test tells.
+scheduler. What the settlement worker finds out by itself, a test tells.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GrantLost:
 
 @attrs.frozen
 class GrantUnknown:
-    """The back end went away in mid-write: settle it before going on."""
+    """A claim of which nobody knows whether it was written: settle it before going on."""
 
     claim: model.Claim
     claim_id: str
@@ -62,12 +62,11 @@ class _Claims:
         synchronizer: contract.Synchronizer,
         batches: ledger_claimer.ClaimBatches,
         now_seconds: Callable[[], float],
-        pause: Callable[[int], None] = record_editor.pause_briefly,
     ) -> None:
         self._synchronizer = synchronizer
         self._batches = batches
         self._now_seconds = now_seconds
-        self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES, pause=pause)
+        self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES)
 
 
 class HostClaimsOneByOne(_Claims):
@@ -107,8 +106,8 @@ class HostClaimsOneByOne(_Claims):
 
         :param view: as it was given to the claim
         """
-        doubt = ledger_claimer.InDoubt(ledger_claimer.StandingClaim(_granted(unknown)))
-        found = self._batches.settle(doubt, ledger_claimer.ClaimView(view, lambda *_: False))
+        unsure = ledger_claimer.InDoubt(ledger_claimer.StandingClaim(_granted(unknown)))
+        found = self._batches.settle(unsure, ledger_claimer.ClaimView(view, lambda *_: False))
         if isinstance(found, ledger_claimer.StandingClaim):
             return found.granted
         if isinstance(found, ledger_claimer.InDoubt):
@@ -265,7 +264,7 @@ def take(
     seen = ledger_claimer.ClaimView(view, lambda _, record: fits(record))
     answer = batches.take([claim], seen, group)[claim.consumer]
     if isinstance(answer, ledger_claimer.InDoubt):
-        return GrantUnknown(claim, answer.held.granted.claim_id)
+        return GrantUnknown(claim, answer.claim_id)
     if isinstance(answer, group_rules.PolicyBroken):
         return answer.refused
     if answer is record_editor.Unwritten.LOST:

@@ -19,7 +19,9 @@ CLEAN = (
     "rpc",
     "scheduling",
     "store",
+    "synchronizer",
     "tempest_plugin",
+    "testing",
     "wire",
 )
 

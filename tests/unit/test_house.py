@@ -101,8 +101,11 @@ class NamesTest(unittest.TestCase):
 
     def test_a_second_home_is_seen_and_one_in_each_driver_is_not(self) -> None:
         homes = {
-            "Writer": {"synchronizer.drivers.redis.writing", "synchronizer.drivers.etcd.writing"},
-            "Twice": {"synchronizer.drivers.redis.writing", "synchronizer.drivers.redis.layout"},
+            "Writer": {
+                "synchronizer.drivers.memcached.writing",
+                "synchronizer.drivers.etcd.writing",
+            },
+            "Twice": {"synchronizer.drivers.redis.driver", "synchronizer.drivers.redis.layout"},
             "Kind": {"model.namespaces", "synchronizer.drivers.etcd.failures"},
             "Engine": {"scheduling.pipeline.engine"},
         }

@@ -90,7 +90,7 @@ _SETTLING = settlement_worker.SettlementOptions(
 )
 
 
-class ConflictMeter(ledger_claimer.NoClaimMeter):
+class ConflictMeter(ledger_claimer.ClaimMeter):
     """Counts claims that what others wrote left no way for. One thread."""
 
     def __init__(self) -> None:

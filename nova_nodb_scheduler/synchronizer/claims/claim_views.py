@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces as namespaces_model
@@ -24,18 +26,13 @@ from nova_nodb_scheduler.wire import codec
 MakeFits = Callable[[snapshot_module.Snapshot, requests.Request], claim_rules.Fits]
 
 
+@attrs.define(eq=False)
 class StoreViews:
     """Views of a store that a replicator keeps; any thread, no I/O."""
 
-    def __init__(
-        self,
-        store: host_state_store.HostStateStore,
-        follower: replicator.Replicator,
-        make_fits: MakeFits,
-    ) -> None:
-        self._store = store
-        self._follower = follower
-        self._make_fits = make_fits
+    _store: host_state_store.HostStateStore
+    _follower: replicator.Replicator
+    _make_fits: MakeFits
 
     def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
         """See :class:`.ledger_claimer.ClaimViews`."""
@@ -81,14 +78,14 @@ class StoreViews:
         return host in self._store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)
 
 
+@attrs.define(eq=False)
 class ClaimsShown:
     """What one snapshot shows of claims.
 
     Public for who has no feed, but a store of one host's records.
     """
 
-    def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
-        self._snapshot = snapshot
+    _snapshot: snapshot_module.Snapshot
 
     def record(self, key: records.RecordKey) -> records.Record | None:
         """Return a record as it is shown; None where it is not."""

@@ -31,27 +31,19 @@ class GroupView:
     known: group_rules.Known
 
 
+@attrs.define(eq=False)
 class GroupPlaces:
     """Takes, confirms and gives back places; any thread of one scheduler may call it.
 
     Blocks for the back end. Parameters as those of :class:`ledger_claimer.ClaimBatches`.
     """
 
-    def __init__(
-        self,
-        editor: record_editor.BatchEditor,
-        floor: group_removal.GroupFloor,
-        writer: str,
-        lease_seconds: float,
-        now_seconds: Callable[[], float],
-        after_step: Callable[[str], None],
-    ) -> None:
-        self._editor = editor
-        self._floor = floor
-        self._writer = writer
-        self._lease_seconds = lease_seconds
-        self._now_seconds = now_seconds
-        self._after_step = after_step
+    _editor: record_editor.BatchEditor
+    _floor: group_removal.GroupFloor
+    _writer: str
+    _lease_seconds: float
+    _now_seconds: Callable[[], float]
+    _after_step: Callable[[str], None]
 
     def join(
         self,
@@ -120,13 +112,13 @@ class GroupPlaces:
         """
         found = self._editor.edit_entries(
             members,
-            lambda each: group_rules.group_key(each.group.uuid),
+            lambda each: group_rules.group_key(each.group_uuid),
             lambda key, here: group_rules.on_group(
                 key, functools.partial(group_rules.confirm_each, grants=here)
             ),
         )
         return {
-            each.grant.claim.consumer: claim_rules.stands(outcome.answer)
+            each.grant.consumer: claim_rules.stands(outcome.answer)
             for each, outcome in zip(members, found, strict=True)
         }
 

@@ -19,7 +19,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -71,12 +71,28 @@ class StandingClaim:
     member: group_model.GroupGranted | None = None
     epoch: str | None = None
 
+    @property
+    def claim(self) -> model.Claim:
+        return self.granted.claim
+
+    @property
+    def claim_id(self) -> str:
+        return self.granted.claim_id
+
 
 @attrs.frozen
 class InDoubt:
     """A claim that may or may not stand: :meth:`ClaimBatches.settle` it."""
 
     held: StandingClaim
+
+    @property
+    def claim(self) -> model.Claim:
+        return self.held.claim
+
+    @property
+    def claim_id(self) -> str:
+        return self.held.claim_id
 
 
 #: What became of one claim.
@@ -202,22 +218,22 @@ class ClaimBatches:
         self._check_epoch(answers, view, frozenset(ids.values()))
         return answers
 
-    def settle(self, doubt: InDoubt, view: ClaimView) -> Answer | model.Gone:
+    def settle(self, unsure: InDoubt, view: ClaimView) -> Answer | model.Gone:
         """Learn what became of a claim in doubt.
 
         After Gone it will never appear: a write still on its way is fenced.
         """
-        claim, claim_id = doubt.held.granted.claim, doubt.held.granted.claim_id
+        claim, claim_id = unsure.claim, unsure.claim_id
         key = claim_rules.host_key(claim.host)
         find = functools.partial(claim_rules.find, claim=claim, claim_id=claim_id)
         found = self._editor.edit_each({key: claim_rules.on_host(key, find)})[key]
         if not isinstance(found, record_editor.Edited):
-            return doubt
+            return unsure
         if isinstance(found.answer, model.Gone):
-            self._give_back([doubt.held], claim_id.__eq__)
+            self._give_back([unsure.held], claim_id.__eq__)
             return found.answer
         answers: dict[str, Answer] = {
-            claim.consumer: attrs.evolve(doubt.held, granted=found.answer)
+            claim.consumer: attrs.evolve(unsure.held, granted=found.answer)
         }
         self._check_epoch(answers, view, frozenset([claim_id]))
         return answers[claim.consumer]
@@ -233,7 +249,7 @@ class ClaimBatches:
         if members:
             stands.update(self._groups.confirm(members))
             self._after_step("member confirmed")
-        left = [each for each in held if stands.get(each.granted.claim.consumer, True)]
+        left = [each for each in held if stands.get(each.granted.consumer, True)]
         confirmed = self._editor.edit_entries(
             [each.granted for each in left],
             lambda granted: claim_rules.host_key(granted.claim.host),
@@ -242,14 +258,14 @@ class ClaimBatches:
             ),
         )
         stands.update(
-            (each.granted.claim.consumer, claim_rules.stands(outcome.answer))
+            (each.granted.consumer, claim_rules.stands(outcome.answer))
             for each, outcome in zip(left, confirmed, strict=True)
         )
         self._after_step("confirmed")
-        gone = [each for each in held if stands[each.granted.claim.consumer] is False]
+        gone = [each for each in held if stands[each.granted.consumer] is False]
         if gone:
             self.release(gone)
-        return [stands[each.granted.claim.consumer] for each in held]
+        return [stands[each.granted.consumer] for each in held]
 
     def release(self, held: Sequence[StandingClaim]) -> None:
         """Give claims and places back, pending or confirmed; in doubt as well.
@@ -272,7 +288,7 @@ class ClaimBatches:
                 on_host = by_host.setdefault(claim_rules.host_key(claim.host), {})
                 on_host[claim.consumer] = each.granted.claim_id
             if each.member is not None and is_own(each.member.member_id):
-                of_group = places.setdefault(each.member.group.uuid, {})
+                of_group = places.setdefault(each.member.group_uuid, {})
                 of_group[claim.group_place] = each.member.member_id
         found = self._editor.edit_each(
             {
@@ -431,8 +447,8 @@ class ClaimViews(Protocol):
         """Return the names of the hosts of a group's members, as of the view or later."""
 
 
-class ClaimMeter(Protocol):
-    """What counts claims; none of it blocks."""
+class ClaimMeter:
+    """What counts claims, none of it by itself; none of it blocks."""
 
     def claimed(self, count: int, seconds: float) -> None:
         """Claims of one call that were taken, and how long the call took."""
@@ -444,43 +460,12 @@ class ClaimMeter(Protocol):
         """Claims of one call that were confirmed, and that were gone."""
 
 
-class NoClaimMeter:
-    """Counts nothing."""
-
-    def claimed(self, count: int, seconds: float) -> None:
-        """Forget it."""
-
-    def claim_refused(self, reason: str) -> None:
-        """Forget it."""
-
-    def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
-        """Forget it."""
-
-
-class _UnfailingMeter:
-    """Counts by another meter: what was claimed stands, whatever becomes of its counting."""
-
-    def __init__(self, meter: ClaimMeter) -> None:
-        self._meter = meter
-
-    def claimed(self, count: int, seconds: float) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claimed(count, seconds))
-
-    def claim_refused(self, reason: str) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claim_refused(reason))
-
-    def claims_confirmed(self, count: int, gone: int, seconds: float) -> None:
-        """See :class:`ClaimMeter`."""
-        self._count(lambda: self._meter.claims_confirmed(count, gone, seconds))
-
-    @staticmethod
-    def _count(count: Callable[[], None]) -> None:
-        try:
-            count()
-        except Exception:
-            LOG.exception("Claims could not be counted.")
+def _count(counting: Callable[..., None], *figures: Any) -> None:
+    """Have something counted: what was claimed stands, whatever becomes of that."""
+    try:
+        counting(*figures)
+    except Exception:
+        LOG.exception("Claims could not be counted.")
 
 
 class LedgerClaimer:
@@ -499,7 +484,7 @@ class LedgerClaimer:
         *,
         strict: frozenset[group_model.Policy] = frozenset(STRICT),
         confirm_seconds: float = 5.0,
-        meter: ClaimMeter | None = None,
+        meter: ClaimMeter = ClaimMeter(),  # noqa: B008 - it has no state
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -507,7 +492,7 @@ class LedgerClaimer:
         self._views = views
         self._strict = strict
         self._confirm_seconds = confirm_seconds
-        self._meter: ClaimMeter = _UnfailingMeter(meter) if meter is not None else NoClaimMeter()
+        self._meter = meter
         self._clock = clock
         self._sleep = sleep
 
@@ -538,7 +523,7 @@ class LedgerClaimer:
                     continue
                 answers[consumer] = self._told(left.pop(consumer), answer)
         taken_count = sum(isinstance(each, chosen_hosts.TakenClaim) for each in answers.values())
-        self._meter.claimed(taken_count, self._clock() - started)
+        _count(self._meter.claimed, taken_count, self._clock() - started)
         return [answers[each.consumer] for each in wanted]
 
     def confirm(self, taken: Sequence[chosen_hosts.TakenClaim]) -> list[bool]:
@@ -562,7 +547,7 @@ class LedgerClaimer:
             if left:
                 self._sleep(_PAUSE_SECONDS)
         gone = sum(not stood for stood in stands.values())
-        self._meter.claims_confirmed(len(stands) - gone, gone, self._clock() - started)
+        _count(self._meter.claims_confirmed, len(stands) - gone, gone, self._clock() - started)
         return [stands[each.wanted.consumer] for each in taken]
 
     def release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
@@ -586,16 +571,16 @@ class LedgerClaimer:
         group = group_model.ServerGroup(asked.uuid, policy, asked.max_server_per_host)
         return group_places.GroupView(group, self._views.members(asked))
 
-    def _settled(self, doubt: InDoubt, view: ClaimView, deadline: float) -> Answer | None:
+    def _settled(self, unsure: InDoubt, view: ClaimView, deadline: float) -> Answer | None:
         """Return what became of a claim in doubt; None if it is to be tried again."""
         while True:
-            found = self._batches.settle(doubt, view)
+            found = self._batches.settle(unsure, view)
             if isinstance(found, model.Gone):
                 return None
             if not isinstance(found, InDoubt):
                 return found
             if self._clock() > deadline:
-                self._batches.release([doubt.held])
+                self._batches.release([unsure.held])
                 return record_editor.Unwritten.UNAVAILABLE
             self._sleep(_PAUSE_SECONDS)
 
@@ -605,7 +590,7 @@ class LedgerClaimer:
         if isinstance(answer, StandingClaim):
             return chosen_hosts.TakenClaim(wanted, answer)
         told, reason = _refusal(wanted, answer)
-        self._meter.claim_refused(reason)
+        _count(self._meter.claim_refused, reason)
         return told
 
 

@@ -86,10 +86,10 @@ class TargetWriter:
         self.keys.difference_update(keys)
 
     def _write(self, wanted: _WantedPayloads) -> None:
-        limit_bytes = self._target.capabilities.max_payload_bytes
         for key, payload in wanted.items():
-            if payload is not None and len(payload) > limit_bytes:
-                raise errors.PayloadTooLarge(str(key), len(payload), limit_bytes)
+            too_large = None if payload is None else self._target.refuse_payload(key, payload)
+            if too_large is not None:
+                raise too_large
         for part in _parts(wanted):
             left: _WantedPayloads = part
             for _ in range(_ROUNDS):
@@ -190,7 +190,7 @@ class Migrator:
         self._option = option
         self._progress = progress
         self._sleep = sleep
-        self._carried = TargetWriter(target)
+        self._writer = TargetWriter(target)
 
     # --- before ---
 
@@ -283,7 +283,7 @@ class Migrator:
         )
         ended = time.monotonic()
         return MigrationResult(
-            len(self._carried.keys) - claims, claims, ended - started, ended - fenced
+            len(self._writer.keys) - claims, claims, ended - started, ended - fenced
         )
 
     def _require_fence(self, move: str) -> None:
@@ -325,23 +325,23 @@ class Migrator:
                 for page in taken.pages:
                     wanted = [record for record in page if self._is_carried(record)]
                     seen.update(record.key for record in wanted)
-                    self._carried.put(wanted)
+                    self._writer.put(wanted)
                     self._progress(phase, len(seen))
             except contract.SnapshotInterrupted:
                 continue
-            self._carried.drop(self._strangers(seen))
+            self._writer.drop(self._leftovers(seen))
             return taken.cursor
 
-    def _strangers(self, seen: set[records.RecordKey]) -> list[records.RecordKey]:
+    def _leftovers(self, seen: set[records.RecordKey]) -> list[records.RecordKey]:
         """Return what the target holds of former attempts and moves."""
-        strangers = {key for key in self._carried.keys if key not in seen}
+        leftovers = {key for key in self._writer.keys if key not in seen}
         for page in self._target.snapshot().pages:
-            strangers.update(
+            leftovers.update(
                 record.key
                 for record in page
                 if record.key not in seen and record.key.namespace != migration_fence.NAMESPACE
             )
-        return sorted(strangers)
+        return sorted(leftovers)
 
     def _follow(self, cursor: records.Cursor) -> records.Cursor:
         """Follow the feed until a batch is small: what is left is carried behind the fence."""
@@ -378,8 +378,8 @@ class Migrator:
 
     def _apply(self, changes: records.Changes) -> int:
         wanted = [record for record in changes.records if self._is_carried(record)]
-        self._carried.put([record for record in wanted if not record.deleted])
-        self._carried.drop([record.key for record in wanted if record.deleted])
+        self._writer.put([record for record in wanted if not record.deleted])
+        self._writer.drop([record.key for record in wanted if record.deleted])
         return len(wanted)
 
     def _is_carried(self, record: records.Record) -> bool:
@@ -391,7 +391,7 @@ class Migrator:
             count = 0
             try:
                 for page in self._source.snapshot(CLAIMS).pages:
-                    self._carried.put([_translated(record, offset_seconds) for record in page])
+                    self._writer.put([_translated(record, offset_seconds) for record in page])
                     count += len(page)
                     self._progress("claims", count)
             except contract.SnapshotInterrupted:

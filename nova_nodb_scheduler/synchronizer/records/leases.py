@@ -46,7 +46,7 @@ class NotHeld:
 
 
 class LeaseKeeper:
-    """One process's hand on one lease; any thread may call it.
+    """Takes, renews and gives back one lease for one process; any thread may call it.
 
     :param holder_id: unique per process *start*: a process that comes back
         under the id of a former one would take that one's lease for its own

@@ -342,9 +342,9 @@ class Publisher:
         if encoded is None or (encoded == payload and key not in batch.unfenced):
             batch.settle(key, "unchanged")
             return None
-        limit_bytes = self._synchronizer.capabilities.max_payload_bytes
-        if len(encoded) > limit_bytes:
+        too_large = self._synchronizer.refuse_payload(key, encoded)
+        if too_large is not None:
             # Sent, it would make the driver refuse the whole batch.
-            batch.reject(key, str(errors.PayloadTooLarge(str(key), len(encoded), limit_bytes)))
+            batch.reject(key, str(too_large))
             return None
         return records.Write(key, revision, encoded)

@@ -69,7 +69,7 @@ class Unwritten(enum.Enum):
 
 @attrs.frozen
 class Proposal(Generic[T_co]):
-    """What a proposer makes of the state it was shown.
+    """What a change of a record comes to: an answer, and the state to write for it.
 
     :param answer: what the caller of the edit gets if this proposal stands
     :param state: the state to write; None if the record shall stay as it is
@@ -81,7 +81,7 @@ class Proposal(Generic[T_co]):
 
 @attrs.frozen
 class Edited(Generic[T]):
-    """An edit that came to its end.
+    """A change of one record that stands.
 
     :param answer: of the proposal that stands
     :param revision: of the record, as read or as written
@@ -200,8 +200,7 @@ class RecordCache:
     compare-and-set on its revision.
     """
 
-    def __init__(self, most: int = _MOST_CACHED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[records.RecordKey, records.Record] = {}
         self._epoch = ""
@@ -245,7 +244,7 @@ class RecordCache:
         if former is not None and former.revision > record.revision:
             record = former
         self._records[record.key] = record
-        if len(self._records) > self._most:
+        if len(self._records) > _MOST_CACHED:
             del self._records[next(iter(self._records))]
 
 
@@ -506,10 +505,18 @@ class DraftedWrite:
     write: records.Write
     answer: Any = None
 
+    @property
+    def key(self) -> records.RecordKey:
+        return self.write.key
+
+    @property
+    def expected_revision(self) -> int:
+        return self.write.expected_revision
+
 
 @attrs.frozen
 class Draft:
-    """A write, and how it is made on what others of this process leave before it.
+    """A write of one record, and how it is made anew on what other threads write before it.
 
     :param first: by what its thread knew
     :param anew: from the record before it to the same; None if nothing is to be
@@ -524,7 +531,7 @@ class Draft:
     @property
     def key(self) -> records.RecordKey:
         """The record's."""
-        return self.first.write.key
+        return self.first.key
 
 
 @attrs.frozen
@@ -541,7 +548,7 @@ class DraftCarried:
 
 @attrs.frozen
 class DraftUnmade:
-    """A draft that was no write on what others of this process wrote before it.
+    """A draft that came to no write: other threads of this process wrote the record before.
 
     :param standing: the record as the back end now has it; None if that is not known
     """
@@ -677,7 +684,7 @@ class GroupCommit:
 
     def _made(self, draft: Draft, former: records.Write | None) -> DraftedWrite | None:
         """Return a draft on top of a former write, or of what is known to stand."""
-        key, revision = draft.key, draft.first.write.expected_revision
+        key, revision = draft.key, draft.first.expected_revision
         if former is not None:
             # By the former's compare-and-set; its version nobody knows yet.
             before = records.Record(key, former.expected_revision, 0, former.payload)

@@ -46,7 +46,7 @@ class Heartbeats:
         self._seen = seen
         return seen
 
-    def living(self, now: float, silent_seconds: float) -> frozenset[str]:
+    def alive(self, now: float, silent_seconds: float) -> frozenset[str]:
         """Look at all heartbeats; return the names of those that changed within so many seconds.
 
         :param now: see :meth:`seen`
@@ -78,7 +78,7 @@ class SchedulerLiveness:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._beats = Heartbeats(store, known_namespaces.SCHEDULERS.name)
+        self._heartbeats = Heartbeats(store, known_namespaces.SCHEDULERS.name)
         self._own = own
         self._silent_seconds = silent_seconds
         self._clock = clock
@@ -98,5 +98,5 @@ class SchedulerLiveness:
 
     def _look(self, now: float) -> None:
         self._looked_at = now
-        living = self._beats.living(now, self._silent_seconds)
-        self._names = tuple(sorted(living | {self._own}))
+        alive = self._heartbeats.alive(now, self._silent_seconds)
+        self._names = tuple(sorted(alive | {self._own}))

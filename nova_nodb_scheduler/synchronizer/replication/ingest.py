@@ -149,7 +149,7 @@ _NOT_TAKEN = (errors.NodbError, TypeError, ValueError)
 
 @attrs.frozen
 class Ingested:
-    """What came of a batch, or of a part of it.
+    """What came of a batch of records that was brought into the store, or of a part of one.
 
     :param readable: every record that could be read, in their order
     :param applied: those of them that were news to the store

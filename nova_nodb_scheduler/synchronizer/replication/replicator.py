@@ -75,7 +75,7 @@ class Replicator:
         clock: Callable[[], float] = time.monotonic,
         decode: Callable[[bytes], codec.Decoded] = codec.decode,
         heartbeat: Callable[[], Mapping[str, Any]] = dict,
-        meter: replicator_contract.ReplicationMeter = replicator_contract.NoReplicationMeter(),  # noqa: B008 - it has no state
+        meter: replicator_contract.ReplicationMeter = replicator_contract.ReplicationMeter(),  # noqa: B008 - it has no state
     ) -> None:
         schedulers = scheduling_namespaces.SCHEDULERS
         if schedulers.name not in {namespace.name for namespace in declared}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -132,49 +132,31 @@ class ReplicatorStatus:
     thread_alive: bool | None
 
 
-class ReplicationMeter(Protocol):
-    """Counts and times of one replicator.
+class ReplicationMeter:
+    """Counts and times of one replicator; measures nothing by itself.
 
-    The synchronizer knows no Prometheus: :mod:`.scheduler_metrics` of ``observe`` has
-    these methods. They are called in the measuring object's own thread, must not
+    The synchronizer knows no Prometheus: :mod:`.scheduler_metrics` of ``observe``
+    measures. The methods are called in the measuring object's own thread, must not
     block and must not raise.
     """
 
-    def changes_applied(self, count: int) -> None: ...
-
-    def resynced(self, reason: str) -> None: ...
-
-    def quarantine_size(self, count: int) -> None: ...
-
-    def feed_lag(self, seconds: float) -> None: ...
-
-    def anti_entropy_found(self, kind: str, count: int) -> None: ...
-
-    def replicator_failed(self) -> None: ...
-
-    def replicator_running(self, running: bool) -> None: ...
-
-
-class NoReplicationMeter:
-    """Measures nothing."""
-
     def changes_applied(self, count: int) -> None:
-        pass
+        """So many changes are in the store by now."""
 
     def resynced(self, reason: str) -> None:
-        pass
+        """Everything is read again."""
 
     def quarantine_size(self, count: int) -> None:
-        pass
+        """So many records are kept aside."""
 
     def feed_lag(self, seconds: float) -> None:
-        pass
+        """A canary flew for so long."""
 
     def anti_entropy_found(self, kind: str, count: int) -> None:
-        pass
+        """A sweep found records that differ."""
 
     def replicator_failed(self) -> None:
-        pass
+        """A step raised what nobody expected."""
 
     def replicator_running(self, running: bool) -> None:
-        pass
+        """The thread began, or ended."""

@@ -25,9 +25,10 @@ _CLAIMS = known_namespaces.CLAIM_RECORDS.name
 
 
 class ClaimIndex:
-    """Follows a store when it is asked, by what changed since; any thread, no I/O.
+    """Which hosts hold claims, and of which consumers, as a store shows; any thread, no I/O.
 
-    What it tells is where to look: what stands there the snapshot says.
+    It follows the store when it is asked, by what changed since. What it tells is where
+    to look: what stands there the snapshot says.
     """
 
     def __init__(self, store: host_state_store.HostStateStore) -> None:
@@ -76,6 +77,11 @@ class ClaimIndex:
             self._consumers[host] = consumers
 
 
+#: Claims asked for in one call: each is a request to the authority.
+_MOST_ASKED = 16
+#: How long one that stays is not asked for again, but by its own consumer.
+_REST_SECONDS = 2.0
+
 #: A claim: its record's key, its consumer and its id.
 _Name = tuple[str, str, str]
 
@@ -92,7 +98,7 @@ class ClaimsUnproved(errors.NodbError):
 
 
 class ClaimProof:
-    """Looks for such claims when it is asked to; any thread.
+    """Ends claims that nothing stands behind, when it is asked to; any thread.
 
     Of all claims one thread at a time, of some consumers' any number.
 
@@ -101,9 +107,6 @@ class ClaimProof:
     :param now_seconds: the back end's clock, without I/O
     :param cache: where who claims here finds what was written
     :param clock: monotonic seconds
-    :param most: claims asked for in one call: each is a request to the authority
-    :param rest_seconds: how long one that stays is not asked for again, but by its own
-        consumer
     """
 
     def __init__(
@@ -115,9 +118,6 @@ class ClaimProof:
         now_seconds: Callable[[], float],
         cache: record_editor.RecordCache,
         clock: Callable[[], float],
-        *,
-        most: int = 16,
-        rest_seconds: float = 2.0,
     ) -> None:
         self._synchronizer = synchronizer
         self._store = store
@@ -126,8 +126,6 @@ class ClaimProof:
         self._now_seconds = now_seconds
         self._cache = cache
         self._clock = clock
-        self._most = most
-        self._rest_seconds = rest_seconds
         self._lock = threading.Lock()
         self._index = ClaimIndex(store)
         #: When it was last asked for, of those that stay.
@@ -173,7 +171,7 @@ class ClaimProof:
             if unanswered:
                 raise ClaimsUnproved("their authority does not answer")
             if not are_all:
-                raise ClaimsUnproved(f"more than {self._most} are to be asked for")
+                raise ClaimsUnproved(f"more than {_MOST_ASKED} are to be asked for")
             return 0
 
     def prove_of(self, consumers: Collection[str]) -> int:
@@ -289,13 +287,13 @@ class ClaimProof:
 
         No record accounts for them.
         """
-        since = self._clock() - self._rest_seconds
+        since = self._clock() - _REST_SECONDS
         self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
         found: dict[records.RecordKey, frozenset[str]] = {}
         for host, consumer in self._counting(snapshot, evidence, own):
             key = records.RecordKey(_CLAIMS, host)
             found[key] = found.get(key, frozenset()) | {consumer}
-        left = self._most
+        left = _MOST_ASKED
         are_all = True
         for host in self._index.hosts():
             key = records.RecordKey(_CLAIMS, host)

@@ -28,6 +28,8 @@ from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import settlement_rules
 from nova_nodb_scheduler.wire import codec
 
+LOG = logging.getLogger(__name__)
+
 
 @attrs.define
 class SettlementStatus:
@@ -75,7 +77,7 @@ class AllocationQuery:
 
 @attrs.frozen
 class AllocationAnswer:
-    """What the authority said after the entry was read; None where it did not."""
+    """Allocations of a claim's consumer, told after the claim was read; None where nobody did."""
 
     query: AllocationQuery
     allocations: settlement_rules.Allocations | None
@@ -97,7 +99,7 @@ class AllocationQueries:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = step_thread.StepThread(
-            "nodb-settling-questions", self._turn, lambda error: None, lambda running: None
+            "nodb-settlement-queries", self._turn, lambda error: None, lambda running: None
         )
 
     def start(self) -> None:
@@ -171,8 +173,6 @@ class AllocationQueries:
         return True
 
 
-LOG = logging.getLogger(__name__)
-
 _SCHEMAS = {
     each.name: each for each in (known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS)
 }
@@ -219,6 +219,7 @@ class _Change:
     reconciled: int
 
 
+@attrs.define(eq=False)
 class ClaimReaper:
     """Ends entries of records by their verdict, and by answers to queries; one thread.
 
@@ -229,25 +230,17 @@ class ClaimReaper:
     :param with_grace: of entries that stay for a while once they are shown
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        store: host_state_store.HostStateStore,
-        cursor: Callable[[], records.Cursor | None],
-        now_seconds: Callable[[], float],
-        cache: record_editor.RecordCache,
-        status: SettlementStatus,
-        with_grace: WithGrace = lambda key, verdict: verdict,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._store = store
-        self._cursor = cursor
-        self._now_seconds = now_seconds
-        self._cache = cache
-        self._status = status
-        self._with_grace = with_grace
-        #: By record, then by entry.
-        self._answers: dict[records.RecordKey, dict[Any, AllocationAnswer]] = {}
+    _synchronizer: contract.Synchronizer
+    _store: host_state_store.HostStateStore
+    _cursor: Callable[[], records.Cursor | None]
+    _now_seconds: Callable[[], float]
+    _cache: record_editor.RecordCache
+    _status: SettlementStatus
+    _with_grace: WithGrace = lambda key, verdict: verdict
+    #: By record, then by entry.
+    _answers: dict[records.RecordKey, dict[Any, AllocationAnswer]] = attrs.field(
+        init=False, factory=dict
+    )
 
     def clear(self) -> None:
         """Forget all answers."""

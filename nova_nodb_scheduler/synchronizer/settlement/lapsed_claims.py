@@ -19,6 +19,8 @@ from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.replication import heartbeats
 from nova_nodb_scheduler.wire import codec
 
+LOG = logging.getLogger(__name__)
+
 #: Begins the name by which a conductor takes claims; then come its host and a uuid.
 CONDUCTOR = "conductor"
 
@@ -31,7 +33,7 @@ def writer_is_gone(
     """Say whether a claim's writer is none of those that live.
 
     A scheduler takes claims by the name of its heartbeat. A conductor's name has
-    its host alone in common with its beats: it counts as gone only where no conductor
+    its host alone in common with its heartbeats: it counts as gone only where no conductor
     of that host lives, or none that had begun when the claim's lease ended.
 
     :param schedulers: names of those that live
@@ -83,8 +85,8 @@ class ClaimWriters:
         now = self._clock()
         if self._begun_at is None:
             self._begun_at = now
-        schedulers = self._schedulers.living(now, self._silent_seconds)
-        reporters = self._reporters.living(now, self._silent_seconds)
+        schedulers = self._schedulers.alive(now, self._silent_seconds)
+        reporters = self._reporters.alive(now, self._silent_seconds)
         self._living_schedulers = schedulers | {self._own}
         self._conductors_since = {}
         view = self._store.snapshot().namespace(known_namespaces.REPORTERS.name)
@@ -100,9 +102,6 @@ class ClaimWriters:
         if self._begun_at is None or self._clock() - self._begun_at < self._silent_seconds:
             return False
         return writer_is_gone(held, self._living_schedulers, self._conductors_since)
-
-
-LOG = logging.getLogger(__name__)
 
 
 def forget_lapsed(

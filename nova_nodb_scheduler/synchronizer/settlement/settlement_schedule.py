@@ -228,7 +228,7 @@ class RecordOwnership:
 
 
 class GracePeriods:
-    """When entries were first seen to be shown; one thread.
+    """Since when records show claims that stay for a while all the same; one thread.
 
     A request names the members that its group had when it was made. One that waits
     for its turn, behind others or with a scheduler that sleeps, knows of members that
@@ -255,8 +255,8 @@ class GracePeriods:
 
     def is_due(self, key: records.RecordKey) -> bool:
         """Say whether an entry of a record has been shown for long enough."""
-        lingered = self._clock() - self._seconds
-        return any(since <= lingered for since in self._since.get(key, {}).values())
+        latest = self._clock() - self._seconds
+        return any(since <= latest for since in self._since.get(key, {}).values())
 
     def judged(
         self, key: records.RecordKey, verdict: settlement_rules.SettlementVerdict
@@ -283,7 +283,10 @@ class GracePeriods:
 
 @attrs.define
 class _Reconciliation:
-    """:ivar missed_at: when to ask unless the allocation is seen until then; None if it is there"""
+    """When a claim that no record shows is to be asked of the authority of allocations.
+
+    :ivar missed_at: when to ask unless the allocation is seen until then; None if it is there
+    """
 
     next_at: float
     pause_seconds: float
@@ -294,7 +297,7 @@ class _Reconciliation:
 
 
 class ReconcileSchedule:
-    """The claims that wait to be shown; one thread.
+    """When claims that no record shows are to be asked of their authority; one thread.
 
     :param after_seconds: how long a claim may be unshown before it is asked
         for; doubled each time
@@ -309,27 +312,27 @@ class ReconcileSchedule:
         self._most_seconds = most_seconds
         self._clock = clock
         #: By record, then by entry and id.
-        self._watches: dict[records.RecordKey, dict[tuple[Any, str], _Reconciliation]] = {}
+        self._reconciliations: dict[records.RecordKey, dict[tuple[Any, str], _Reconciliation]] = {}
 
     def clear(self) -> None:
         """Forget all."""
-        self._watches.clear()
+        self._reconciliations.clear()
 
     def forget(self, key: records.RecordKey) -> None:
         """Forget a record that has no claims any more."""
-        self._watches.pop(key, None)
+        self._reconciliations.pop(key, None)
 
     def is_due(self, key: records.RecordKey) -> bool:
         """Say whether a claim of a record is to be asked for."""
         now = self._clock()
-        return any(watch.is_due(now) for watch in self._watches.get(key, {}).values())
+        return any(waiting.is_due(now) for waiting in self._reconciliations.get(key, {}).values())
 
     def hasten(self, key: records.RecordKey, entries: Collection[Any], seconds: float) -> None:
         """Ask for some entries of a record in so many seconds at the latest."""
         soon = self._clock() + seconds
-        for (entry, _), watch in self._watches.get(key, {}).items():
+        for (entry, _), waiting in self._reconciliations.get(key, {}).items():
             if entry in entries:
-                watch.next_at = min(watch.next_at, soon)
+                waiting.next_at = min(waiting.next_at, soon)
 
     def note_allocated(
         self, key: records.RecordKey, allocated: Collection[Any], seconds: float
@@ -341,11 +344,11 @@ class ReconcileSchedule:
         and lacks what another is about to add.
         """
         soon = self._clock() + seconds
-        for (entry, _), watch in self._watches.get(key, {}).items():
+        for (entry, _), waiting in self._reconciliations.get(key, {}).items():
             if entry in allocated:
-                watch.missed_at = None
-            elif watch.missed_at is None:
-                watch.missed_at = soon
+                waiting.missed_at = None
+            elif waiting.missed_at is None:
+                waiting.missed_at = soon
 
     def to_ask(
         self,
@@ -360,19 +363,19 @@ class ReconcileSchedule:
         :param under_way: entries that are being asked for
         """
         now = self._clock()
-        before = self._watches.pop(key, {})
-        watches = {
+        before = self._reconciliations.pop(key, {})
+        reconciliations = {
             each: before.get(each)
             or _Reconciliation(now + self._after_seconds, self._after_seconds)
             for each in unshown.items()
         }
-        if watches:
-            self._watches[key] = watches
+        if reconciliations:
+            self._reconciliations[key] = reconciliations
         asked: set[Any] = set()
-        for (entry, _), watch in watches.items():
-            if watch.is_due(now) and len(asked) < at_most and entry not in under_way:
-                watch.pause_seconds = min(2 * watch.pause_seconds, self._most_seconds)
-                watch.next_at = now + watch.pause_seconds
-                watch.missed_at = None
+        for (entry, _), waiting in reconciliations.items():
+            if waiting.is_due(now) and len(asked) < at_most and entry not in under_way:
+                waiting.pause_seconds = min(2 * waiting.pause_seconds, self._most_seconds)
+                waiting.next_at = now + waiting.pause_seconds
+                waiting.missed_at = None
                 asked.add(entry)
         return frozenset(asked)

@@ -44,6 +44,8 @@ from nova_nodb_scheduler.synchronizer.settlement import (
     settlement_schedule,
 )
 
+LOG = logging.getLogger(__name__)
+
 _NODES = known_namespaces.COMPUTE_NODES.name
 _PROVIDERS = known_namespaces.PROVIDERS.name
 _INSTANCES = known_namespaces.INSTANCES.name
@@ -85,7 +87,7 @@ class SettlementOptions:
 
 
 class Settler:
-    """Settles for all schedulers, or for one of them; one thread.
+    """Ends claims that have served, of all schedulers or of one; one thread.
 
     Several may settle the same record: the compare-and-set decides.
 
@@ -151,6 +153,14 @@ class Settler:
         self._unused = group_removal.UnusedGroups(options.keep_seconds, self._clock)
         self._remove_at = float("-inf")
         self._begun = False
+
+    def start(self) -> None:
+        """Have queries asked by a thread of their own; once, in the worker process."""
+        self.queries.start()
+
+    def stop(self) -> None:
+        """End that thread; idempotent."""
+        self.queries.stop()
 
     @property
     def ready(self) -> bool:
@@ -312,8 +322,6 @@ class Settler:
         self.queries.put(ended.queries)
 
 
-LOG = logging.getLogger(__name__)
-
 LEASE = "claims"
 
 #: How long a process that died keeps the others waiting.
@@ -323,7 +331,7 @@ _TURN_SECONDS = 0.25
 
 
 class SettlementWorker:
-    """One named thread per scheduler; one of them all does what no other does.
+    """The thread of one scheduler that ends claims; one at a time ends those of all.
 
     :param holder: unique per process start
     :param clock: monotonic seconds
@@ -347,7 +355,7 @@ class SettlementWorker:
         self._renew_at = float("-inf")
         self._backoff = backoff.Backoff(0.5, 30.0, clock)
         self._thread = step_thread.StepThread(
-            "nodb-settling", self._step, self._failed, lambda running: None
+            "nodb-settlement", self._step, self._failed, lambda running: None
         )
         #: Whether this process settles for all.
         self.settles = False
@@ -362,12 +370,12 @@ class SettlementWorker:
 
     def start(self) -> None:
         """Start the threads; once, in the worker process."""
-        self._settler.queries.start()
+        self._settler.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """End the threads and let the lease go; idempotent."""
-        self._settler.queries.stop()
+        self._settler.stop()
         if self._thread.alive is None:
             return
         if self._thread.stop(timeout_seconds):

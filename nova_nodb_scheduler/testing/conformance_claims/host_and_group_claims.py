@@ -265,7 +265,7 @@ class BatchClaims(cases.ClaimsCase):
         for consumer in ("b", "c"):
             self.refused(answers[consumer], model.RefusalReason.FULL)
         held = [each for each in answers.values() if isinstance(each, ledger_claimer.StandingClaim)]
-        self.assertEqual(["a", "d"], sorted(each.granted.claim.consumer for each in held))
+        self.assertEqual(["a", "d"], sorted(each.granted.consumer for each in held))
         self.assertEqual([True, True], scheduler.batches.confirm(held))
         scheduler.batches.release(held[:1])
         self.assertEqual(1, len(self.consumers(scheduler, "one")))

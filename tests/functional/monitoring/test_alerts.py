@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
+import attrs
 import prometheus_client
 from keystoneauth1 import exceptions as keystone
 
@@ -217,9 +218,9 @@ class RecordAlertsTest(AlertsCase):
     MAX_PAYLOAD_BYTES = 64 * 1024
 
     def setUp(self) -> None:
-        self.enterContext(
-            mock.patch.object(redis_driver, "MAX_PAYLOAD_BYTES", self.MAX_PAYLOAD_BYTES)
-        )
+        driver = redis_driver.RedisSynchronizer
+        little = attrs.evolve(driver.capabilities, max_payload_bytes=self.MAX_PAYLOAD_BYTES)
+        self.enterContext(mock.patch.object(driver, "capabilities", little))
         super().setUp()
 
     def test_records_that_cannot_be_read_or_written(self) -> None:

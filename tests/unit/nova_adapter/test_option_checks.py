@@ -14,11 +14,13 @@ from oslo_config import cfg
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import start_checks
+from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as etcd_connection
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures as etcd_failures
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as etcd_options
 from nova_nodb_scheduler.synchronizer.drivers.redis import options as redis_options
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as sql_options
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_options
 
 
 class MistakesTest(unittest.TestCase):
@@ -36,7 +38,7 @@ class MistakesTest(unittest.TestCase):
         conf = cfg.ConfigOpts()
         conf([], project="nova", default_config_files=[str(self.path)], default_config_dirs=[])
         nodb.register_opts(conf)
-        sql_options.register(conf)
+        conf.register_opts(sql_options.OPTS, group=sql_options.GROUP)
         conf.register_opts(redis_options.OPTS, group=redis_options.GROUP)
         conf.register_opts(etcd_options.OPTS, group=etcd_options.GROUP)
         return conf
@@ -48,18 +50,18 @@ class MistakesTest(unittest.TestCase):
 
     def test_a_dollar_in_a_password_is_told_with_its_remedy_and_without_the_password(self):
         cases = (
-            (redis_options.GROUP, "password", "pa$word", redis_options),
-            (etcd_options.GROUP, "password", "${word}", etcd_options),
-            (etcd_options.GROUP, "password", "x$no.group.word", etcd_options),
-            (sql_options.GROUP, "connection", "mysql+pymysql://u:pa$word@db/nodb", sql_options),
+            ("redis", "password", "pa$word"),
+            ("etcd", "password", "${word}"),
+            ("etcd", "password", "x$no.group.word"),
+            ("sqlalchemy", "connection", "mysql+pymysql://u:pa$word@db/nodb"),
         )
-        for group, option, value, module in cases:
+        for driver, option, value in cases:
+            [(group, options)] = loader.load_class(driver).list_opts()
             with self.subTest(group=group, value=value):
                 conf = self.configured(f"[{group}]\n{option} = {value}\n")
-                read = getattr(module, "from_config", None) or module.read
                 for text in (
-                    self.refusal(read, conf),
-                    self.refusal(start_checks.check_options, conf, [(group, module.OPTS)]),
+                    self.refusal(loader.load, driver, conf),
+                    self.refusal(start_checks.check_options, conf, [(group, options)]),
                 ):
                     self.assertIn(f"[{group}] {option}", text)
                     self.assertIn("Write '$$'", text)
@@ -67,7 +69,8 @@ class MistakesTest(unittest.TestCase):
 
     def test_two_dollars_are_one_of_the_password(self):
         conf = self.configured("[nodb_redis]\npassword = pa$$word\n")
-        self.assertEqual("pa$word", redis_options.from_config(conf).password)
+        options = driver_options.read(conf, "nodb_redis", ["password"])
+        self.assertEqual({"password": "pa$word"}, options)
 
     def test_a_default_that_names_an_option_of_nova_is_no_mistake_of_the_operator(self):
         conf = self.configured("")

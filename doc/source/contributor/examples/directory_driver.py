@@ -13,7 +13,6 @@ dies behind it leaves the former file to whoever comes next. Versions begin at t
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -24,7 +23,6 @@ import shutil
 import tenacity
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.support import (
@@ -85,42 +83,25 @@ class DirectorySynchronizer(driver_base.Driver):
 
     name, GROUP = "directory", "nodb_directory"
     OPTS = (cfg.StrOpt("path", default="/var/lib/nova/nodb", help="Directory of the records."),)
-    capabilities = contract.Capabilities(
-        durable=True,
-        shared=True,
-        feed=contract.Feed.POLL,
-        max_payload_bytes=4 << 20,
-        clock=contract.ClockSource.WRITE_TIMESTAMP,
-    )
+    capabilities = contract.Capabilities(durable=True, clock=contract.ClockSource.WRITE_TIMESTAMP)
 
-    def __init__(self, path):
-        super().__init__()
-        self._path, self._is_open = pathlib.Path(path), False
+    def __init__(self, settings):
+        super().__init__(settings.path)
+        self._path = pathlib.Path(settings.path)
         self._memory = epoch_memory.EpochMemory()
-        self._unavailable = functools.partial(errors.BackendUnavailable, path)
-        self._clock = clocks.WriteTimestampClock(self._stamp, path, grain_seconds=0.01)
+        self._clock = clocks.WriteTimestampClock(self._stamp, settings.path, grain_seconds=0.01)
 
-    @classmethod
-    def from_config(cls, conf):
-        return cls(conf[cls.GROUP].path)
-
-    def open(self):
+    def _check(self):
         self._path.mkdir(parents=True, exist_ok=True)
-        self._is_open = True
-
-    def close(self):
-        self._is_open = False
 
     def head(self):
         with self._locked() as epoch:
             return epoch.cursor
 
-    def snapshot(self, namespaces=None):
+    def _pages(self, cursor, namespaces):
         # All at once, for simplicity: a real one reads its pages while they are asked for.
         with self._locked() as epoch:
-            found = [record_in(file) for file in epoch.held.values() if file.suffix == ".live"]
-        wanted = [r for r in found if namespaces is None or r.key.namespace in namespaces]
-        return contract.SnapshotPages(epoch.cursor, batches.split(wanted, 500))
+            return list(batches.split(map(record_in, epoch.held.values()), 500))
 
     def fetch(self, cursor, limit=1000):
         with self._locked() as epoch:
@@ -129,15 +110,12 @@ class DirectorySynchronizer(driver_base.Driver):
                 return refused
             begin = f"{cursor.version + 1:020d}"
             changed = sorted(file for file in epoch.held.values() if file.name >= begin)
-            found = tuple(map(record_in, changed[:limit]))
-        if len(found) == len(changed):
-            return records.Changes(found, epoch.cursor)
-        return records.Changes(found, records.Cursor(cursor.epoch, found[-1].version), more=True)
+            found = list(map(record_in, changed[:limit]))
+            return driver_base.changes_of(found, epoch.cursor, more=len(changed) > limit)
 
     def _read_batch(self, keys):
         with self._locked() as epoch:
-            found = map(epoch.read, keys)
-            return {record.key: record for record in found if record is not None}
+            return list(map(epoch.read, keys))
 
     def _write_batch(self, writes):
         with self._locked() as epoch:
@@ -170,8 +148,7 @@ class DirectorySynchronizer(driver_base.Driver):
         try:
             # The path may lead elsewhere at any time: to one place for all of a call.
             root = self._path.resolve()
-            if not self._is_open:
-                raise OSError("the client is not open")
+            self._opening.require()
             with open(root / "lock", "a") as lock, contextlib.ExitStack() as at_the_end:
                 patience = {"wait": PAUSE, "stop": tenacity.stop_after_delay(30), "reraise": True}
                 tenacity.Retrying(**patience)(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,16 +158,13 @@ class DirectorySynchronizer(driver_base.Driver):
                 yield epoch
                 self._memory.note_version(epoch.rank.name, epoch.head)
         except OSError as error:
-            raise self._unavailable(str(error)) from error
+            raise self._unavailable(error) from error
 
     def _in_force(self, root):
         names = sorted(root.glob("[0-9]*"))
         epoch = Epoch(names[-1]) if names else self._begin(root)
-        turn = self._memory.turn_to_replace(epoch.rank, self._unavailable)
-        # An older state of the epoch may have been put back, too.
-        if turn is not None or epoch.head < self._memory.version_seen(epoch.rank.name):
-            return self._begin(root, turn or 0)
-        return epoch
+        turn = self._memory.turn_to_replace(epoch.rank, self._unavailable, epoch.head)
+        return epoch if turn is None else self._begin(root, turn)
 
     def _begin(self, root, turn=0):
         """Begin an epoch behind all that were seen, whatever the clock says."""

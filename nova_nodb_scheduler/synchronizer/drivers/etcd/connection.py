@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The edge to etcd: a pool for each member, members in turn, failures translated once.
 
-Requests to one member of etcd, in JSON through its gateway: a pool of connections.
-
-By urllib3, which repeats nothing here. A session of ``requests`` on top of it was
-1 ms of CPU for each request, as much as all that etcd did for it.
-
-The edge to etcd: members in turn, authentication, failures translated once.
+Requests go in JSON through the gateway, by urllib3. A session of ``requests`` on
+top of it was 1 ms of CPU for each request, as much as all that etcd did for it.
 
 No library retries anything: a write that is sent twice is a write too many.
 What may be sent again (it was not sent, or is a read) is sent again here, to
@@ -31,6 +27,8 @@ from oslo_log import log
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+
+LOG = log.getLogger(__name__)
 
 POOLED_CONNECTIONS = 64
 API_PATH = "/v3"
@@ -97,8 +95,6 @@ class Session:
         """Drop idle connections; those in use end with their calls."""
         self._pool.close()
 
-
-LOG = log.getLogger(__name__)
 
 _FAILED = (urllib3.exceptions.HTTPError, OSError, ValueError)
 

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The etcd driver: the contract, put together from its protocols."""
+"""The etcd driver: reads, linearizable and in portions of bounded size; the rest by its parts."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Self
-
-from oslo_config import cfg
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
@@ -16,36 +13,43 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import (
     clock,
     connection,
     epochs,
+    failures,
     following,
     housekeeping,
     layout,
     options,
-    reading,
     server_check,
     steps,
+    transactions,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, opening
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 
-#: etcd's default --max-request-bytes is 1.5 MiB.
-MAX_PAYLOAD_BYTES = 1_000_000
+PAGE_RECORDS = 1000
+#: A page of the next size is asked for by the size of the last one's records.
+PAGE_BYTES = 16 * 1024 * 1024
+_FIRST_PAGE_RECORDS = 100
 
 
 class EtcdSynchronizer(driver_base.Driver):
     """One client of one etcd cluster."""
 
     name = "etcd"
-    GROUP, OPTS = options.GROUP, options.OPTS
+    GROUP, OPTS, SETTINGS = options.GROUP, options.OPTS, options.EtcdOptions
+    # As much as etcd's default --max-request-bytes of 1.5 MiB lets through.
+    capabilities = contract.Capabilities(
+        durable=True, feed=contract.Feed.PUSH, clock=contract.ClockSource.MEMBERS
+    )
     STEPS = tuple(step.value for step in steps.Step)
     WRITES_PER_BATCH = writing.WRITES_PER_TRANSACTION
     BYTES_PER_BATCH = writing.BYTES_PER_TRANSACTION
-    READS_PER_BATCH = reading.KEYS_PER_TRANSACTION
+    READS_PER_BATCH = 100
 
     def __init__(self, settings: options.EtcdOptions) -> None:
-        super().__init__()
+        super().__init__(connection.label_of(settings))
         settings.check()
         self._settings = settings
-        keys = layout.Layout(settings.key_prefix)
+        self._keys = keys = layout.Layout(settings.key_prefix)
         self._clock: clock.ServerClock = clock.ServerClock(
             self._ask_anything, connection.label_of(settings)
         )
@@ -53,7 +57,6 @@ class EtcdSynchronizer(driver_base.Driver):
         self._epochs = epochs.Epochs(
             keys, self._connection, settings.cloud_name, self._clock.now_seconds
         )
-        self._reader = reading.Reader(keys, self._connection, self._epochs)
         self._feed = following.Feed(
             keys,
             self._connection,
@@ -76,26 +79,6 @@ class EtcdSynchronizer(driver_base.Driver):
             self._report_step,
             compacts=settings.compact,
         )
-        self._opening = opening.Opening(
-            self._connect, self._connection.close, self._connection.unavailable
-        )
-
-    @classmethod
-    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
-        return cls(options.from_config(conf))
-
-    @property
-    def capabilities(self) -> contract.Capabilities:
-        return contract.Capabilities(
-            durable=True,
-            shared=True,
-            feed=contract.Feed.PUSH,
-            max_payload_bytes=MAX_PAYLOAD_BYTES,
-            clock=contract.ClockSource.MEMBERS,
-        )
-
-    def open(self) -> None:
-        self._opening.open(self._check)
 
     def _connect(self) -> None:
         server_check.check_files(self._settings)
@@ -109,16 +92,49 @@ class EtcdSynchronizer(driver_base.Driver):
         )
         self._epochs.require_one_life()
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         self._feed.close()
-        self._opening.close()
+        self._connection.close()
 
     def head(self) -> records.Cursor:
         return self._epochs.read().cursor
 
-    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+    def _pages(
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        """Read all records as they stood at one revision.
+
+        Where etcd is compacted meanwhile, the rest is read as it stands then:
+        the feed tells of what came between.
+        """
         meta = self._epochs.read()
-        return contract.SnapshotPages(meta.cursor, self._reader.pages(meta, namespaces))
+        epoch = meta.epoch
+        everything = self._keys.records_of(epoch.name)
+        ranges = [(everything, layout.past(everything))]
+        if namespaces is not None:
+            ranges = [self._keys.namespace_range(epoch.name, name) for name in sorted(namespaces)]
+        revision, limit = meta.store_revision, _FIRST_PAGE_RECORDS
+        for begin, end in ranges:
+            more = True
+            while more:
+                request = transactions.get_range(
+                    begin, end, limit=str(limit), revision=str(revision)
+                )["request_range"]
+                try:
+                    reply = self._connection.call("/kv/range", request)
+                except failures.Failure:
+                    revision = 0
+                    continue
+                found = reply.get("kvs", ())
+                more = bool(reply.get("more"))
+                if not found:
+                    break
+                begin = layout.key_of(found[-1]) + b"\x00"
+                read = [self._keys.decode_record(epoch, held) for held in found]
+                mean_bytes = 1 + sum(len(record.payload) for record in read) // len(read)
+                # No more than tenfold at once: the next may be larger than these.
+                limit = max(1, min(PAGE_RECORDS, 10 * limit, PAGE_BYTES // mean_bytes))
+                yield read
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
@@ -138,10 +154,24 @@ class EtcdSynchronizer(driver_base.Driver):
             self._feed.follow_from(meta, cursor.version)
         return self._feed.wait(cursor.version, deadline - time.monotonic())
 
-    def _read_batch(
-        self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        return self._reader.read(keys)
+    def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
+        return self._epochs.across(functools.partial(self._read, keys))
+
+    def _read(self, wanted: Sequence[records.RecordKey]) -> list[records.Record]:
+        epoch = self._epochs.current()
+        reply = self._connection.call(
+            "/kv/txn",
+            transactions.transaction(
+                [self._epochs.compare(epoch)],
+                [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
+            ),
+        )
+        same_cluster = reply["header"]["cluster_id"] == epoch.cluster
+        if not same_cluster or not transactions.succeeded(reply):
+            self._epochs.forget(epoch)
+            raise epoch_memory.EpochEnded
+        held = [transactions.first(reply, place) for place in range(len(wanted))]
+        return [self._keys.decode_record(epoch, each) for each in held if each]
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         return self._writer.write(writes)
@@ -168,5 +198,5 @@ class EtcdSynchronizer(driver_base.Driver):
 
     def _ask_anything(self) -> None:
         """Have an answer, for its Date."""
-        key = layout.encode(layout.Layout(self._settings.key_prefix).epoch_key)
+        key = layout.encode(self._keys.epoch_key)
         self._connection.call("/kv/range", {"key": key})

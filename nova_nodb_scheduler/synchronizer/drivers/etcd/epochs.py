@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Epochs in etcd: who starts one, and how another store, or an older state of it, is noticed.
 
-Whether the store still has the history that was seen of it.
+Every write compares the revision of the epoch's key, so nothing of an earlier
+epoch can be written once a new one has begun. A restored backup holds that key
+as well, but is a new cluster, or has another history than was seen of it:
+whoever sees that begins a new epoch, which is empty. What the backup holds is
+not gone on with: claims that were granted since are not in it. Nor is an epoch
+adopted that is older than one that was seen. Each epoch has a greater base than
+all before it, for the revisions of a restored store come a second time.
 
 A backup that is restored with the names and the token of its cluster has the
 cluster's id, and the epoch of the time it was taken. Where its revisions have
@@ -24,18 +30,6 @@ nothing sees at its start that the store was restored since.
 
 What neither shows is in the administrator's guide: a disk rolled back while
 all services stood still, or a history that was compacted before anybody looked.
-
-Epochs in etcd: who starts one, and how another store is noticed.
-
-Every write compares the revision of the epoch's key, so nothing of an earlier
-epoch can be written once a new one has begun. A restored backup holds that key
-as well, but is a new cluster, or has another history than was seen of it
-(:mod:`.epochs`): whoever sees that begins a new epoch, which is empty. What
-the backup holds is not gone on with: claims that were granted since are not in
-it. Nor is an epoch adopted that is older than one that was seen.
-
-Each epoch has a greater base than all before it, for the revisions of a
-restored store come a second time.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 from oslo_log import log
@@ -56,6 +50,8 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connecti
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout, transactions
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
+LOG = log.getLogger(__name__)
+
 #: Revision and index are not read at one moment, and entries may wait to be
 #: applied; a smaller jump says nothing.
 LEAD_MARGIN = 1000
@@ -64,7 +60,7 @@ TOKEN_BYTES = 8
 
 @attrs.frozen
 class Witness:
-    """The head as it was seen.
+    """The head of the records in etcd, as one client saw it.
 
     :param seen_at: the store's revision
     :param revision: the head's mod_revision
@@ -157,10 +153,6 @@ def was_restored(epoch: layout.Epoch, lead: int | None) -> bool:
     return lead is not None and epoch.lead is not None and lead - epoch.lead > LEAD_MARGIN
 
 
-LOG = log.getLogger(__name__)
-
-_T = TypeVar("_T")
-
 #: For so long after an answer its cluster is not asked for again. A cluster
 #: that was restored faster than that is noticed by the answer of a write.
 PROOF_SECONDS = 1.0
@@ -172,7 +164,7 @@ _CHANCE_BITS = 31
 
 @attrs.frozen
 class Meta:
-    """What is one for all, as it stood at one revision.
+    """Epoch, head and floor of the records in etcd, as they stood at one revision.
 
     :param head: version behind the last accepted write
     :param floor: cursors below it need a resync
@@ -193,7 +185,7 @@ class Meta:
         return records.Cursor(self.epoch.cursor_name, self.head)
 
 
-class Epochs:
+class Epochs(epoch_memory.EpochKeeper):
     """The epoch in force; any thread may call."""
 
     def __init__(
@@ -203,6 +195,7 @@ class Epochs:
         cloud: str,
         now_seconds: Callable[[], float],
     ) -> None:
+        super().__init__(connection.unavailable)
         self._keys = keys
         self._connection = connection
         self._cloud = cloud
@@ -213,10 +206,6 @@ class Epochs:
     def read(self) -> Meta:
         """Read what is one for all; begins an epoch where there is none in force."""
         return self.across(self._read)
-
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(attempt, self._connection.unavailable)
 
     def _read(self) -> Meta:
         keys = self._keys
@@ -254,7 +243,7 @@ class Epochs:
             try:
                 reply = self._connection.call("/kv/txn", transactions.transaction([], looks))
             except failures.Failure as failure:
-                self.doubt(witness, failure)
+                self.question(witness, failure)
                 contradicted = failure.kind is failures.Kind.AHEAD
             else:
                 contradicted = transactions.revision(reply) < witness.seen_at
@@ -264,7 +253,7 @@ class Epochs:
         reply = self._connection.call("/kv/range", look["request_range"])
         return reply, reply.get("kvs", ()), contradicted
 
-    def doubt(self, witness: Witness, failure: failures.Failure) -> None:
+    def question(self, witness: Witness, failure: failures.Failure) -> None:
         """Take in that a transaction with a witness was refused for the sake of its revision.
 
         :raises Failure: that was not why
@@ -286,6 +275,15 @@ class Epochs:
         ):
             return known
         return self.read().epoch
+
+    @property
+    def witness(self) -> Witness | None:
+        """The last head that was seen; None where there is none to compare with."""
+        return self.history.witness
+
+    def note_written(self, epoch: layout.Epoch, revision: int, token: bytes) -> None:
+        """Remember the head that a write of this client put."""
+        self.history.note(epoch, Witness(epoch.cluster, revision, revision, token))
 
     def forget(self, epoch: layout.Epoch) -> None:
         """Look again before the next use: an answer contradicts this epoch."""

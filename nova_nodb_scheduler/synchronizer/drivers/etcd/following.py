@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The feed: a thread reads one watch line by line into a buffer, fetches are served from it.
 
-One watch of etcd, read line by line from a connection of its own.
-
-A watcher that waits for the next message, as etcd3gw's does, falls silent where
-etcd ends the watch (a compaction) or the server dies. Here every line is looked
-at, the end of the stream is an error, and a stream that brings nothing for too
-long is one, too.
-
-The feed: a thread reads the watch into a buffer, fetches are served from it.
-
 To ask etcd for what changed since a revision, without a watch, means to read
 every record: ``min_mod_revision`` is a filter, not an index. And a watch that is
-made for each fetch brings its first event only after up to 100 ms, the beat
-at which etcd serves watches that begin in the past. So one watch stays, and a
-fetch reads etcd's head and waits until the watch has brought all up to it.
-That wait is also what keeps the watch honest: one that does not come to the
-head in time is broken off and made again where it stood, which loses nothing.
+made for each fetch brings its first event only after up to 100 ms, the interval
+at which etcd serves watches that begin in the past. So one watch stays, on a
+connection of its own, and a fetch reads etcd's head and waits until the watch
+has brought all up to it. That wait is also what keeps the watch honest: one that
+does not come to the head in time is broken off and made again where it stood,
+which loses nothing. A watcher that waits for the next message, as etcd3gw's
+does, falls silent where etcd ends the watch (a compaction) or the server dies;
+here the end of the stream is an error, and so is one that brings nothing for too
+long.
 
 A cursor from before the buffer makes the watch begin anew at the cursor, so
 the same fetch brings the same again, as long as etcd keeps the history.
@@ -45,6 +40,9 @@ from nova_nodb_scheduler.synchronizer.drivers.etcd import connection as connecti
 from nova_nodb_scheduler.synchronizer.drivers.etcd import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.etcd import failures, layout
 from nova_nodb_scheduler.synchronizer.drivers.etcd import options as options_module
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
+
+LOG = log.getLogger(__name__)
 
 #: Silence of a watch for longer than this is not believed. Every follower
 #: writes a canary more often.
@@ -96,7 +94,7 @@ class Stream:
         self._socket = self._http.sock
         if self._is_closed:
             raise ConnectionAbortedError("the watch was closed")
-        self._http.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._http.request("POST", "/v3/watch", json.dumps(request), headers)
         response = self._http.getresponse()
         if response.status != http.client.OK:
@@ -143,8 +141,6 @@ def _failure(error: Mapping[str, Any]) -> failures.Failure:
     code = int(error.get("grpc_code", error.get("code", 2)))
     return failures.of_status(code, str(error.get("message", error)))
 
-
-LOG = log.getLogger(__name__)
 
 #: Fetched records that are kept, to be fetched again.
 KEPT_RECORDS = 2000
@@ -322,10 +318,9 @@ class Feed:
 
     def _changes(self, version: int, start: int, limit: int) -> records.Changes:
         assert self._epoch is not None
-        found = tuple(self._records[start : start + limit])
-        more = len(self._records) > start + limit
-        end = found[-1].version if more else max(version, self._position)
-        return records.Changes(found, records.Cursor(self._epoch.cursor_name, end), more)
+        end = records.Cursor(self._epoch.cursor_name, max(version, self._position))
+        found = self._records[start : start + limit]
+        return driver_base.changes_of(found, end, more=len(self._records) > start + limit)
 
     def _forget_before(self, version: int) -> None:
         fetched, dropped = self._place_of(version), 0
@@ -444,7 +439,7 @@ class Feed:
             if revision > epoch.revision:
                 return self._ended(End.EPOCH, "a new epoch began")
         elif key.startswith(self._keys.records_of(epoch.name)):
-            record = self._keys.decode_record(epoch.name, epoch.base, held)
+            record = self._keys.decode_record(epoch, held)
             if record.version > self._position:
                 self._partial.append(record)
         return True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collection of tombstones and, where it is allowed, of etcd's history.
 
-A tombstone and its grave were put by one transaction, so that both have its
-revision, and the graves in the order of their revisions are the tombstones in
-the order of their deaths. They go in one transaction with the floor that rises
+A tombstone and its deletion's time were put by one transaction, so that both have
+its revision, and these times in the order of their revisions are the tombstones in
+the order of their deletions. They go in one transaction with the floor that rises
 above them: whoever dies in between has done all of it or nothing.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.synchronizer import contract
@@ -31,25 +32,16 @@ FLOOR_ATTEMPTS = 20
 MARKS = 16
 
 
+@attrs.define(eq=False)
 class Housekeeper:
     """Drops what is old; several may do so at once."""
 
-    def __init__(
-        self,
-        keys: layout.Layout,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        now_seconds: Callable[[], float],
-        observer: steps.Observer,
-        *,
-        compacts: bool,
-    ) -> None:
-        self._keys = keys
-        self._connection = connection
-        self._epochs = epochs
-        self._now_seconds = now_seconds
-        self._at = observer
-        self._compacts = compacts
+    _keys: layout.Layout
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _now_seconds: Callable[[], float]
+    _at: steps.Observer
+    _compacts: bool = attrs.field(kw_only=True)
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones, and what earlier epochs left; see the contract."""
@@ -58,10 +50,10 @@ class Housekeeper:
         self.sweep(meta.epoch)
         dropped = 0
         for _ in range(FLOOR_ATTEMPTS):
-            graves = self._old_graves(meta.epoch, before_seconds)
-            if not graves or dropped >= COLLECTION_LIMIT:
+            deletions = self._old_deletions(meta.epoch, before_seconds)
+            if not deletions or dropped >= COLLECTION_LIMIT:
                 break
-            gone = self._drop(meta, graves)
+            gone = self._drop(meta, deletions)
             dropped += gone or 0
             meta = self._epochs.read()
         history = self._compact(meta, before_seconds) if self._compacts else 0
@@ -72,7 +64,7 @@ class Housekeeper:
         operations = []
         for everything, ours in (
             (self._keys.records, self._keys.records_of(epoch.name)),
-            (self._keys.graves, self._keys.graves_of(epoch.name)),
+            (self._keys.deletions, self._keys.deletions_of(epoch.name)),
         ):
             operations += [
                 (everything, ours),
@@ -105,7 +97,7 @@ class Housekeeper:
             (begin, layout.past(begin))
             for begin in (
                 self._keys.records_of(epoch.name),
-                self._keys.graves_of(epoch.name),
+                self._keys.deletions_of(epoch.name),
                 self._keys.prefix,
             )
         ]
@@ -126,8 +118,8 @@ class Housekeeper:
             "etcd": str(status.get("version", "")),
         }
 
-    def _old_graves(self, epoch: layout.Epoch, before_seconds: float) -> list[layout.KeyValue]:
-        begin = self._keys.graves_of(epoch.name)
+    def _old_deletions(self, epoch: layout.Epoch, before_seconds: float) -> list[layout.KeyValue]:
+        begin = self._keys.deletions_of(epoch.name)
         body = transactions.get_range(
             begin,
             layout.past(begin),
@@ -138,21 +130,23 @@ class Housekeeper:
         found = self._connection.call("/kv/range", body).get("kvs", ())
         return [held for held in found if float(layout.value_of(held)) <= before_seconds]
 
-    def _drop(self, meta: epochs_module.Meta, graves: Sequence[layout.KeyValue]) -> int | None:
-        """Drop tombstones with their graves; None where another collector came first."""
+    def _drop(self, meta: epochs_module.Meta, deletions: Sequence[layout.KeyValue]) -> int | None:
+        """Drop tombstones by their deletions; None where another collector came first."""
         keys, epoch = self._keys, meta.epoch
-        floor = max(meta.floor, *(layout.end_of(layout.mod_revision(grave)) for grave in graves))
+        floor = max(
+            meta.floor, *(layout.end_of(layout.mod_revision(deletion)) for deletion in deletions)
+        )
         operations = [transactions.put(keys.floor_key, b"%d" % floor)]
-        for held in graves:
-            grave, revision = layout.key_of(held), layout.mod_revision(held)
-            record = keys.records_of(epoch.name) + grave[len(keys.graves_of(epoch.name)) :]
+        for held in deletions:
+            deletion, revision = layout.key_of(held), layout.mod_revision(held)
+            record = keys.records_of(epoch.name) + deletion[len(keys.deletions_of(epoch.name)) :]
             operations.append(
                 transactions.nested(
                     [
                         transactions.unchanged(record, revision),
-                        transactions.unchanged(grave, revision),
+                        transactions.unchanged(deletion, revision),
                     ],
-                    [transactions.delete(record), transactions.delete(grave)],
+                    [transactions.delete(record), transactions.delete(deletion)],
                 )
             )
         self._at(steps.Step.COLLECT)

@@ -5,7 +5,7 @@ Below the prefix::
 
     m/epoch  m/floor  m/head  m/marks      what is one for all
     r/<epoch>/<namespace>\\x1f<key>         records, tombstones included
-    g/<epoch>/<namespace>\\x1f<key>         a grave beside each tombstone
+    g/<epoch>/<namespace>\\x1f<key>         when it was deleted, beside each tombstone
 
 A transaction of writes puts ``m/head`` last, whose revision is so the last
 accepted one, and whose event says that the revision is complete; its value is a
@@ -145,38 +145,38 @@ class Layout:
         self.head_key = self.meta + b"head"
         self.marks_key = self.meta + b"marks"
         self.records = self.prefix + b"r/"
-        self.graves = self.prefix + b"g/"
+        self.deletions = self.prefix + b"g/"
 
     def records_of(self, epoch: str) -> bytes:
         return self.records + epoch.encode() + b"/"
 
-    def graves_of(self, epoch: str) -> bytes:
-        return self.graves + epoch.encode() + b"/"
+    def deletions_of(self, epoch: str) -> bytes:
+        return self.deletions + epoch.encode() + b"/"
 
     def record_key(self, epoch: str, key: records.RecordKey) -> bytes:
         return self.records_of(epoch) + record_names.encode(key)
 
-    def grave_key(self, epoch: str, key: records.RecordKey) -> bytes:
-        return self.graves_of(epoch) + record_names.encode(key)
+    def deletion_key(self, epoch: str, key: records.RecordKey) -> bytes:
+        return self.deletions_of(epoch) + record_names.encode(key)
 
     def namespace_range(self, epoch: str, namespace: str) -> tuple[bytes, bytes]:
         """Return begin and end of the range of a namespace's records."""
         begin = self.records_of(epoch) + namespace.encode() + record_names.SEPARATOR
         return begin, past(begin)
 
-    def decode_record(self, epoch: str, base: int, held: KeyValue) -> records.Record:
-        """Return the record that a key of this epoch holds.
+    def decode_record(self, epoch: Epoch, held: KeyValue) -> records.Record:
+        """Return the record that a key of an epoch holds.
 
         :raises BackendUnavailable: somebody else wrote it
         """
-        key = record_names.decode(key_of(held)[len(self.records_of(epoch)) :])
+        key = record_names.decode(key_of(held)[len(self.records_of(epoch.name)) :])
         value = value_of(held)
         if not (key.namespace and key.key) or len(value) < _HEAD_BYTES:
             raise _foreign(key_of(held))
         revision = mod_revision(held)
         return records.Record(
             key,
-            base + revision,
+            epoch.base + revision,
             revision << PLACE_BITS | value[1],
             value[_HEAD_BYTES:],
             deleted=value[0] == _TOMBSTONE,

@@ -159,11 +159,6 @@ class EtcdOptions:
         )
 
 
-def from_config(conf: cfg.ConfigOpts) -> EtcdOptions:
-    """Read the group of this driver."""
-    return driver_options.read(conf, GROUP, EtcdOptions)
-
-
 def _check_endpoint(endpoint: str) -> None:
     remedy = f"use URLs with scheme, host and port alone, such as {DEFAULT_ENDPOINT}"
     try:

@@ -154,7 +154,7 @@ def _check_prefix(
 ) -> None:
     """Refuse a prefix below which somebody else keeps keys."""
     keys = layout.Layout(settings.key_prefix)
-    ours = sorted((keys.graves, keys.meta, keys.records))
+    ours = sorted((keys.deletions, keys.meta, keys.records))
     begins = [keys.prefix, *(layout.past(each) for each in ours)]
     ends = [*ours, layout.past(keys.prefix)]
     gaps = [

@@ -52,24 +52,16 @@ class _Call(batches.PendingBatch):
     refused: int = 0
 
 
+@attrs.define(eq=False)
 class Writer:
     """Carries out compare-and-sets; any thread may call."""
 
-    def __init__(
-        self,
-        keys: layout.Layout,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        timeout_seconds: float,
-        now_seconds: Callable[[], float],
-        observer: steps.Observer,
-    ) -> None:
-        self._keys = keys
-        self._connection = connection
-        self._epochs = epochs
-        self._timeout_seconds = timeout_seconds
-        self._now_seconds = now_seconds
-        self._at = observer
+    _keys: layout.Layout
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _timeout_seconds: float
+    _now_seconds: Callable[[], float]
+    _at: steps.Observer
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch; see the contract."""
@@ -102,16 +94,16 @@ class Writer:
     def _send(self, call: _Call, numbers: Sequence[int], step: steps.Step) -> None:
         self._at(steps.Step.EPOCH)
         epoch = self._epochs.current()
-        witness = self._epochs.history.witness
+        witness = self._epochs.witness
         token = secrets.token_bytes(epochs_module.TOKEN_BYTES)
-        body, nests = self._transaction(call, epoch, numbers, token, witness)
+        body = self._transaction(call, epoch, numbers, token, witness)
         self._at(step)
         try:
             reply = self._connection.write(body)
         except failures.Failure as failure:
             if witness is not None and failure.kind in failures.OF_REVISION:
                 # Nothing was written: again, when the epoch is known.
-                self._epochs.doubt(witness, failure)
+                self._epochs.question(witness, failure)
                 call.refused += 1
                 if call.refused > epoch_memory.ATTEMPTS:
                     raise self._connection.unavailable(epoch_memory.UNSTABLE) from failure
@@ -129,13 +121,8 @@ class Writer:
                 call.results.update(dict.fromkeys(numbers, batches.UNKNOWN))
             return
         if transactions.succeeded(reply):
-            revision = transactions.revision(reply)
-            written = epochs_module.Witness(epoch.cluster, revision, revision, token)
-            self._epochs.history.note(epoch, written)
-        if nests:
-            self._settle_each(call, epoch, numbers, reply)
-        else:
-            self._settle_together(call, epoch, numbers, reply)
+            self._epochs.note_written(epoch, transactions.revision(reply), token)
+        self._settle(call, epoch, numbers, reply)
 
     def _may_stand(self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int]) -> bool:
         """Say whether a write that filled etcd may have been carried out.
@@ -169,8 +156,8 @@ class Writer:
         numbers: Sequence[int],
         token: bytes,
         witness: epochs_module.Witness | None,
-    ) -> tuple[transactions.Operation, bool]:
-        """Return a transaction, and whether each write is nested in it.
+    ) -> transactions.Operation:
+        """Return a transaction, in which each of several writes is nested.
 
         What the witness asks for comes last, however it ends.
         """
@@ -179,21 +166,13 @@ class Writer:
         seen = [] if witness is None else [witness.operation(self._keys)]
         show_epoch = transactions.get(self._keys.epoch_key)
         parts = [self._parts(call, epoch, number, place) for place, number in enumerate(numbers)]
-        if len(numbers) == 1:
+        if len(parts) == 1:
+            [(compare, success, show)] = parts
             return transactions.transaction(
-                [guard, *(compare for compare, _, _ in parts)],
-                [*(operation for _, success, _ in parts for operation in success), head, *seen],
-                [show_epoch, *(show for _, _, show in parts), *seen],
-            ), False
-        return transactions.transaction(
-            [guard],
-            [
-                *(transactions.nested([c], success, [show]) for c, success, show in parts),
-                head,
-                *seen,
-            ],
-            [show_epoch, *seen],
-        ), True
+                [guard, compare], [*success, head, *seen], [show_epoch, show, *seen]
+            )
+        nested = [transactions.nested([c], success, [show]) for c, success, show in parts]
+        return transactions.transaction([guard], [*nested, head, *seen], [show_epoch, *seen])
 
     def _parts(
         self, call: _Call, epoch: layout.Epoch, number: int, place: int
@@ -201,44 +180,31 @@ class Writer:
         """Return a write's comparison, its operations, and how to see what stands there."""
         write = call.writes[number]
         key = self._keys.record_key(epoch.name, write.key)
-        grave = self._keys.grave_key(epoch.name, write.key)
+        deletion = self._keys.deletion_key(epoch.name, write.key)
         expected = self._compared(call, epoch, number)
         operations = [transactions.put(key, layout.encode_value(write, place))]
         if write.deleted:
-            operations.append(transactions.put(grave, b"%.3f" % self._now_seconds()))
+            operations.append(transactions.put(deletion, b"%.3f" % self._now_seconds()))
         elif expected:
             # It may be a tombstone's.
-            operations.append(transactions.delete(grave))
+            operations.append(transactions.delete(deletion))
         return transactions.unchanged(key, expected), operations, transactions.get(key)
 
-    def _settle_each(
+    def _settle(
         self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int], reply: Reply
     ) -> None:
-        if not transactions.succeeded(reply):
-            self._epochs.forget(epoch)
-            return
-        for place, number in enumerate(numbers):
-            answer = transactions.inner(reply, place)
-            if transactions.succeeded(answer):
-                call.results[number] = self._won(call, epoch, number, place, reply)
-            else:
-                self._lost(call, epoch, {number: transactions.first(answer, 0)})
-
-    def _settle_together(
-        self, call: _Call, epoch: layout.Epoch, numbers: Sequence[int], reply: Reply
-    ) -> None:
+        is_nested = len(numbers) > 1
         if transactions.succeeded(reply):
             for place, number in enumerate(numbers):
-                call.results[number] = self._won(call, epoch, number, place, reply)
-            return
-        if layout.mod_revision(transactions.first(reply, 0)) != epoch.revision:
+                answer = transactions.inner(reply, place) if is_nested else reply
+                if transactions.succeeded(answer):
+                    call.results[number] = self._won(call, epoch, number, place, reply)
+                else:
+                    self._lost(call, epoch, number, transactions.first(answer, 0))
+        elif is_nested or layout.mod_revision(transactions.first(reply, 0)) != epoch.revision:
             self._epochs.forget(epoch)
-            return
-        standing = {
-            number: transactions.first(reply, place)
-            for place, number in enumerate(numbers, start=1)
-        }
-        self._lost(call, epoch, standing)
+        else:
+            self._lost(call, epoch, numbers[0], transactions.first(reply, 1))
 
     def _won(
         self, call: _Call, epoch: layout.Epoch, number: int, place: int, reply: Reply
@@ -255,21 +221,13 @@ class Writer:
         return records.WriteResult(records.Verdict.WON, record, epoch.cursor_name)
 
     def _lost(
-        self,
-        call: _Call,
-        epoch: layout.Epoch,
-        standing: Mapping[int, layout.KeyValue | None],
+        self, call: _Call, epoch: layout.Epoch, number: int, held: layout.KeyValue | None
     ) -> None:
-        """Settle writes that lost together, or note tombstones to try again over."""
-        found = {
-            number: self._keys.decode_record(epoch.name, epoch.base, held) if held else None
-            for number, held in standing.items()
-        }
-        if all(call.writes[number].wins(record) for number, record in found.items()):
-            for number, held in standing.items():
-                call.compared[number] = layout.mod_revision(held)
-            return
-        for number, record in found.items():
+        """Settle a write that lost, or note the tombstone to try again over."""
+        record = self._keys.decode_record(epoch, held) if held else None
+        if call.writes[number].wins(record):
+            call.compared[number] = layout.mod_revision(held)
+        else:
             call.results[number] = records.WriteResult(records.Verdict.LOST, record)
 
 

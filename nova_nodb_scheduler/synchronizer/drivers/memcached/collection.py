@@ -2,8 +2,8 @@
 """Collection of tombstones: off the deletion log, the index and the server.
 
 The log expires by itself. A tombstone goes in steps that anybody can end who
-finds them half done: raise the floor, turn the tombstone into a grave, take
-its name off the index, remove the grave, take its name off the deletion log.
+finds them half done: raise the floor, mark the tombstone as collected, take
+its name off the index, remove it, take its name off the deletion log.
 """
 
 from __future__ import annotations
@@ -24,24 +24,16 @@ COLLECTION_LIMIT = 5000
 FLOOR_ATTEMPTS = 20
 
 
+@attrs.define(eq=False)
 class Collector:
     """Drops what is old; several may do so at once."""
 
-    def __init__(
-        self,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        epochs: epochs_module.Epochs,
-        index: index_module.Index,
-        follower: following.Follower,
-        observer: steps.Observer,
-    ) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._epochs = epochs
-        self._index = index
-        self._follower = follower
-        self._at = observer
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _epochs: epochs_module.Epochs
+    _index: index_module.Index
+    _follower: following.Follower
+    _at: steps.Observer
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones older than that; see the contract."""
@@ -73,13 +65,13 @@ class Collector:
         keep_seconds: float,
         stable_version: int,
     ) -> tuple[int, set[bytes]]:
-        """Turn the old of one page into graves.
+        """Mark the old of one page as collected.
 
         :returns: how many tombstones went, and names the page need not hold
         """
         held = self._connection.gets([epoch.record_key(name) for name in names])
         done: set[bytes] = set()
-        graves: set[bytes] = set()
+        collected: set[bytes] = set()
         old: dict[bytes, tuple[layout.Item, bytes]] = {}
         for name, announced_seconds in names.items():
             value, token = held.get(epoch.record_key(name), (None, b""))
@@ -87,8 +79,8 @@ class Collector:
                 done.add(name)
                 continue
             item = layout.Item.decode(value)
-            if item.kind is layout.Kind.GRAVE:
-                graves.add(name)
+            if item.kind is layout.Kind.COLLECTED:
+                collected.add(name)
             elif item.kind is layout.Kind.TOMBSTONE:
                 # A floor above what is stable would turn readers away from
                 # the very snapshot they take because of it.
@@ -101,11 +93,11 @@ class Collector:
                 done.add(name)
         if old:
             self._raise_floor(epoch, max(item.version for item, _ in old.values()))
-        collected_names = self._turn_into_graves(epoch, old, now_seconds)
-        done |= self._index.remove_graves(epoch, graves | collected_names)
-        return len(collected_names), done
+        marked = self._mark_collected(epoch, old, now_seconds)
+        done |= self._index.remove_collected(epoch, collected | marked)
+        return len(marked), done
 
-    def _turn_into_graves(
+    def _mark_collected(
         self,
         epoch: layout.Epoch,
         old: Mapping[bytes, tuple[layout.Item, bytes]],
@@ -113,13 +105,15 @@ class Collector:
     ) -> set[bytes]:
         """Mark tombstones so that nobody writes over them; returns which are marked."""
         if old:
-            self._at(steps.Step.GRAVE)
+            self._at(steps.Step.MARK)
         lines = self._connection.send_all(
             [
                 connection_module.store(
                     b"cas",
                     epoch.record_key(name),
-                    attrs.evolve(item, kind=layout.Kind.GRAVE, since_seconds=now_seconds).encode(),
+                    attrs.evolve(
+                        item, kind=layout.Kind.COLLECTED, since_seconds=now_seconds
+                    ).encode(),
                     token=token,
                 )
                 for name, (item, token) in old.items()

@@ -6,10 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Self
-
-from oslo_config import cfg
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -27,15 +24,8 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import (
     steps,
     writing,
 )
-from nova_nodb_scheduler.synchronizer.drivers.support import (
-    batches,
-    driver_base,
-    opening,
-    record_names,
-)
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base, record_names
 
-#: Below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
-MAX_PAYLOAD_BYTES = 1_000_000
 PAGE_RECORDS = 500
 
 
@@ -43,15 +33,17 @@ class MemcachedSynchronizer(driver_base.Driver):
     """One client of one memcached server."""
 
     name = "memcached"
-    GROUP, OPTS = options.GROUP, options.OPTS
+    GROUP, OPTS, SETTINGS = options.GROUP, options.OPTS, options.MemcachedOptions
+    # Payloads below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
+    capabilities = contract.Capabilities(durable=False)
     STEPS = tuple(step.value for step in steps.Step)
     READS_PER_BATCH = connection.KEYS_PER_GET
 
     def __init__(self, settings: options.MemcachedOptions) -> None:
         settings.check()
-        super().__init__(settings.poll_intervals())
         self._settings = settings
         self._connection = connection.Connection(settings)
+        super().__init__(self._connection.label, settings.poll_intervals())
         self._clock = clock.ServerClock(self._connection)
         self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._report_step)
         self._index = index.Index(self._connection, self._epochs, self._report_step)
@@ -65,45 +57,28 @@ class MemcachedSynchronizer(driver_base.Driver):
             *(self._connection, self._clock, self._epochs, self._index),
             *(self._follower, self._report_step),
         )
-        self._opening = opening.Opening(
-            self._connection.open, self._connection.close, self._connection.unavailable
-        )
         self._stabilised_at = 0.0
 
     def _report_step(self, step: steps.Step) -> None:
         self.on_step(step.value)
 
-    @classmethod
-    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
-        return cls(options.from_config(conf))
-
-    @property
-    def capabilities(self) -> contract.Capabilities:
-        return contract.Capabilities(
-            durable=False,
-            shared=True,
-            feed=contract.Feed.POLL,
-            max_payload_bytes=MAX_PAYLOAD_BYTES,
-        )
-
-    def open(self) -> None:
-        self._opening.open(self._check)
+    def _connect(self) -> None:
+        self._connection.open()
 
     def _check(self) -> None:
         server_check.check(self._settings, self._connection)
         self._epochs.current()
         self._stabilised_at = time.monotonic()
 
-    def close(self) -> None:
-        self._opening.close()
+    def _disconnect(self) -> None:
+        self._connection.close()
 
     def head(self) -> records.Cursor:
         watermarks = self._epochs.across(self._follower.watermarks)
         return records.Cursor(watermarks.epoch.name, watermarks.sequence)
 
-    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        cursor = self._epochs.across(self._follower.stabilise)
-        return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
+    def _snapshot_cursor(self) -> records.Cursor:
+        return self._epochs.across(self._follower.stabilise)
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
@@ -118,13 +93,10 @@ class MemcachedSynchronizer(driver_base.Driver):
         # newer, but nothing to fetch: looks keep their distance all the same.
         return not self._opening.is_open or self.head() != cursor
 
-    def _read_batch(
-        self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
+    def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record | None]:
         names = {record_names.encode(key) for key in keys}
         _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
-        standing = (layout.Item.decode(value).record for value in found.values())
-        return {record.key: record for record in standing if record is not None}
+        return [layout.Item.decode(value).record for value in found.values()]
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         results = self._writer.write(writes)
@@ -151,7 +123,7 @@ class MemcachedSynchronizer(driver_base.Driver):
         dead = self._connection.get([epoch.record_key(name) for name in announced & names])
         kinds = [layout.Item.decode(value).kind for value in dead.values()]
         tombstones = kinds.count(layout.Kind.TOMBSTONE)
-        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.GRAVE)
+        hidden = kinds.count(layout.Kind.PLACEHOLDER) + kinds.count(layout.Kind.COLLECTED)
         server = self._connection.statistics()
         head = records.Cursor(epoch.name, watermarks.sequence)
         live, size_bytes = len(names) - tombstones - hidden, int(server["bytes"])
@@ -160,32 +132,22 @@ class MemcachedSynchronizer(driver_base.Driver):
             "limit_bytes": int(server["limit_maxbytes"]),
             "evictions": int(server["evictions"]),
             "settled": watermarks.stable.version,
-            "voids": self._follower.fencing.voids,
-            "fences": self._follower.fencing.fences,
+            **self._follower.shut_out(),
             "repeats": self._writer.repeats,
         }
 
     def _pages(
-        self, epoch_name: str, namespaces: Collection[str] | None
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
-        try:
-            epoch = self._epochs.current()
-            if epoch.name != epoch_name:
-                raise contract.SnapshotInterrupted(epoch_name)
-            for names in self._index.pages(epoch):
-                wanted = sorted(
-                    name
-                    for name in names
-                    if namespaces is None or record_names.decode(name).namespace in namespaces
-                )
-                for some in batches.split(wanted, PAGE_RECORDS):
-                    page = self._page(epoch, some)
-                    if page:
-                        yield page
-            if self._epochs.current() != epoch:
-                raise contract.SnapshotInterrupted(epoch_name)
-        except epochs.EpochBroken as error:
-            raise contract.SnapshotInterrupted(str(error)) from error
+        epoch = self._epochs.current()
+        for names in self._index.pages(epoch):
+            wanted = sorted(
+                name
+                for name in names
+                if namespaces is None or record_names.decode(name).namespace in namespaces
+            )
+            for some in batches.split(wanted, PAGE_RECORDS):
+                yield self._page(epoch, some)
 
     def _page(self, epoch: layout.Epoch, names: Sequence[bytes]) -> list[records.Record]:
         found = self._connection.get([epoch.record_key(name) for name in names])
@@ -193,7 +155,7 @@ class MemcachedSynchronizer(driver_base.Driver):
         if missing:
             self._index.check_not_evicted(epoch, missing)
         standing = (layout.Item.decode(value).record for value in found.values())
-        return [record for record in standing if record is not None and not record.deleted]
+        return [record for record in standing if record is not None]
 
     def _stabilise_now_and_then(self) -> None:
         """Keep the log stable where there is no reader, so that it may expire.

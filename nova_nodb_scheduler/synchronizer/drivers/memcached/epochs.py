@@ -20,7 +20,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory
 
 LOG = log.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class EpochBroken(epoch_memory.EpochEnded):
     """Something that must be there is missing; a new epoch was begun."""
 
 
-class Epochs:
+class Epochs(epoch_memory.EpochKeeper):
     """The epoch in force; any thread may call."""
 
     def __init__(
@@ -41,6 +41,7 @@ class Epochs:
         clock: clock_module.ServerClock,
         observer: steps.Observer,
     ) -> None:
+        super().__init__(connection.unavailable)
         self._settings = settings
         self._prefix = settings.key_prefix.encode()
         self._connection = connection
@@ -64,10 +65,6 @@ class Epochs:
         """As :meth:`get`, with cas tokens."""
         return self.across(lambda: self._read(keys_of, self._connection.gets, lambda held: held[0]))
 
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(attempt, self._connection.unavailable)
-
     def _read(
         self,
         keys_of: Callable[[layout.Epoch], Sequence[bytes]],
@@ -86,6 +83,10 @@ class Epochs:
     def current(self) -> layout.Epoch:
         """Return the epoch in force; begins one where there is none."""
         return self.get(lambda epoch: ())[0]
+
+    def note_version(self, epoch: layout.Epoch, version: int) -> None:
+        """Remember that an epoch stood at a version."""
+        self.memory.note_version(epoch.name, version)
 
     def break_off(self, epoch: layout.Epoch, why: str, *, turns: int = 0) -> bool:
         """Replace an epoch by a new one; False if it is no longer in force.
@@ -241,8 +242,7 @@ class Epochs:
         """
         self._at(steps.Step.SWEEP)
         self._delete([epoch.sequence_key])
-        for start in range(0, layout.INDEX_PAGES, 16):
-            pages = epoch.index_pages[start : start + 16]
+        for pages in batches.split(epoch.index_pages, 16):
             found = self._connection.get(pages)
             names = set().union(*(layout.decode_page(value) for value in found.values()))
             self._delete([epoch.record_key(name) for name in names])

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for slow writers, and shuts them out: how a version comes to be stable.
 
-What this client saw of the counter and when: proof that a hole is a hole.
-
 A log slot that is not there was either never written (its writer crashed or is
 slow) or was written and has expired since. Taking the second for the first
 would skip a change in silence. It was never written if its version was given
 out so lately that it could not have expired: an observation "at that time the
 counter stood below it" says so.
-
-Waits for slow writers, and shuts them out: how a version comes to be stable.
 """
 
 from __future__ import annotations
@@ -25,6 +21,8 @@ from oslo_log import log
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
+
+LOG = log.getLogger(__name__)
 
 #: Enough to go back half a time to live in steps of a thousandth of it.
 KEPT = 1024
@@ -68,8 +66,6 @@ class Observations:
             return self._seen[place - 1] if place else None
 
 
-LOG = log.getLogger(__name__)
-
 FENCE_ATTEMPTS = 20
 #: A void must outlast every pause of the writer it shuts out, and so the log: where it
 #: is gone, the writer's ``add`` succeeds, and wins with a version that readers have
@@ -84,7 +80,7 @@ class Unproven(Exception):
 
 
 class VoidedLate(Unproven):
-    """A void was added where a slot may have been that expired: it must go again."""
+    """A log slot was voided that may have been written before: the void must go again."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"slot {version} may have expired before it was voided")
@@ -99,31 +95,24 @@ class RecordGone(Exception):
         self.name = name
 
 
+@attrs.define(eq=False)
 class Fencing:
     """The versions one client waits for; any thread may call.
 
     :param seen: proofs that an empty slot was never written
     """
 
-    def __init__(
-        self,
-        settings: options.MemcachedOptions,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        seen: Observations,
-        observer: steps.Observer,
-    ) -> None:
-        self._settings = settings
-        self._connection = connection
-        self._clock = clock
-        self._seen = seen
-        self._at = observer
-        self._lock = threading.Lock()
-        #: Versions waited for, and since when by the monotonic clock.
-        self._pending: dict[tuple[str, int], float] = {}
-        #: For statistics.
-        self.voids = 0
-        self.fences = 0
+    _settings: options.MemcachedOptions
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _seen: Observations
+    _at: steps.Observer
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    #: Versions waited for, and since when by the monotonic clock.
+    _pending: dict[tuple[str, int], float] = attrs.field(init=False, factory=dict)
+    #: For statistics.
+    voids: int = attrs.field(init=False, default=0)
+    fences: int = attrs.field(init=False, default=0)
 
     def begin_waiting(self, epoch: layout.Epoch, versions: Sequence[int]) -> None:
         """Note since when versions are waited for: all at once.

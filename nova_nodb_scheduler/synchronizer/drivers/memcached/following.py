@@ -24,7 +24,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import fencing, layout, options, steps
 from nova_nodb_scheduler.synchronizer.drivers.memcached import index as index_module
-from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base
 
 LOG = log.getLogger(__name__)
 
@@ -93,11 +93,15 @@ class Follower:
             raise self._epochs.broken(epoch, "the counter, floor or stable version") from error
         if newest is not None and newest.name == epoch.name and watermarks.sequence < seen:
             raise self._epochs.gone_back(epoch, watermarks.sequence, seen)
-        memory.note_version(epoch.name, watermarks.sequence)
+        self._epochs.note_version(epoch, watermarks.sequence)
         self._seen.add(
             epoch.name, layout.StableVersion(watermarks.sequence, bounds.seconds, bounds.evictions)
         )
         return watermarks
+
+    def shut_out(self) -> dict[str, int]:
+        """Return how many versions were voided and how many records fenced, for statistics."""
+        return {"voids": self.fencing.voids, "fences": self.fencing.fences}
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """Return what changed since a cursor; see the contract."""
@@ -206,7 +210,7 @@ class Follower:
                 walked.append(None)
                 continue
             item = items.get(name) or self._items(epoch, {name}).get(name)
-            if item is None or item.kind is layout.Kind.GRAVE:
+            if item is None or item.kind is layout.Kind.COLLECTED:
                 if not gone_is_stable:
                     raise fencing.RecordGone(name)
                 walked.append(None)
@@ -251,10 +255,8 @@ class Follower:
             {"epoch": epoch.name},
         )
         for names in self._index.pages(epoch):
-            ordered = sorted(names)
-            for start in range(0, len(ordered), SLOTS_PER_WALK):
-                keys = [epoch.record_key(name) for name in ordered[start : start + SLOTS_PER_WALK]]
-                held = self._connection.gets(keys)
+            for some in batches.split(sorted(names), SLOTS_PER_WALK):
+                held = self._connection.gets([epoch.record_key(name) for name in some])
                 # Where the cas fails, somebody else has changed the token.
                 self._connection.send_all(
                     [

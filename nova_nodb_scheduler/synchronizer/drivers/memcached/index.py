@@ -19,27 +19,26 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable
 
+import attrs
+
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import epochs as epochs_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import record_names
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, record_names
 
 #: A page is rewritten by compare-and-set; who loses that often tries again later.
 ATTEMPTS = 5
+#: What a reader of the whole index asks for at once.
+PAGES_PER_READ = 16
 
 
+@attrs.define(eq=False)
 class Index:
     """The index of the epoch in force; any thread may call."""
 
-    def __init__(
-        self,
-        connection: connection_module.Connection,
-        epochs: epochs_module.Epochs,
-        observer: steps.Observer,
-    ) -> None:
-        self._connection = connection
-        self._epochs = epochs
-        self._at = observer
+    _connection: connection_module.Connection
+    _epochs: epochs_module.Epochs
+    _at: steps.Observer
 
     def absent(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         """Return those of the names that stand on no page.
@@ -79,7 +78,7 @@ class Index:
             name
             for name in names
             if epoch.record_key(name) in items
-            and layout.Item.decode(items[epoch.record_key(name)]).kind is not layout.Kind.GRAVE
+            and layout.Item.decode(items[epoch.record_key(name)]).kind is not layout.Kind.COLLECTED
         }
         listed: set[bytes] = set()
         added: list[set[bytes]] = []
@@ -121,11 +120,11 @@ class Index:
                 if epoch.record_key(name) not in items:
                     raise self._epochs.broken(epoch, f"record {record_names.decode(name)}")
 
-    def remove_graves(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
-        """Take graves off their pages, then away; returns the names that are gone.
+    def remove_collected(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Take collected tombstones off their pages, then away; returns the names that are gone.
 
         Anybody may do this, and anybody may die doing it: the next one ends
-        it. The page is read before the record is seen to be a grave, so a
+        it. The page is read before the record is seen to be collected, so a
         record that is created anew meanwhile changes the page under us.
         """
         gone: set[bytes] = set()
@@ -136,13 +135,12 @@ class Index:
                     break
         return gone
 
-    def pages(self, epoch: layout.Epoch, group: int = 16) -> Iterable[set[bytes]]:
+    def pages(self, epoch: layout.Epoch) -> Iterable[set[bytes]]:
         """Read all names, some pages at a time.
 
         :raises EpochBroken: a page was evicted
         """
-        for start in range(0, layout.INDEX_PAGES, group):
-            pages = epoch.index_pages[start : start + group]
+        for pages in batches.split(epoch.index_pages, PAGES_PER_READ):
             found = self._connection.get(pages)
             self._require(epoch, pages, found)
             yield set().union(*(layout.decode_page(found[page]) for page in pages))
@@ -152,29 +150,29 @@ class Index:
         self._require(epoch, [page], held)
         value, page_token = held[page]
         items = self._connection.gets([epoch.record_key(name) for name in names])
-        graves = {
+        collected = {
             name: items[epoch.record_key(name)][1]
             for name in names
             if epoch.record_key(name) in items
-            and layout.Item.decode(items[epoch.record_key(name)][0]).kind is layout.Kind.GRAVE
+            and layout.Item.decode(items[epoch.record_key(name)][0]).kind is layout.Kind.COLLECTED
         }
         standing = layout.decode_page(value)
-        if standing & graves.keys():
-            rest = layout.encode_page(sorted(standing - graves.keys()))
+        if standing & collected.keys():
+            rest = layout.encode_page(sorted(standing - collected.keys()))
             self._at(steps.Step.UNLIST)
             command = connection_module.store(b"cas", page, rest, token=page_token)
             if self._connection.send_all([command]) != (b"STORED",):
                 return False
-        if graves:
+        if collected:
             self._at(steps.Step.REMOVE)
         # Stored with a time to live in the past, an item is removed, and that
-        # only if it is still the grave that was seen.
+        # only if it still is what was seen.
         self._connection.send_all(
             [
                 connection_module.store(
                     b"cas", epoch.record_key(name), b"", ttl_seconds=-1, token=token
                 )
-                for name, token in graves.items()
+                for name, token in collected.items()
             ]
         )
         return True

@@ -47,8 +47,8 @@ class Kind(enum.IntEnum):
     #: Laid down before a record's first write, so that there is a cas token
     #: to fence a slow creator with. For everybody else: absent.
     PLACEHOLDER = 3
-    #: A tombstone on its way out: nobody writes it, anybody may remove it.
-    GRAVE = 4
+    #: A tombstone that goes: nobody writes it, anybody may remove it.
+    COLLECTED = 4
 
 
 @attrs.frozen
@@ -71,7 +71,7 @@ class Item:
     @property
     def record(self) -> records.Record | None:
         """What callers see: nothing before the first write and after collection."""
-        if self.kind in (Kind.PLACEHOLDER, Kind.GRAVE):
+        if self.kind in (Kind.PLACEHOLDER, Kind.COLLECTED):
             return None
         return records.Record(
             self.key, self.revision, self.version, self.payload, self.kind is Kind.TOMBSTONE

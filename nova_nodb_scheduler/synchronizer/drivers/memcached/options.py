@@ -138,8 +138,3 @@ class MemcachedOptions:
         return polling.Intervals.of(
             GROUP, self.poll_interval_seconds, self.busy_poll_interval_seconds
         )
-
-
-def from_config(conf: cfg.ConfigOpts) -> MemcachedOptions:
-    """Read the group of this driver."""
-    return driver_options.read(conf, GROUP, MemcachedOptions)

@@ -33,9 +33,9 @@ class Step(enum.Enum):
     REPLACE = "put an epoch in the place of another"
     SWEEP = "remove what is left of an epoch"
     FLOOR = "raise the floor"
-    GRAVE = "turn tombstones into graves"
-    UNLIST = "take graves off the index"
-    REMOVE = "remove graves"
+    MARK = "mark tombstones as collected"
+    UNLIST = "take collected tombstones off the index"
+    REMOVE = "remove collected tombstones"
     STRIKE = "take names off the deletion log"
 
 

@@ -57,26 +57,18 @@ class _Ready:
     token: bytes
 
 
+@attrs.define(eq=False)
 class Writer:
     """Carries out compare-and-sets; any thread may call."""
 
-    def __init__(
-        self,
-        settings: options.MemcachedOptions,
-        connection: connection_module.Connection,
-        clock: clock_module.ServerClock,
-        epochs: epochs_module.Epochs,
-        index: index_module.Index,
-        observer: steps.Observer,
-    ) -> None:
-        self._settings = settings
-        self._connection = connection
-        self._clock = clock
-        self._epochs = epochs
-        self._index = index
-        self._at = observer
-        #: How often a write had to be repeated, for statistics.
-        self.repeats = 0
+    _settings: options.MemcachedOptions
+    _connection: connection_module.Connection
+    _clock: clock_module.ServerClock
+    _epochs: epochs_module.Epochs
+    _index: index_module.Index
+    _at: steps.Observer
+    #: How often a write had to be repeated, for statistics.
+    repeats: int = attrs.field(init=False, default=0)
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch in rounds, until every write has its result; see the contract."""
@@ -105,7 +97,7 @@ class Writer:
         ready: list[_Ready] = []
         missing: list[int] = []
         placeholders: list[int] = []
-        graves: list[int] = []
+        collected: list[int] = []
         fences: dict[bytes, tuple[bytes, bytes]] = {}
         for number in todo:
             name, write = names[number], call.writes[number]
@@ -119,8 +111,8 @@ class Writer:
                 assert held is not None
                 if item.version < call.refused.get((epoch.name, name), 0):
                     fences[name] = held
-            elif item.kind is layout.Kind.GRAVE:
-                graves.append(number)
+            elif item.kind is layout.Kind.COLLECTED:
+                collected.append(number)
             elif item.kind is layout.Kind.PLACEHOLDER and (epoch.name, name) not in call.indexed:
                 placeholders.append(number)
             else:
@@ -130,8 +122,8 @@ class Writer:
             self._fence_own(call, epoch, fences)
         if missing:
             placeholders += self._lay_placeholders(call, epoch, missing, names)
-        if graves:
-            self._index.remove_graves(epoch, {names[number] for number in graves})
+        if collected:
+            self._index.remove_collected(epoch, {names[number] for number in collected})
         if placeholders:
             self._enter_in_index(call, epoch, {names[number] for number in placeholders})
         if ready:
@@ -180,7 +172,7 @@ class Writer:
         last = self._connection.increment(epoch.sequence_key, len(ready))
         if last is None:
             raise self._epochs.broken(epoch, "the counter of versions")
-        self._epochs.memory.note_version(epoch.name, last)
+        self._epochs.note_version(epoch, last)
         first = last - len(ready) + 1
         placed = self._take_slots(epoch, dict(enumerate(ready, first)))
         self._set_records(call, epoch, placed)
@@ -296,7 +288,7 @@ class Writer:
         for name, (value, token) in held.items():
             item = layout.Item.decode(value)
             version = call.refused[epoch.name, name]
-            if item.version < version and item.kind is not layout.Kind.GRAVE:
+            if item.version < version and item.kind is not layout.Kind.COLLECTED:
                 fenced = attrs.evolve(item, version=version).encode()
                 commands.append(
                     connection_module.store(b"cas", epoch.record_key(name), fenced, token=token)

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Self
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 from oslo_config import cfg
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
-from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base, epoch_memory
 
 GROUP = "nodb_memory"
 PAGE_RECORDS = 1000
@@ -67,25 +65,22 @@ class MemorySynchronizer(driver_base.Driver):
     """
 
     name = "memory"
-    GROUP, OPTS = GROUP, OPTS
+    GROUP, OPTS, SETTINGS = GROUP, OPTS, MemoryOptions
+    capabilities = contract.Capabilities(
+        durable=False, shared=False, feed=contract.Feed.PUSH, max_payload_bytes=MAX_PAYLOAD_BYTES
+    )
     # One step for a call, however large: a fault that is ordered meets all of it.
     WRITES_PER_BATCH = READS_PER_BATCH = None
 
     def __init__(
         self, options: MemoryOptions | None = None, shared_hub: hub.MemoryHub | None = None
     ) -> None:
-        super().__init__()
         self._options = options or MemoryOptions()
+        super().__init__(f"memory hub {self._options.hub_name}")
         self._hub = shared_hub
-        self._open = False
         self._memory = epoch_memory.EpochMemory()
         #: Faults of this client alone; ``hub.faults`` are everybody's.
         self.faults = faults.Faults(self._wake)
-
-    @classmethod
-    def from_config(cls, conf: cfg.ConfigOpts) -> Self:
-        group = conf[GROUP]
-        return cls(MemoryOptions(group.hub_name, group.single_key, group.history_entries))
 
     @property
     def hub(self) -> hub.MemoryHub:
@@ -94,32 +89,27 @@ class MemorySynchronizer(driver_base.Driver):
             self._hub = hub.MemoryHub.named(self._options.hub_name, self._options.history_entries)
         return self._hub
 
-    @property
-    def capabilities(self) -> contract.Capabilities:
-        return contract.Capabilities(
-            durable=False,
-            shared=False,
-            feed=contract.Feed.PUSH,
-            max_payload_bytes=MAX_PAYLOAD_BYTES,
-        )
-
-    def open(self) -> None:
+    def _check(self) -> None:
         if self._down:
             raise self._unavailable("it is down")
-        self._open = True
 
-    def close(self) -> None:
-        self._open = False
+    def _disconnect(self) -> None:
         self._wake()
 
     def head(self) -> records.Cursor:
         self._enter("head")
         return self.hub.head()
 
-    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+    def _snapshot_cursor(self) -> records.Cursor:
         self._enter("snapshot")
-        cursor = self.hub.head()
-        return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
+        return self.hub.head()
+
+    def _pages(
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        for keys in batches.split(self.hub.keys(namespaces), PAGE_RECORDS):
+            self._enter("snapshot")
+            yield list(self.hub.read(keys).values())
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
@@ -135,7 +125,7 @@ class MemorySynchronizer(driver_base.Driver):
             cursor,
             timeout_seconds,
             silent=lambda: self._frozen,
-            ended=lambda: self._down or not self._open,
+            ended=lambda: self._down or not self._opening.is_open,
         )
         if self._down:
             raise self._unavailable("it went down")
@@ -147,10 +137,8 @@ class MemorySynchronizer(driver_base.Driver):
         self._enter("read")
         return super().read(keys)
 
-    def _read_batch(
-        self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        return self.hub.read(keys)
+    def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
+        return self.hub.read(keys).values()
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         fault = self._enter("write")
@@ -181,31 +169,22 @@ class MemorySynchronizer(driver_base.Driver):
 
     @property
     def _down(self) -> bool:
-        return self.faults.down or self.hub.faults.down
+        return self.faults.down or self._common_faults.down
 
     @property
     def _frozen(self) -> bool:
-        return self.faults.frozen or self.hub.faults.frozen
+        return self.faults.frozen or self._common_faults.frozen
+
+    @property
+    def _common_faults(self) -> faults.Faults:
+        """Those of all clients of the hub."""
+        return self.hub.faults
 
     def _carry_out(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         if not self._options.single_key:
             return self.hub.write(writes)
         # One step per key, so that others come between as with a real engine.
         return [result for write in writes for result in self.hub.write([write])]
-
-    def _pages(
-        self, epoch: str, namespaces: Collection[str] | None
-    ) -> Iterator[Sequence[records.Record]]:
-        found_epoch, keys = self.hub.keys(namespaces)
-        for start in range(0, len(keys), PAGE_RECORDS):
-            self._enter("snapshot")
-            page = self.hub.live(epoch, keys[start : start + PAGE_RECORDS])
-            if page is None:
-                break
-            if page:
-                yield page
-        if found_epoch != epoch or self.hub.head().epoch != epoch:
-            raise contract.SnapshotInterrupted(epoch)
 
     def _wake(self) -> None:
         self.hub.wake()
@@ -218,12 +197,8 @@ class MemorySynchronizer(driver_base.Driver):
 
     def _suffer(self, operation: str) -> faults.Fault | None:
         """Suffer an ordered fault, this client's before everybody's."""
-        if not self._open:
-            raise self._unavailable("the client is not open")
-        fault = self.faults.take(operation) or self.hub.faults.take(operation)
+        self._opening.require()
+        fault = self.faults.take(operation) or self._common_faults.take(operation)
         if fault is faults.Fault.UNAVAILABLE:
             raise self._unavailable("it is down")
         return fault
-
-    def _unavailable(self, reason: str) -> errors.BackendUnavailable:
-        return errors.BackendUnavailable(f"memory hub {self._options.hub_name}", reason)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Fault(enum.Enum):
-    """What happens to a call instead of its ordinary course."""
+    """What happens to a call of the memory driver in the place of what it asks for."""
 
     #: The back end is not reached: BackendUnavailable, nothing was written.
     UNAVAILABLE = "unavailable"

@@ -104,21 +104,14 @@ class MemoryHub:
         with self._changed:
             return {key: self._held[key] for key in keys if key in self._held}
 
-    def keys(self, namespaces: Collection[str] | None) -> tuple[str, list[records.RecordKey]]:
-        """Return the epoch, and the keys of all live records in some order."""
+    def keys(self, namespaces: Collection[str] | None) -> list[records.RecordKey]:
+        """Return the keys of all live records in some order."""
         with self._changed:
-            return self._rank.name, [
+            return [
                 key
                 for key, record in self._held.items()
                 if not record.deleted and (namespaces is None or key.namespace in namespaces)
             ]
-
-    def live(self, epoch: str, keys: Collection[records.RecordKey]) -> list[records.Record] | None:
-        """Return those of the keys that are live; None in another epoch."""
-        with self._changed:
-            if epoch != self._rank.name:
-                return None
-            return [record for record in self.read(keys).values() if not record.deleted]
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         with self._changed:
@@ -126,17 +119,15 @@ class MemoryHub:
             if refused:
                 return refused
             found: list[records.Record] = []
-            version = cursor.version
-            for key in self._log[cursor.version - self._floor :]:
+            first = cursor.version + 1
+            for version, key in enumerate(self._log[cursor.version - self._floor :], first):
                 record = self._held.get(key)
-                if record is not None and record.version == version + 1:
-                    if len(found) == limit:
-                        return records.Changes(
-                            tuple(found), records.Cursor(self._rank.name, version), more=True
-                        )
-                    found.append(record)
-                version += 1
-            return records.Changes(tuple(found), records.Cursor(self._rank.name, version))
+                if record is None or record.version != version:
+                    continue
+                if len(found) == limit:
+                    return driver_base.changes_of(found, self.head(), more=True)
+                found.append(record)
+            return driver_base.changes_of(found, self.head(), more=False)
 
     def wait(
         self,

@@ -86,6 +86,12 @@ class Connection:
         """Run a script that may run twice; as :meth:`ask`."""
         return self._asked(lambda: self.run(script, keys, *arguments))
 
+    def information(self, section: str) -> dict[str, str]:
+        """Return a section of ``INFO``."""
+        lines = self.ask("INFO", section).decode(errors="replace").splitlines()
+        pairs = (line.partition(":") for line in lines if ":" in line and line[0] != "#")
+        return {name: value for name, _, value in pairs}
+
     def run(
         self,
         script: scripts.Script,

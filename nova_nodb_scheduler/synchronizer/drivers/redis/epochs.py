@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from oslo_log import log
 
@@ -22,11 +22,9 @@ from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 
-_T = TypeVar("_T")
 
-
-class Epochs:
-    """The epoch in force; any thread may call."""
+class Epochs(epoch_memory.EpochKeeper):
+    """The epoch in force, and what is run in it; any thread may call."""
 
     def __init__(
         self,
@@ -35,6 +33,7 @@ class Epochs:
         keys: layout.Keys,
         observer: steps.Observer,
     ) -> None:
+        super().__init__(connection.unavailable)
         self._settings = settings
         self._connection = connection
         self._keys = keys
@@ -42,7 +41,7 @@ class Epochs:
         self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
-    def forget(self) -> None:
+    def look_again(self) -> None:
         """Ask the server again at the next call; what was seen is not forgotten."""
         self._known = None
 
@@ -64,14 +63,10 @@ class Epochs:
         reasons = [why_anew]
 
         def ask() -> layout.Epoch:
-            return self._ask(reasons.pop() if reasons else "")
+            self._known = self._ask(reasons.pop() if reasons else "")
+            return self._known
 
-        self._known = epoch = epoch_memory.across_epochs(ask, self._connection.unavailable)
-        return epoch
-
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in the epoch in force; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(attempt, self._connection.unavailable, self.renew)
+        return self.across(ask)
 
     def _ask(self, why_anew: str) -> layout.Epoch:
         """Ask once.
@@ -151,11 +146,29 @@ class Epochs:
         def ask() -> tuple[layout.Epoch, list[Any]]:
             epoch = self.current()
             answer = self._connection.read(script, self._keys.all, epoch.name, *arguments)
-            if answer[0] == b"EPOCH":
-                raise epoch_memory.EpochEnded
-            return epoch, answer
+            return epoch, _in_force(answer)
 
         return self.across(ask)
+
+    def run(
+        self,
+        epoch: layout.Epoch,
+        script: scripts.Script,
+        *arguments: Any,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> list[Any]:
+        """Run a script that changes something, once; see :meth:`.Connection.run`.
+
+        :raises EpochEnded: nothing was changed; a revision of the old epoch will lose
+        """
+        answer = self._connection.run(
+            script, self._keys.all, epoch.name, *arguments, on_sent=on_sent
+        )
+        return _in_force(answer)
+
+    def note_version(self, epoch: layout.Epoch, version: int) -> None:
+        """Remember that an epoch stood at a version."""
+        self.memory.note_version(epoch.name, version)
 
     def version_seen(self) -> tuple[str, int]:
         """Return the newest epoch and the highest version seen in it; ask before a read."""
@@ -170,5 +183,12 @@ class Epochs:
         if seen[0] == epoch.name and version < seen[1]:
             self.renew()
             return True
-        self.memory.note_version(epoch.name, version)
+        self.note_version(epoch, version)
         return False
+
+
+def _in_force(answer: list[Any]) -> list[Any]:
+    """Return what a script answered in the epoch that it was run in."""
+    if answer[0] == b"EPOCH":
+        raise epoch_memory.EpochEnded
+    return answer

@@ -164,8 +164,3 @@ class RedisOptions:
             transport_security.warn_of_plain_passwords(
                 f"[{GROUP}] url", [address.host], "begin the URL with rediss://, for TLS"
             )
-
-
-def from_config(conf: cfg.ConfigOpts) -> RedisOptions:
-    """Read the group of this driver."""
-    return driver_options.read(conf, GROUP, RedisOptions)

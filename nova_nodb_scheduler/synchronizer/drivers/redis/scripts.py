@@ -34,7 +34,7 @@ class Script:
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-_KEYS = "local meta, rows, order, graves, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]"
+_KEYS = "local meta, rows, order, deletions, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]"
 
 #: Sets `replid`, and leaves where the server is no primary.
 _PRIMARY = """
@@ -49,7 +49,7 @@ local replid = string.match(replication, 'master_replid:(%x+)')
 _WHOLE = """
 local function is_whole(count)
   local named = redis.call('ZCARD', order)
-  local dead = redis.call('ZCARD', graves)
+  local dead = redis.call('ZCARD', deletions)
   return tonumber(count) == named and redis.call('HLEN', rows) + dead == named
     and redis.call('XLEN', wake) >= 0
 end
@@ -141,7 +141,7 @@ if why == '' then
     why, turns = 'it is older than one that was seen', tonumber(ARGV[6])
   end
 end
-redis.call('UNLINK', meta, rows, order, graves, wake)
+redis.call('UNLINK', meta, rows, order, deletions, wake)
 local time = redis.call('TIME')
 local began = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- Where the clock is behind, by a minute more: revisions are made of the time an epoch
@@ -159,7 +159,7 @@ return {'NEW', name, turns, why, held[3] or ''}
 #: ARGV: epoch. -> OK seq floor count tombstones
 HEAD = Script.of(
     *_PREAMBLE,
-    "return {'OK', seq, floor, count, redis.call('ZCARD', graves)}",
+    "return {'OK', seq, floor, count, redis.call('ZCARD', deletions)}",
 )
 
 #: ARGV: epoch, its `began`, then per write: name, version expected (0: no live
@@ -194,11 +194,11 @@ for place, at in ipairs(won) do
   local name, version = ARGV[at], seq + place
   if ARGV[at + 2] == 'P' then
     redis.call('HSET', rows, name, ARGV[at + 3])
-    redis.call('ZREM', graves, name)
+    redis.call('ZREM', deletions, name)
   else
     time = time or redis.call('TIME')
     redis.call('HDEL', rows, name)
-    redis.call('ZADD', graves, tonumber(time[1]) * 1000 + math.floor(time[2] / 1000), name)
+    redis.call('ZADD', deletions, tonumber(time[1]) * 1000 + math.floor(time[2] / 1000), name)
   end
   redis.call('ZADD', order, version, name)
   results[(at + 5) / 4] = version
@@ -289,12 +289,12 @@ COLLECT = Script.of(
     """
 local time = redis.call('TIME')
 local until_ms = tonumber(time[1]) * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
-local names = redis.call('ZRANGEBYSCORE', graves, '-inf', until_ms, 'LIMIT', 0, ARGV[3])
+local names = redis.call('ZRANGEBYSCORE', deletions, '-inf', until_ms, 'LIMIT', 0, ARGV[3])
 if #names == 0 then return {'OK', 0, floor} end
 for _, name in ipairs(names) do
   floor = math.max(floor, tonumber(redis.call('ZSCORE', order, name)))
   redis.call('ZREM', order, name)
-  redis.call('ZREM', graves, name)
+  redis.call('ZREM', deletions, name)
 end
 redis.call('HSET', meta, 'floor', floor, 'count', count - #names)
 return {'OK', #names, floor}

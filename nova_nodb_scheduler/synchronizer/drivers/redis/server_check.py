@@ -9,29 +9,32 @@ import redis
 from redis import exceptions
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.redis import housekeeping, options
+from nova_nodb_scheduler.synchronizer.drivers.redis import connection as connection_module
+from nova_nodb_scheduler.synchronizer.drivers.redis import layout, options, scripts
 
 #: Scripts may call INFO and TIME before they write from here on.
 LEAST_VERSION = (6, 2)
 
 
-def check(settings: options.RedisOptions, housekeeper: housekeeping.Housekeeper) -> None:
+def check(
+    settings: options.RedisOptions, connection: connection_module.Connection, keys: layout.Keys
+) -> None:
     """Refuse a server whose version, role or configuration rules this driver out.
 
     :raises ConfigurationError: with the remedy
     """
-    server = housekeeper.information("server")
+    server = connection.information("server")
     version = server.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < LEAST_VERSION:
         least = ".".join(str(part) for part in LEAST_VERSION)
         raise options.refusal("url", settings.url, f"it is Redis {version}; use {least} or newer.")
-    replication = housekeeper.information("replication")
+    replication = connection.information("replication")
     if replication.get("role") != "master":
         primary = f"{replication.get('master_host')}:{replication.get('master_port')}"
         raise options.refusal(
             "url", settings.url, f"it is a replica; name its primary, {primary}, instead."
         )
-    memory = housekeeper.information("memory")
+    memory = connection.information("memory")
     policy = memory.get("maxmemory_policy", "noeviction")
     if int(memory.get("maxmemory", 0)) and policy != "noeviction":
         raise options.refusal(
@@ -40,7 +43,16 @@ def check(settings: options.RedisOptions, housekeeper: housekeeping.Housekeeper)
             f"the server evicts keys when it is full (maxmemory-policy {policy}): set "
             "'maxmemory-policy noeviction', on a server of its own.",
         )
-    housekeeper.rehearse()
+    _rehearse(connection, keys)
+
+
+def _rehearse(connection: connection_module.Connection, keys: layout.Keys) -> None:
+    """Carry out every command of the driver, those of scripts on a key of its own."""
+    connection.ask("XREAD", "COUNT", 1, "STREAMS", keys.wake, "$")
+    try:
+        connection.run(scripts.REHEARSAL, [keys.rehearsal])
+    except connection_module.ReplyLost as error:
+        raise connection.unavailable(error) from error
 
 
 def explain(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements of a write in counter mode: as few exchanges as each database allows.
 
-The statements of a write in counter mode: as few exchanges as each database allows.
-
 ========== =========================================== ======================
 database   lock and read                               sequence and upsert
 ========== =========================================== ======================
@@ -16,16 +14,14 @@ SQLite     one, behind BEGIN IMMEDIATE                 two (nothing travels)
 Their text is made by hand, of constants and placeholders only: to build and
 look up SQLAlchemy's expressions took more time than all the rest of a write.
 
-A small write in counter mode by one statement, for MariaDB.
-
-The server itself locks the sequence, compares, writes and commits: nobody
-waits for a lock while its holder, a busy process on another machine, has to be
-given a processor before it says the next statement. Where a compare-and-set
-would be lost, or the sequence is not what this process knows, nothing is
-written: the writer then goes the way of :mod:`.counter_statements`, which tells
+On MariaDB a small write is *one* statement. The server itself locks the sequence,
+compares, writes and commits: nobody waits for a lock while its holder, a busy
+process on another machine, has to be given a processor before it says the next
+statement. Where a compare-and-set would be lost, or the sequence is not what this
+process knows, nothing is written: the writer then goes the way above, which tells
 what stands there.
 
-The statement commits, so a connection that ends under it leaves the write in
+That statement commits, so a connection that ends under it leaves the write in
 doubt; and it may not be said again on another connection. Nor may it arrive
 when its writer has long looked what became of it: behind the lock it compares
 the clock with the time until which its writer waits for it.

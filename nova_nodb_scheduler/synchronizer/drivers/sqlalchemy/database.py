@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open database: connections for readers and writers, retries, errors translated."""
+"""The edge to a database: connections for readers and writers, retries, errors translated."""
 
 from __future__ import annotations
 
@@ -13,29 +13,72 @@ from oslo_db import exception as db_exc
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as options_module
+
+#: Payload per upsert statement.
+MAX_STATEMENT_BYTES = 4 << 20
 
 _Result = TypeVar("_Result")
 
 
 class Database:
-    """Two engines and the rules of their use; safe for use by several threads.
+    """Two engines and the rules of their use; any thread may call.
 
-    :param engine: for writers
-    :param readers: for those who only read; see :func:`.engines.create_for_readers`
-    :param timeout_seconds: after this time nothing is tried again
+    :raises ConfigurationError: the connection cannot be served
     """
 
-    def __init__(self, engine: sa.Engine, readers: sa.Engine, timeout_seconds: float) -> None:
-        self.engine = engine
-        self.readers = readers
-        self.name = failures.backend_name(engine.url)
-        self.timeout_seconds = timeout_seconds
+    def __init__(self, options: options_module.SQLOptions) -> None:
+        self._options = options
+        self.url = engines.parse(options.connection)
+        self.name = failures.backend_name(self.url)
+        #: After this time nothing is tried again.
+        self.timeout_seconds = options.timeout_seconds
+        #: As much payload as one statement may carry, a single larger one excepted.
+        self.statement_bytes = MAX_STATEMENT_BYTES
+        self._engines: tuple[sa.Engine, ...] = ()
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(failures.is_contention),
-            stop=tenacity.stop_after_delay(timeout_seconds),
+            stop=tenacity.stop_after_delay(options.timeout_seconds),
             wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.2),
             reraise=True,
         )
+
+    def open(self) -> None:
+        """Make the engines; connections are made as needed. Idempotent.
+
+        :raises ConfigurationError: the connection cannot be served
+        """
+        if not self._engines:
+            self._engines = (
+                engines.create(self._options),
+                engines.create_for_readers(self._options),
+            )
+
+    def close(self) -> None:
+        """Close pooled connections; those lent are closed at their return. Idempotent."""
+        opened, self._engines = self._engines, ()
+        for engine in opened:
+            engine.dispose()
+
+    @property
+    def engines(self) -> tuple[sa.Engine, ...]:
+        """The writers' engine and the readers'.
+
+        :raises BackendUnavailable: the client is not open
+        """
+        opened = self._engines
+        if not opened:
+            raise self.unavailable("it has not been opened")
+        return opened
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether it is MariaDB or MySQL."""
+        return self.url.get_backend_name() == "mysql"
+
+    def connect(self) -> sa.Connection:
+        """Lend a writer's connection, in no transaction yet; errors are not translated."""
+        return self.engines[0].connect()
 
     def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
         """Answer a question by reading; every statement sees what was committed before it.
@@ -54,7 +97,7 @@ class Database:
             return found
 
         with failures.translated(self.name):
-            return self._use_on_trust(self.readers, answer)
+            return self._use_on_trust(self.engines[1], answer)
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[sa.Connection]:
@@ -62,7 +105,7 @@ class Database:
 
         Errors are not translated, so that :meth:`repeat` can tell them apart.
         """
-        with self.engine.connect() as connection, engines.as_writer(connection).begin():
+        with self.connect() as connection, engines.as_writer(connection).begin():
             yield connection
 
     @contextlib.contextmanager
@@ -79,7 +122,9 @@ class Database:
 
         :param begin: the first statement; may lock, must not write
         """
-        connection, begun = self._use_on_trust(self.engine, lambda lent: self._begun(lent, begin))
+        connection, begun = self._use_on_trust(
+            self.engines[0], lambda lent: self._begun(lent, begin)
+        )
         with contextlib.closing(connection):
             yield connection, begun
 
@@ -137,8 +182,3 @@ class Database:
     def unavailable(self, reason: str) -> errors.BackendUnavailable:
         """Return the error for a reason of our own."""
         return errors.BackendUnavailable(self.name, reason)
-
-    def close(self) -> None:
-        """Close pooled connections; those lent are closed at their return."""
-        self.engine.dispose()
-        self.readers.dispose()

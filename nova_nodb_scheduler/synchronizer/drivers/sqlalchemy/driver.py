@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-import attrs
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -34,17 +33,6 @@ from nova_nodb_scheduler.synchronizer.drivers.support import driver_base
 _PACKET_OVERHEAD_BYTES = 1 << 16
 
 
-@attrs.frozen
-class _Parts:
-    """What exists between ``open()`` and ``close()``."""
-
-    database: database.Database
-    reader: reading.Reader
-    writer: writing.Writer
-    housekeeper: housekeeping.Housekeeper
-    clock: housekeeping.Clock
-
-
 class SQLAlchemySynchronizer(driver_base.Driver):
     """Keeps records in SQLite, MariaDB / MySQL or PostgreSQL.
 
@@ -64,14 +52,27 @@ class SQLAlchemySynchronizer(driver_base.Driver):
 
     def __init__(self, sql_options: options.SQLOptions) -> None:
         self._options = sql_options
-        self._url = engines.parse(sql_options.connection)
-        super().__init__(sql_options.poll_intervals())
-        self._lock = threading.Lock()
-        self._opened: _Parts | None = None
-        if sql_options.ordering == schema.SEQUENCER:
+        self._database = database.Database(sql_options)
+        super().__init__(self._database.name, sql_options.poll_intervals())
+        ordering = sql_options.ordering
+        self._epochs = epochs.Epochs(self._database, ordering, self._report_step)
+        self._clock: housekeeping.Clock = housekeeping.Clock(self._database)
+        self._housekeeper = housekeeping.Housekeeper(
+            self._database, self._epochs, self._report_step
+        )
+        wiring = (self._database, self._epochs, self._report_step)
+        if ordering == schema.SEQUENCER:
             self.STEPS = self.SEQUENCER_STEPS  # type: ignore[misc]
-        elif self._url.get_backend_name() == "mysql":
+            sequencer = sequencing.Sequencer(*wiring)
+            self._reader = reading.Reader(self._database, self._epochs, self._poll, sequencer)
+            self._writer: writing.Writer = writing.SequencedWriter(
+                *wiring, self._clock, sequencer, self._reader.read
+            )
+            return
+        if self._database.is_mysql:
             self.STEPS = self.WHOLE_STEPS  # type: ignore[misc]
+        self._reader = reading.Reader(self._database, self._epochs, self._poll)
+        self._writer = writing.Writer(*wiring, self._clock)
 
     @classmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
@@ -89,84 +90,48 @@ class SQLAlchemySynchronizer(driver_base.Driver):
     @property
     def engines(self) -> tuple[sa.Engine, ...]:
         """The open engines, for those who count statements: writers', readers'."""
-        opened = self._parts.database
-        return opened.engine, opened.readers
+        return self._database.engines
 
     @property
     def capabilities(self) -> contract.Capabilities:
         return contract.Capabilities(
-            durable=True,
-            shared=True,
-            feed=contract.Feed.POLL,
-            max_payload_bytes=self._options.max_payload_bytes,
+            durable=True, max_payload_bytes=self._options.max_payload_bytes
         )
-
-    def open(self) -> None:
-        """Connect and check the schema; SQLite's file is created and migrated here.
-
-        :raises ConfigurationError: the server refuses the connection, or cannot serve
-        """
-        self._open(may_prepare=True)
 
     def open_existing(self) -> None:
         """Connect and check the schema; nothing is created or migrated.
 
         :raises StoreMissing: the SQLite file is not there
         """
-        self._open(may_prepare=False)
+        engines.require_store(self._options)
+        self._opening.open(functools.partial(self._check_database, may_prepare=False))
 
-    def _open(self, *, may_prepare: bool) -> None:
-        with self._lock:
-            if self._opened is not None:
-                return
+    def _connect(self) -> None:
+        engines.warn_of_plain_password(self._options)
+        self._database.open()
+
+    def _check(self) -> None:
+        """Check the schema; SQLite's file is created and migrated here.
+
+        :raises ConfigurationError: the server refuses the connection, or cannot serve
+        """
+        engines.prepare_store(self._options)
+        self._check_database(may_prepare=True)
+
+    def _disconnect(self) -> None:
+        self._database.close()
+
+    def _check_database(self, *, may_prepare: bool) -> None:
+        with failures.translated_at_opening(self._database.url):
+            engine, _readers = self._database.engines
+            engines.check_galera_node(engine, self._options.ordering)
             if may_prepare:
-                engines.prepare_store(self._options)
-            else:
-                engines.require_store(self._options)
-            engines.warn_of_plain_password(self._options)
-            engine = engines.create(self._options)
-            try:
-                with failures.translated_at_opening(self._url):
-                    engines.check_galera_node(engine, self._options.ordering)
-                    if may_prepare:
-                        self._prepare_schema(engine)
-                    migration.require(engine)
-                    limits = self._limits(engine)
-                readers = engines.create_for_readers(self._options)
-            except BaseException:
-                engine.dispose()
-                raise
-            opened = database.Database(engine, readers, self._options.timeout_seconds)
-            keeper = epochs.Epochs(opened, self._options.ordering, self._report_step)
-            try:
-                epochs.agree_on_cloud(opened, self._options.cloud_name, may_write=may_prepare)
-                keeper.agree_on_ordering()
-            except BaseException:
-                opened.close()
-                raise
-            self._opened = self._make_parts(opened, keeper, limits)
-
-    def _make_parts(
-        self, opened: database.Database, keeper: epochs.Epochs, limits: writing.Limits
-    ) -> _Parts:
-        sequencer = None
-        if self._options.ordering == schema.SEQUENCER:
-            sequencer = sequencing.Sequencer(opened, keeper, self._report_step)
-        reader = reading.Reader(opened, keeper, self._poll, sequencer)
-        clock = housekeeping.Clock(opened)
-        if sequencer is None:
-            writer = writing.Writer(opened, keeper, limits, self._report_step, clock)
-        else:
-            writer = writing.SequencedWriter(
-                opened, keeper, limits, self._report_step, clock, sequencer, reader.read
-            )
-        return _Parts(
-            database=opened,
-            reader=reader,
-            writer=writer,
-            housekeeper=housekeeping.Housekeeper(opened, keeper, self._report_step),
-            clock=clock,
-        )
+                self._prepare_schema(engine)
+            migration.require(engine)
+            if self._database.is_mysql:
+                self._fit_packets(engine)
+        epochs.agree_on_cloud(self._database, self._options.cloud_name, may_write=may_prepare)
+        self._epochs.agree_on_ordering()
 
     def _prepare_schema(self, engine: sa.Engine) -> None:
         embedded = engine.dialect.name == "sqlite"
@@ -177,72 +142,55 @@ class SQLAlchemySynchronizer(driver_base.Driver):
             finally:
                 migrating.dispose()
 
-    def _limits(self, engine: sa.Engine) -> writing.Limits:
-        limits = writing.Limits(self._options.max_payload_bytes)
-        if engine.dialect.name != "mysql":
-            return limits
+    def _fit_packets(self, engine: sa.Engine) -> None:
+        """Keep statements below what the server takes at once.
+
+        :raises ConfigurationError: it takes no record of the largest size
+        """
         with engine.connect() as connection:
             query = sa.text("SELECT @@max_allowed_packet")
             packet_bytes = int(connection.execute(query).scalar_one())
         usable_bytes = (packet_bytes - _PACKET_OVERHEAD_BYTES) // 2
-        if limits.payload_bytes > usable_bytes:
+        if self._options.max_payload_bytes > usable_bytes:
             raise errors.ConfigurationError(
                 f"[{options.GROUP}] max_payload_bytes",
-                limits.payload_bytes,
+                self._options.max_payload_bytes,
                 f"the server's max_allowed_packet is {packet_bytes}: raise that, or set "
                 f"at most {usable_bytes}",
             )
-        return attrs.evolve(limits, statement_bytes=min(limits.statement_bytes, usable_bytes))
-
-    def close(self) -> None:
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.database.close()
+        self._database.statement_bytes = min(database.MAX_STATEMENT_BYTES, usable_bytes)
 
     def _report_step(self, step: str) -> None:
         # on_step may be set at any time.
         self.on_step(step)
 
-    @property
-    def _parts(self) -> _Parts:
-        opened = self._opened
-        if opened is None:
-            raise errors.BackendUnavailable(
-                failures.backend_name(self._url), "it has not been opened"
-            )
-        return opened
-
     def head(self) -> records.Cursor:
-        return self._parts.reader.head()
+        return self._epochs.current().cursor
 
-    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
-        return self._parts.reader.snapshot(namespaces)
+    def _pages(
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        return self._reader.pages(namespaces)
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
     ) -> records.Changes | records.ResyncNeeded:
-        return self._parts.reader.fetch(cursor, limit)
+        return self._reader.fetch(cursor, limit)
 
     def _has_news(self, cursor: records.Cursor) -> bool:
-        return self._parts.reader.has_news(cursor)
+        return self._reader.has_news(cursor)
 
-    def _read_batch(
-        self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        return self._parts.reader.read(keys)
+    def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
+        return self._reader.read(keys)
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        return self._parts.writer.write(writes)
-
-    def now_seconds(self) -> float:
-        return self._parts.clock.now_seconds()
+        return self._writer.write(writes)
 
     def collect(self, keep_seconds: float) -> contract.Collected:
-        return self._parts.housekeeper.collect(keep_seconds)
+        return self._housekeeper.collect(keep_seconds)
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        return self._parts.housekeeper.statistics()
+        return self._housekeeper.statistics()
 
     def reset(self) -> None:
-        self._parts.housekeeper.reset()
+        self._housekeeper.reset()

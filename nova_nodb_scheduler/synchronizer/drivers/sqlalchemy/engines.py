@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the SQLAlchemy engine: oslo.db's, with time-outs, session settings and checks of our own.
 
-What is asked of a Galera node before it is relied upon.
-
-Who may read and write an SQLite file, and the directory it lies in.
-
-Whoever writes the file decides where servers land, and whoever may write its
-directory can put another file in its place. SQLite itself makes files as the
-process's umask says, for all to read; its log and its shared memory (``-wal``,
-``-shm``) get the rights of the file.
-
-Makes the SQLAlchemy engine: oslo.db's, with time-outs and session settings of our own.
+A Galera node is asked how it stands before it is relied upon. An SQLite file is
+made for its owner alone: whoever writes it decides where servers land, and whoever
+may write its directory can put another file in its place. SQLite itself makes
+files as the process's umask says, for all to read; its log and its shared memory
+(``-wal``, ``-shm``) get the rights of the file.
 """
 
 from __future__ import annotations
@@ -449,10 +444,16 @@ def _prepare_mysql(
             record.info[GALERA] = set_galera_session(cursor, sync_wait)
             # A writer that is paused in its transaction stops all others; the
             # server ends it. MySQL has no such variable and must wait for TCP.
-            with contextlib.suppress(engine.dialect.loaded_dbapi.Error):
+            with contextlib.suppress(_client_error(engine.dialect)):
                 cursor.execute(
                     "SET SESSION idle_transaction_timeout = %s", (math.ceil(timeout_seconds),)
                 )
+
+
+def _client_error(dialect: sa.Dialect) -> type[Exception]:
+    """Return the root of what the client library raises."""
+    error: type[Exception] = dialect.loaded_dbapi.Error
+    return error
 
 
 def _prepare_postgresql(

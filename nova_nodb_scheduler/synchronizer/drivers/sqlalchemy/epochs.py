@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose the database is, and which epoch is in force: starts one, ends one that lost records.
 
-Keeps two clouds apart that were given one database by mistake.
+*Whose it is.* The first service that opens a database with a ``cloud_name`` leaves
+the name there, and every one that opens it later must have the same: hosts of two
+clouds in one store would be offered to both. The name stands in a table of its
+own, which outlives records that are emptied and epochs that begin anew.
 
-The first service that opens a database with a ``cloud_name`` leaves the name
-there, and every one that opens it later must have the same: hosts of two clouds
-in one store would be offered to both. The name stands in a table of its own,
-which outlives records that are emptied and epochs that begin anew.
-
-Keeps the epoch honest: starts one where none is, ends one that lost records.
-
-What makes a new epoch: the sequence's row is missing (fresh or emptied
+*What makes a new epoch*: the sequence's row is missing (fresh or emptied
 tables); the record of the last version is missing (records emptied alone);
 the sequence is behind what this process has seen of it (a restored backup,
 a replica that lagged when it was promoted). The naive way, to leave that to
@@ -31,8 +27,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -42,6 +36,8 @@ from oslo_log import log as logging
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+
+LOG = logging.getLogger(__name__)
 
 _CLOUD = schema.cloud
 
@@ -88,10 +84,6 @@ def _adopt(opened: database.Database, name: str) -> None:
         return
 
 
-LOG = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
-
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
@@ -106,19 +98,22 @@ class Known:
 
 
 class EpochBroken(epoch_memory.EpochEnded):
-    """The sequence cannot be gone on with; see :meth:`Epochs.repair`."""
+    """The sequence cannot be gone on with; see :meth:`Epochs.look_again`."""
 
 
-class Epochs:
+class Epochs(epoch_memory.EpochKeeper):
     """The epoch of one database, as one process sees it.
 
     :param ordering: how this process is configured to hand out versions
     :param on_step: called with the name of each step before it is taken
     """
 
+    WHY_UNSTABLE = "its tables are being emptied over and over"
+
     def __init__(
         self, opened: database.Database, ordering: str, on_step: statements.Observer
     ) -> None:
+        super().__init__(opened.unavailable)
         self._database = opened
         self._ordering = ordering
         self._step = on_step
@@ -142,7 +137,7 @@ class Epochs:
         """Tell whether a row that was read may be gone on with, and remember it.
 
         A False may be a false alarm (without ``known``: this thread was
-        overtaken between its read and this call): :meth:`repair` looks again
+        overtaken between its read and this call): :meth:`look_again` does
         under the lock.
 
         :raises BackendUnavailable: the database's ordering is another
@@ -197,22 +192,13 @@ class Epochs:
         """Return a sound state of the sequence, repairing it where need be."""
         return self.across(self._look)
 
-    def across(self, attempt: Callable[[], _T]) -> _T:
-        """Return what an attempt does in a sound epoch; see the name in epoch_memory."""
-        return epoch_memory.across_epochs(
-            attempt,
-            self._database.unavailable,
-            self.repair,
-            "its tables are being emptied over and over",
-        )
-
     def _look(self) -> statements.SequenceRow:
         row = self._database.ask(statements.peek)
         if row is None or not self.is_sound(row):
             raise EpochBroken
         return row
 
-    def repair(self) -> None:
+    def look_again(self) -> None:
         """Begin a new epoch if the present one is broken; safe under races."""
         row = self._database.repeat(self._repair)
         self.note(row.epoch, row.version)

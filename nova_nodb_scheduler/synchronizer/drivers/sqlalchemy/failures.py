@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's edge: what SQLAlchemy, oslo.db and the clients raise, translated once.
 
-What is wrong with the configured URL where a database refuses to be opened.
-
-Only while it is opened: a service that runs goes on trying, for an operator who
-changes a password does it on the server first.
+What is wrong with the configured URL is told only while a database is opened: a
+service that runs goes on trying, for an operator who changes a password does it on
+the server first.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from nova_nodb_scheduler.synchronizer.drivers.support import transport_security
 
 
 class Overtaken(Exception):
-    """A transaction of ours found that another has taken its ground away: repeat it."""
+    """A transaction to be repeated: another one changed what it was decided on."""
 
 
 #: What may come out of an engine made by oslo.db, and out of a transaction.

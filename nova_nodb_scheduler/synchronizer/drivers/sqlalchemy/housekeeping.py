@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import attrs
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
@@ -53,21 +54,16 @@ def _ask_time(connection: sa.Connection) -> tuple[float, float, float, float]:
     return seconds, seconds, sent_at, time.monotonic()
 
 
+@attrs.define(eq=False)
 class Housekeeper:
     """Looks after one open database.
 
     :param on_step: called with the name of each step before it is taken
     """
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        on_step: statements.Observer,
-    ) -> None:
-        self._database = opened
-        self._epochs = epoch_keeper
-        self._step = on_step
+    _database: database.Database
+    _epochs: epochs.Epochs
+    _step: statements.Observer
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """See the contract; at most ROWS_PER_TRANSACTION tombstones per call."""

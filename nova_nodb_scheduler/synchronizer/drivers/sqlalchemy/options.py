@@ -203,36 +203,22 @@ migrated at start.
 ]
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the driver's options; may be repeated."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
 def read(conf: cfg.ConfigOpts) -> SQLOptions:
     """Read the driver's options, registering them first where need be.
 
     :raises ConfigurationError: the connection refers to an option that is unknown
     """
-    register(conf)
-    group = conf[GROUP]
+    conf.register_opts(OPTS, group=GROUP)
     try:
-        connection = group.connection
-    except driver_options.REFERENCES as error:
-        if "state_path" not in str(error):
-            raise driver_options.reference_refusal(GROUP, "connection") from error
-        raise errors.ConfigurationError(
-            f"[{GROUP}] connection",
+        values = driver_options.read(conf, GROUP, [option.dest for option in OPTS])
+    except errors.ConfigurationError as error:
+        if "state_path" not in str(error.__cause__):
+            raise
+        raise driver_options.refusal(
+            GROUP,
+            "connection",
             "sqlite:///$state_path/nodb.sqlite",
-            f"{error}; name the file in full",
+            f"{error.__cause__}; name the file in full",
         ) from error
-    return SQLOptions(
-        connection=connection,
-        poll_interval_seconds=group.poll_interval_seconds,
-        busy_poll_interval_seconds=group.busy_poll_interval_seconds,
-        timeout_seconds=group.timeout_seconds,
-        max_payload_bytes=group.max_payload_bytes,
-        auto_upgrade=group.auto_upgrade,
-        ordering=group.ordering,
-        cloud_name=group.cloud_name,
-        engine={name: group[name] for name in _ENGINE_OPTIONS},
-    )
+    engine = {name: values.pop(name) for name in _ENGINE_OPTIONS}
+    return SQLOptions(**values, engine=engine)

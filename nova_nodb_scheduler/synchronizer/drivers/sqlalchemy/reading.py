@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading: the feed, snapshots, single records, and waiting for a change.
 
-Every reader asks for records FIRST and for the sequence's row SECOND, without
-a transaction around them. If the second still shows the reader's epoch and a
-floor not above its cursor, the first was of that epoch and complete too:
-neither ever goes back. The other way round a collection or a new epoch could
-slip in between.
+Every reader asks for records FIRST and for the sequence's row SECOND (a snapshot
+once, behind its last page), without a transaction around them. If the second
+still shows the reader's epoch and a floor not above its cursor, the first was of
+that epoch and complete too: neither ever goes back. The other way round a
+collection or a new epoch could slip in between.
 
 In sequencer mode a row without a version is none of the feed's: it gets one
 that is greater than all cursors. Reads and snapshots wait for it (see
@@ -19,10 +19,10 @@ import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import attrs
 import sqlalchemy as sa
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     epochs,
@@ -44,24 +44,14 @@ _HEAD = records.RecordKey(*schema.HEAD_KEY)
 _LOOKS = 2
 
 
+@attrs.define(eq=False)
 class Reader:
     """Reads from one open database."""
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        poll: polling.Poll,
-        sequencer: sequencing.Sequencer | None = None,
-    ) -> None:
-        self._database = opened
-        self._epochs = epoch_keeper
-        self._poll = poll
-        self._sequencer = sequencer
-
-    def head(self) -> records.Cursor:
-        """See the contract."""
-        return self._epochs.current().cursor
+    _database: database.Database
+    _epochs: epochs.Epochs
+    _poll: polling.Poll
+    _sequencer: sequencing.Sequencer | None = None
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
@@ -98,9 +88,9 @@ class Reader:
             or (row.epoch, row.version) != (cursor.epoch, cursor.version)
         )
 
-    def read(self, keys: Collection[records.RecordKey]) -> dict[records.RecordKey, records.Record]:
+    def read(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
         """Read a batch; see the contract."""
-        return {record.key: record for record in self._numbered(self._select(keys))}
+        return self._numbered(self._select(keys))
 
     def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
         query = statements.select_records().where(statements.by_keys(keys))
@@ -125,22 +115,15 @@ class Reader:
             by_key.update((record.key, record) for record in self._sequencer.read(part))
         return list(by_key.values())
 
-    def snapshot(self, namespaces: Collection[str] | None) -> contract.SnapshotPages:
-        """See the contract; pages by key, each a short transaction of its own."""
-        cursor = self.head()
-        return contract.SnapshotPages(cursor, self._pages(cursor.epoch, namespaces))
-
-    def _pages(
-        self, epoch: str, namespaces: Collection[str] | None
-    ) -> Iterator[Sequence[records.Record]]:
+    def pages(self, namespaces: Collection[str] | None) -> Iterator[Sequence[records.Record]]:
+        """Read all live records by key, each page in a short transaction of its own."""
         wanted = None if namespaces is None else sorted(set(namespaces))
         namespace = self._next_namespace("", wanted)
         while namespace is not None:
             last_key = ""
             while True:
-                page = self._page(epoch, namespace, last_key)
-                if page:
-                    yield [record for record in self._numbered(page) if not record.deleted]
+                page = self._page(namespace, last_key)
+                yield self._numbered(page)
                 if len(page) < PAGE_RECORDS:
                     break
                 last_key = page[-1].key.key
@@ -158,7 +141,7 @@ class Reader:
         )
         return found
 
-    def _page(self, epoch: str, namespace: str, after: str) -> list[records.Record]:
+    def _page(self, namespace: str, after: str) -> list[records.Record]:
         query = (
             statements.select_records()
             .where(_RECORD.c.namespace == namespace, _RECORD.c.record_key > after)
@@ -166,15 +149,9 @@ class Reader:
             .order_by(_RECORD.c.record_key)
             .limit(PAGE_RECORDS)
         )
-        page, row = self._database.ask(
-            lambda connection: (
-                statements.to_records(connection.execute(query)),
-                statements.peek(connection),
-            )
+        return self._database.ask(
+            lambda connection: statements.to_records(connection.execute(query))
         )
-        if row is None or row.epoch != epoch or row.records_missing:
-            raise contract.SnapshotInterrupted
-        return page
 
 
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:

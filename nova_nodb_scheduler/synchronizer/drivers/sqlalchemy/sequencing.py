@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequencer mode: versions are given to records after they were committed.
 
-One numbering: the transaction that gives committed rows their versions.
+Writers (:mod:`.writing`) lock and change their own rows only, and leave version 0
+in them. One at a time then *numbers* them, in a transaction that locks the
+sequence's row:
 
 1. *number*: lock the sequence's row.
 2. Find rows of version 0 and lock them; those that somebody writes at this
@@ -9,14 +11,6 @@ One numbering: the transaction that gives committed rows their versions.
 3. *assign*: move the sequence on, give each row a version of its own, and the
    row of ``HEAD_KEY`` the last one.
 4. *publish*: commit.
-
-When and by whom it is done is told in :mod:`.sequencing`.
-
-Sequencer mode: versions are given to records after they were committed.
-
-Writers (:mod:`.writing`) lock and change their own rows only, and
-leave version 0 in them. One at a time then numbers them (:mod:`.sequencing`), in
-a transaction that locks the sequence's row.
 
 So versions are given out in commit order of the numberings, which is all that
 the feed stands on; a cursor never skips a row, for a row gets its number when
@@ -83,8 +77,17 @@ class Numbered:
     read: tuple[records.Record, ...] = ()
 
 
-class Numbering:
-    """Numbers rows of one open database; any thread may call it.
+#: Pause between two numberings of one process.
+INTERVAL_SECONDS = 0.02
+#: A reader numbers rows that waited for so long while nobody numbered any.
+PATIENCE_SECONDS = 3 * INTERVAL_SECONDS
+#: How many numbers a process remembers, for its threads that wait.
+_REMEMBERED = 5000
+_KEYS_PER_STATEMENT = 500
+
+
+class Sequencer:
+    """Gives committed records their versions, in turn with other processes; any thread.
 
     :param on_step: called with the name of each step before it is taken
     """
@@ -98,103 +101,6 @@ class Numbering:
         self._database = opened
         self._epochs = epoch_keeper
         self._step = on_step
-        self._skip_locked = _skips_locked(opened.engine.dialect)
-
-    def number(self) -> Numbered:
-        """Number what waits, up to ROWS_PER_ROUND rows.
-
-        Database errors are raised as they are: contention among them says
-        that another numbers at this moment.
-        """
-        return self._epochs.across(lambda: self._number(None))
-
-    def number_and_read(self, keys: Collection[records.RecordKey]) -> Numbered:
-        """Number records and read them, before anybody can write them again.
-
-        :raises BackendUnavailable: it did not come through
-        """
-        return self._epochs.across(lambda: self._database.repeat(lambda: self._number(keys)))
-
-    def _number(self, keys: Collection[records.RecordKey] | None) -> Numbered:
-        with self._database.engine.connect() as connection:
-            self._step("number")
-            transaction = engines.as_writer(connection).begin()
-            row = statements.lock(connection)
-            if row is None or not self._epochs.is_sound(row):
-                raise epochs.EpochBroken
-            made = {
-                key: (revision, row.version + place)
-                for place, (key, revision) in enumerate(self._lock_waiting(connection, keys), 1)
-            }
-            head = row.version
-            if made:
-                self._step("assign")
-                head = row.version + len(made) + 1
-                if not statements.advance(connection, head):
-                    raise epochs.EpochBroken
-                statements.number_rows(
-                    connection, {key: version for key, (_, version) in made.items()}
-                )
-                statements.mark_head(connection, head)
-            read: tuple[records.Record, ...] = ()
-            if keys is not None:
-                query = statements.select_records().where(statements.by_keys(keys))
-                read = tuple(statements.to_records(connection.execute(query)))
-            if made:
-                self._step("publish")
-                transaction.commit()
-        self._epochs.note(row.epoch, head)
-        return Numbered(row.epoch, made, read)
-
-    def _lock_waiting(
-        self, connection: sa.Connection, keys: Collection[records.RecordKey] | None
-    ) -> Iterable[tuple[records.RecordKey, int]]:
-        query = (
-            sa.select(_RECORD.c.namespace, _RECORD.c.record_key, statements.REVISION)
-            .where(_RECORD.c.version == schema.UNNUMBERED)
-            .limit(ROWS_PER_ROUND)
-        )
-        if keys is None:
-            query = query.with_for_update(skip_locked=self._skip_locked)
-        else:
-            query = query.where(statements.by_keys(keys)).with_for_update()
-        return [
-            (records.RecordKey(namespace, name), revision)
-            for namespace, name, revision in connection.execute(query)
-        ]
-
-
-def _skips_locked(dialect: sa.Dialect) -> bool:
-    """Tell whether a database knows SKIP LOCKED; without it a numbering waits for writers."""
-    version = getattr(dialect, "server_version_info", None) or ()
-    if dialect.name != "mysql":
-        return True
-    return tuple(version) >= ((10, 6) if getattr(dialect, "is_mariadb", False) else (8,))
-
-
-#: Pause between two numberings of one process.
-INTERVAL_SECONDS = 0.02
-#: A reader numbers rows that waited for so long while nobody numbered any.
-PATIENCE_SECONDS = 3 * INTERVAL_SECONDS
-#: How many numbers a process remembers, for its threads that wait.
-_REMEMBERED = 5000
-_KEYS_PER_STATEMENT = 500
-
-
-class Sequencer:
-    """One process's share in the numbering; any thread may call it.
-
-    :param on_step: called with the name of each step before it is taken
-    """
-
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        on_step: Callable[[str], None],
-    ) -> None:
-        self._database = opened
-        self._numbering = Numbering(opened, epoch_keeper, on_step)
         # One numbering at a time: those who wait find their numbers made.
         self._lock = threading.Lock()
         self._on_duty = True
@@ -311,7 +217,7 @@ class Sequencer:
 
     def read(self, keys: Collection[records.RecordKey]) -> tuple[records.Record, ...]:
         """Number records and read them before anybody can write them again."""
-        numbered = self._numbering.number_and_read(keys)
+        numbered = self._epochs.across(lambda: self._database.repeat(lambda: self._number(keys)))
         self._remember(numbered)
         return numbered.read
 
@@ -326,7 +232,8 @@ class Sequencer:
         self._next_at = time.monotonic() + INTERVAL_SECONDS
         try:
             with failures.translated(self._database.name, leave=failures.is_contention):
-                self._remember(self._numbering.number())
+                # As they are raised: contention says that another numbers at this moment.
+                self._remember(self._epochs.across(lambda: self._number(None)))
         except Exception as error:
             if not failures.is_contention(error):
                 raise
@@ -348,3 +255,65 @@ class Sequencer:
                 self._made.move_to_end(key)
             while len(self._made) > _REMEMBERED:
                 self._made.popitem(last=False)
+
+    # --- one numbering ---
+
+    def _number(self, keys: Collection[records.RecordKey] | None) -> Numbered:
+        """Number what waits, up to ROWS_PER_ROUND rows; or number some records and read them.
+
+        :param keys: of those, before anybody can write them again
+        """
+        with self._database.connect() as connection:
+            self._step("number")
+            transaction = engines.as_writer(connection).begin()
+            row = statements.lock(connection)
+            if row is None or not self._epochs.is_sound(row):
+                raise epochs.EpochBroken
+            made = {
+                key: (revision, row.version + place)
+                for place, (key, revision) in enumerate(self._lock_waiting(connection, keys), 1)
+            }
+            head = row.version
+            if made:
+                self._step("assign")
+                head = row.version + len(made) + 1
+                if not statements.advance(connection, head):
+                    raise epochs.EpochBroken
+                statements.number_rows(
+                    connection, {key: version for key, (_, version) in made.items()}
+                )
+                statements.mark_head(connection, head)
+            read: tuple[records.Record, ...] = ()
+            if keys is not None:
+                query = statements.select_records().where(statements.by_keys(keys))
+                read = tuple(statements.to_records(connection.execute(query)))
+            if made:
+                self._step("publish")
+                transaction.commit()
+        self._epochs.note(row.epoch, head)
+        return Numbered(row.epoch, made, read)
+
+    def _lock_waiting(
+        self, connection: sa.Connection, keys: Collection[records.RecordKey] | None
+    ) -> Iterable[tuple[records.RecordKey, int]]:
+        query = (
+            sa.select(_RECORD.c.namespace, _RECORD.c.record_key, statements.REVISION)
+            .where(_RECORD.c.version == schema.UNNUMBERED)
+            .limit(ROWS_PER_ROUND)
+        )
+        if keys is None:
+            query = query.with_for_update(skip_locked=_skips_locked(connection.dialect))
+        else:
+            query = query.where(statements.by_keys(keys)).with_for_update()
+        return [
+            (records.RecordKey(namespace, name), revision)
+            for namespace, name, revision in connection.execute(query)
+        ]
+
+
+def _skips_locked(dialect: sa.Dialect) -> bool:
+    """Tell whether a database knows SKIP LOCKED; without it a numbering waits for writers."""
+    version = getattr(dialect, "server_version_info", None) or ()
+    if dialect.name != "mysql":
+        return True
+    return tuple(version) >= ((10, 6) if getattr(dialect, "is_mariadb", False) else (8,))

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements of the protocol in the three dialects, and the steps between them.
 
-The steps of the driver's protocols, where tests pause and kill its process.
-
-The statements of the protocol, in the three dialects.
-
-The statements that write many records at once, in the three dialects.
-
-Their text is made by hand, of constants and placeholders only: compiling a
-multi-row insert in SQLAlchemy took longer than the database needs for it.
+Those that write many records at once are made by hand, of constants and
+placeholders only: compiling a multi-row insert in SQLAlchemy took longer than the
+database needs for it. Tests pause and kill a process at the steps.
 """
 
 from __future__ import annotations

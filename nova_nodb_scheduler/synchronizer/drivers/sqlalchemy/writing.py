@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing: many compare-and-sets in one transaction, in counter and in sequencer mode.
 
-Writing in counter mode: many compare-and-sets in one transaction.
+*Counter mode*:
 
 1. *lock* the sequence row (SQLite: BEGIN IMMEDIATE), and behind the lock read
    the revisions of the batch's keys; decide every compare-and-set.
@@ -11,8 +11,8 @@ Writing in counter mode: many compare-and-sets in one transaction.
 
 That is three exchanges with MariaDB (:mod:`.counter_statements`), no others
 around them (:meth:`.database.Database.hot_writer`). Small writes go to it by one
-statement that does all of it (:mod:`.counter_statements`; step *send whole*), and come
-this way where that wrote nothing.
+statement that does all of it (step *send whole*), and come this way where that
+wrote nothing.
 
 Versions are thereby given out in commit order, which the feed stands on: who
 sees version v sees all before it. The naive way, an auto-increment, gives
@@ -22,7 +22,7 @@ insert the same absent key need no thought, row and gap locks decide nothing
 and there is nothing to deadlock on. Locking the rows first would let the lock
 of the sequence begin one statement later; its length is ruled by the commit.
 
-Writing in sequencer mode: the sequence's row is looked at, and not locked.
+*Sequencer mode*, where the sequence's row is looked at, and not locked:
 
 1. *epoch*: read the sequence; a broken epoch is repaired first.
 2. *lock* the batch's rows that are there, and decide every compare-and-set.
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import sqlalchemy as sa
@@ -69,24 +69,11 @@ LOG = logging.getLogger(__name__)
 
 #: Keys per transaction: above 1,000 MariaDB turns IN lists into subqueries.
 MAX_BATCH_KEYS = 500
-#: Payload per upsert statement.
-MAX_STATEMENT_BYTES = 4 << 20
 
 _Standing = Mapping[records.RecordKey, records.Record]
 
 
-@attrs.frozen
-class Limits:
-    """What one write may carry.
-
-    :param payload_bytes: per record
-    :param statement_bytes: per statement, a single larger payload excepted
-    """
-
-    payload_bytes: int
-    statement_bytes: int = MAX_STATEMENT_BYTES
-
-
+@attrs.define(eq=False)
 class Writer:
     """Carries out writes on one open database, in counter mode.
 
@@ -94,19 +81,10 @@ class Writer:
     :param clock: the database's
     """
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        limits: Limits,
-        on_step: Callable[[str], None],
-        clock: housekeeping.Clock,
-    ) -> None:
-        self._clock = clock
-        self._database = opened
-        self._epochs = epoch_keeper
-        self._limits = limits
-        self._step = on_step
+    _database: database.Database
+    _epochs: epochs.Epochs
+    _step: Callable[[str], None]
+    _clock: housekeeping.Clock
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """Carry out a batch in one transaction; see the contract."""
@@ -120,15 +98,14 @@ class Writer:
     def _write_whole(self, writes: Sequence[records.Write]) -> list[records.WriteResult] | None:
         """Carry writes out by one statement; None where nothing was written by it."""
         known = self._epochs.known()
-        engine = self._database.engine
         if (
-            engine.dialect.name != "mysql"
+            not self._database.is_mysql
             or not known.epoch
-            or not counter_statements.fits_one_statement(writes, self._limits.statement_bytes)
+            or not counter_statements.fits_one_statement(writes, self._database.statement_bytes)
         ):
             return None
         # Asked whether it lives: of a statement that commits nobody could tell.
-        with contextlib.closing(engine.connect()) as connection:
+        with contextlib.closing(self._database.connect()) as connection:
             if not counter_statements.allows_whole_writes(connection):
                 return None
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
@@ -191,7 +168,7 @@ class Writer:
 
     def statements_of(self, rows: Sequence[records.Record]) -> Iterator[list[records.Record]]:
         """Cut rows into statements that the server's packets hold; none for no rows."""
-        limit_bytes = self._limits.statement_bytes
+        limit_bytes = self._database.statement_bytes
         return batches.split(rows, None, limit_bytes, lambda row: len(row.payload))
 
 
@@ -230,32 +207,22 @@ def results_of(
     return results
 
 
-_Read = Callable[[Collection[records.RecordKey]], Mapping[records.RecordKey, records.Record]]
+_Read = Callable[[Collection[records.RecordKey]], Iterable[records.Record]]
 
 
+@attrs.define(eq=False)
 class SequencedWriter(Writer):
     """Carries out writes on one open database, in sequencer mode.
 
     :param read: reads records, numbered
     """
 
-    def __init__(
-        self,
-        opened: database.Database,
-        epoch_keeper: epochs.Epochs,
-        limits: Limits,
-        on_step: Callable[[str], None],
-        clock: housekeeping.Clock,
-        sequencer: sequencing.Sequencer,
-        read: _Read,
-    ) -> None:
-        super().__init__(opened, epoch_keeper, limits, on_step, clock)
-        self._sequencer = sequencer
-        self._read = read
+    _sequencer: sequencing.Sequencer
+    _read: _Read
 
     def _transaction(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         known = self._epochs.known()
-        with self._database.engine.connect() as connection:
+        with self._database.connect() as connection:
             self._step("epoch")
             transaction = engines.as_writer(connection).begin()
             row = statements.peek(connection)
@@ -316,7 +283,8 @@ class SequencedWriter(Writer):
         """Return results, with what stands where a write lost."""
         lost = [write.key for write in writes if write.key not in written]
         try:
-            return results_of(writes, written, self._read(lost) if lost else {})
+            standing = {record.key: record for record in self._read(lost)} if lost else {}
+            return results_of(writes, written, standing)
         except errors.BackendUnavailable:
             if not written:
                 raise

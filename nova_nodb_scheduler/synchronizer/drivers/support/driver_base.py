@@ -1,33 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of a driver: what write, read and wait are in every driver.
+"""The base of a driver: what opening, reading, writing and waiting are in every driver.
 
-An author owes what only the engine can answer: ``open``, ``close``, ``head``,
-``snapshot``, ``fetch``, one batch of reads and one of writes; a clock
-(:mod:`.clocks`), ``collect``, ``statistics`` (:func:`totals`), and what an
-operator may ask for, ``reset``. And ``from_config``.
+An author owes what only the engine can answer: ``head``, ``fetch``, everything that
+is held, page by page, one batch of reads and one of writes; a clock (:mod:`.clocks`),
+``collect``, ``statistics`` (:func:`totals`), and what an operator may ask for,
+``reset``. Where there is a connection, how it is made, checked and dropped.
 
-The base refuses what no record may be called, parts calls into batches, and says
-what is known where the back end fails between two of them.
+The base makes a driver of its options, opens and closes it from any thread, refuses
+what no record may be called, parts calls into batches, makes a snapshot of pages, and
+says what is known where the back end fails between two batches.
 """
 
 from __future__ import annotations
 
 import abc
 import collections
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Self
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, clocks, polling
+from nova_nodb_scheduler.synchronizer.drivers.support import (
+    batches,
+    clocks,
+    driver_options,
+    epoch_memory,
+    opening,
+    polling,
+)
 
 
 class Driver(contract.Synchronizer):
     """What the entry point of a driver names.
 
+    :param label: of the back end, for messages
     :param poll_intervals: between two looks of :meth:`wait`, where it is not overridden
     """
 
@@ -40,12 +50,18 @@ class Driver(contract.Synchronizer):
     #: Its option group, ``nodb_`` and its name, and the options in it.
     GROUP: ClassVar[str]
     OPTS: ClassVar[Sequence[cfg.Opt]]
+    #: Makes what the driver is constructed from, given the options by their names.
+    SETTINGS: ClassVar[Callable[..., Any]] = types.SimpleNamespace
 
     #: For :meth:`now_seconds`, where that is not overridden.
     _clock: clocks.BackendClock
 
-    def __init__(self, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS) -> None:
+    def __init__(
+        self, label: str, poll_intervals: polling.Intervals = polling.DEFAULT_INTERVALS
+    ) -> None:
+        self._label = label
         self._poll = polling.Poll(poll_intervals)
+        self._opening = opening.Opening(self._connect, self._disconnect, self._unavailable)
 
     @classmethod
     def register_opts(cls, conf: cfg.ConfigOpts) -> None:
@@ -58,18 +74,42 @@ class Driver(contract.Synchronizer):
         return [(cls.GROUP, list(cls.OPTS))]
 
     @classmethod
-    @abc.abstractmethod
     def from_config(cls, conf: cfg.ConfigOpts) -> Self:
         """Make a driver of its registered options; no I/O.
 
         :raises ConfigurationError: an option's value cannot work
         """
+        names = [option.dest for option in cls.OPTS]
+        return cls(cls.SETTINGS(**driver_options.read(conf, cls.GROUP, names)))
+
+    def open(self) -> None:
+        """See the contract."""
+        self._opening.open(self._check)
+
+    def close(self) -> None:
+        """See the contract."""
+        self._opening.close()
+
+    def _connect(self) -> None:
+        """Make what calls need, before the check; idempotent, and blocks for no I/O."""
+
+    def _check(self) -> None:
+        """Look whether what is connected can serve; see :meth:`open` for what it raises."""
+
+    def _disconnect(self) -> None:
+        """Drop what :meth:`_connect` made, if it is there; raises nothing."""
+
+    def _unavailable(self, reason: object) -> errors.BackendUnavailable:
+        """Return the error that tells of this back end's failure."""
+        return errors.BackendUnavailable(self._label, str(reason) or type(reason).__name__)
 
     @abc.abstractmethod
-    def _read_batch(
-        self, keys: Sequence[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        """Read some records, as :meth:`read` does; the keys are sound, and each stands once."""
+    def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record | None]:
+        """Read some records, as :meth:`read` does, in any order, tombstones included.
+
+        :param keys: sound, and each stands once; where a record is absent there may be a
+            None in what is returned, or nothing
+        """
 
     @abc.abstractmethod
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
@@ -82,6 +122,48 @@ class Driver(contract.Synchronizer):
         :raises Interrupted: see :class:`.batches.Interrupted`
         """
 
+    @abc.abstractmethod
+    def _pages(
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
+    ) -> Iterable[Sequence[records.Record]]:
+        """Read everything that is held, in pages of bounded size, read while iterated.
+
+        Each record as it stands at the cursor or later, for all that is written
+        meanwhile. Tombstones, and records of other namespaces, may be among them.
+        Where the epoch ends meanwhile, what is read does not matter any more.
+
+        :param cursor: what :meth:`_snapshot_cursor` returned just before
+        :param namespaces: which are wanted; None: all
+        :raises EpochEnded: see :mod:`.epoch_memory`
+        """
+
+    def _snapshot_cursor(self) -> records.Cursor:
+        """Return the cursor that a snapshot begins at."""
+        return self.head()
+
+    def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        """See the contract."""
+        cursor = self._snapshot_cursor()
+        return contract.SnapshotPages(cursor, self._live_pages(cursor, namespaces))
+
+    def _live_pages(
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        try:
+            for page in self._pages(cursor, namespaces):
+                wanted = [
+                    record
+                    for record in page
+                    if not record.deleted
+                    and (namespaces is None or record.key.namespace in namespaces)
+                ]
+                if wanted:
+                    yield wanted
+        except epoch_memory.EpochEnded as error:
+            raise contract.SnapshotInterrupted(str(error)) from error
+        if self.head().epoch != cursor.epoch:
+            raise contract.SnapshotInterrupted(f"epoch {cursor.epoch} ended")
+
     def size_of(self, write: records.Write) -> int:
         """Return what a write counts of BYTES_PER_BATCH."""
         return 0 if write.deleted else len(write.payload)
@@ -93,12 +175,19 @@ class Driver(contract.Synchronizer):
         sound = [key for key in dict.fromkeys(keys) if key.fault is None]
         found: dict[records.RecordKey, records.Record] = {}
         for batch in batches.split(sound, self.READS_PER_BATCH):
-            found.update(self._read_batch(batch))
+            found.update(
+                (record.key, record) for record in self._read_batch(batch) if record is not None
+            )
         return found
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """See the contract."""
-        _check(writes, self.capabilities.max_payload_bytes)
+        if len({write.key for write in writes}) != len(writes):
+            raise ValueError("a key occurs twice in one call of write()")
+        limit_bytes = self.capabilities.max_payload_bytes
+        for write in writes:
+            if not write.deleted and len(write.payload) > limit_bytes:
+                raise errors.PayloadTooLarge(str(write.key), len(write.payload), limit_bytes)
         refused = {
             place: records.WriteResult(records.Verdict.REFUSED, reason=fault)
             for place, each in enumerate(writes)
@@ -156,6 +245,17 @@ def resync_reason(
     return None
 
 
+def changes_of(
+    found: Sequence[records.Record], head: records.Cursor, *, more: bool
+) -> records.Changes:
+    """Return what a fetch found: all up to the head, or what comes next.
+
+    :param more: whether there is more than was found
+    """
+    end = found[-1].version if more else head.version
+    return records.Changes(tuple(found), records.Cursor(head.epoch, end), more)
+
+
 def totals(
     head: records.Cursor, floor: int, live: int, dead: int, size_bytes: int
 ) -> dict[str, int | float | str]:
@@ -185,11 +285,3 @@ def totals_of(
         counted[record.deleted] += 1
         size_bytes += len(record.payload)
     return totals(head, floor, counted[False], counted[True], size_bytes)
-
-
-def _check(writes: Sequence[records.Write], max_payload_bytes: int) -> None:
-    if len({write.key for write in writes}) != len(writes):
-        raise ValueError("a key occurs twice in one call of write()")
-    for write in writes:
-        if not write.deleted and len(write.payload) > max_payload_bytes:
-            raise errors.PayloadTooLarge(str(write.key), len(write.payload), max_payload_bytes)

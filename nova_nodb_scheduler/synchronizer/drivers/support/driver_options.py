@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
-import attrs
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
-
-_Options = TypeVar("_Options", bound=attrs.AttrsInstance)
 
 #: How clouds that share a server are told apart, where keys do not nest.
 CLOUD_OPTS = (
@@ -43,13 +41,13 @@ REFERENCES = (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitution
 _LOCATION = re.compile(r" from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
 
-def read(conf: cfg.ConfigOpts, group: str, kind: type[_Options]) -> _Options:
-    """Read the options of a group into a class that has a field for each.
+def read(conf: cfg.ConfigOpts, group: str, names: Iterable[str]) -> dict[str, Any]:
+    """Read options of a group, by their names.
 
     :raises ConfigurationError: a value refers to an option that does not exist
     """
     values: Any = conf[group]
-    return kind(**{field.name: _value(values, group, field.name) for field in attrs.fields(kind)})
+    return {name: _value(values, group, name) for name in names}
 
 
 def _value(values: Any, group: str, name: str) -> Any:

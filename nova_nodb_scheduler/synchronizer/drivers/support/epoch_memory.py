@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import attrs
 
@@ -42,28 +42,6 @@ _T = TypeVar("_T")
 
 class EpochEnded(Exception):
     """The epoch that something was done in is not in force; it is to be done in the next."""
-
-
-def across_epochs(
-    attempt: Callable[[], _T],
-    unavailable: Callable[[str], errors.BackendUnavailable],
-    renew: Callable[[], object] = lambda: None,
-    why: str = UNSTABLE,
-) -> _T:
-    """Return what an attempt does in the epoch in force.
-
-    :param attempt: raises :class:`EpochEnded` where it did nothing
-    :param unavailable: makes the error of a reason
-    :param renew: looks which epoch is in force, before each next attempt
-    :param why: the reason, where they come and go
-    :raises BackendUnavailable: that epochs come and go
-    """
-    for _ in range(ATTEMPTS):
-        try:
-            return attempt()
-        except EpochEnded:
-            renew()
-    raise unavailable(why)
 
 
 @attrs.frozen(order=True)
@@ -141,16 +119,22 @@ class EpochMemory:
             return max(number, seen + 1)
 
     def turn_to_replace(
-        self, found: Rank, unavailable: Callable[[str], errors.BackendUnavailable]
+        self,
+        found: Rank,
+        unavailable: Callable[[str], errors.BackendUnavailable],
+        version: int | None = None,
     ) -> int | None:
         """Return what an epoch counts that must be begun in the place of this one.
 
         :param unavailable: makes the error of a reason
+        :param version: at which it stands, if that is known of the same moment; below
+            what was seen, an older state of the epoch was put back
         :returns: None where this one may be adopted; it is remembered then
         :raises BackendUnavailable: none may be begun yet
         """
         if self.admits(found):
-            return None
+            went_back = version is not None and version < self.version_seen(found.name)
+            return 0 if went_back else None
         if self.pause_seconds():
             raise unavailable(self.refusal(found.name))
         return self.next_turn()
@@ -191,3 +175,32 @@ class EpochMemory:
             f"it held {found_name}, older than {newest.name if newest else 'none'} which was seen "
             f"since: the address led elsewhere meanwhile, or old data was restored"
         )
+
+
+class EpochKeeper:
+    """The epoch in force, as one client knows it; a driver's own extends it. Any thread may call.
+
+    :param unavailable: makes the error of a reason
+    """
+
+    #: Why nothing can be done where epochs come and go.
+    WHY_UNSTABLE: ClassVar[str] = UNSTABLE
+
+    def __init__(self, unavailable: Callable[[str], errors.BackendUnavailable]) -> None:
+        self._unavailable = unavailable
+
+    def across(self, attempt: Callable[[], _T]) -> _T:
+        """Return what an attempt does in the epoch in force.
+
+        :param attempt: raises :class:`EpochEnded` where it did nothing
+        :raises BackendUnavailable: epochs come and go
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return attempt()
+            except EpochEnded:
+                self.look_again()
+        raise self._unavailable(self.WHY_UNSTABLE)
+
+    def look_again(self) -> None:
+        """Have the next attempt find out which epoch is in force."""

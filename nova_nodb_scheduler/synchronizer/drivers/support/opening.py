@@ -45,6 +45,14 @@ class Opening:
         """Whether it was opened, and not closed since."""
         return self._is_open
 
+    def require(self) -> None:
+        """Make sure that it is open.
+
+        :raises BackendUnavailable: it is not
+        """
+        if not self._is_open:
+            raise self._unavailable("the client is not open")
+
     def open(self, check: Callable[[], None]) -> None:
         """Connect and check, unless it is open. Blocks as long as the check does.
 

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes over the wire to a back end: TLS that is configured wrongly, passwords in the clear.
 
-Tells TLS that is configured wrongly from a server that went away.
-
-Warns of passwords that go over a network as they are.
-
-Not refused: the network between controllers may be protected by other means,
-which nobody here can see.
+The first is told from a server that went away. Of the second is warned and no
+more: the network between controllers may be protected by other means, which
+nobody here can see.
 """
 
 from __future__ import annotations
@@ -18,6 +15,8 @@ from collections.abc import Collection
 
 from oslo_log import log as logging
 
+LOG = logging.getLogger(__name__)
+
 #: The connection ended in the handshake: whoever restarts does that, too.
 _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
@@ -26,8 +25,6 @@ def is_tls_refused(error: BaseException | None) -> bool:
     """Tell whether a handshake failed in a way that waiting does not mend."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, _ENDED)
 
-
-LOG = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _warned: set[tuple[str, ...]] = set()

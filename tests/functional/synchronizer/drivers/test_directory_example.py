@@ -9,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 
+from oslo_config import cfg
+
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.testing import conformance, conformance_claims
 
@@ -35,7 +37,11 @@ class DirectoryCase:
         os.replace(link, self.path)
 
     def make_synchronizer(self) -> contract.Synchronizer:
-        made: contract.Synchronizer = directory_driver.DirectorySynchronizer(str(self.path))
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[], default_config_dirs=[])
+        directory_driver.DirectorySynchronizer.register_opts(conf)
+        conf.set_override("path", str(self.path), group="nodb_directory")
+        made: contract.Synchronizer = directory_driver.DirectorySynchronizer.from_config(conf)
         return made
 
     def restart_backend(self) -> None:

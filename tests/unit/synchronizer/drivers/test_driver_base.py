@@ -2,11 +2,12 @@
 """What the base of a driver says of writes where the back end fails between two of them."""
 
 import testtools
+from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base
+from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_base, epoch_memory
 
 WON, LOST, UNKNOWN, REFUSED = (
     records.Verdict.WON,
@@ -21,13 +22,14 @@ class ListDriver(driver_base.Driver):
 
     name, GROUP, OPTS = "list", "nodb_list", ()
     WRITES_PER_BATCH = READS_PER_BATCH = 2
-    capabilities = contract.Capabilities(
-        durable=False, shared=False, feed=contract.Feed.POLL, max_payload_bytes=10
-    )
+    capabilities = contract.Capabilities(durable=False, shared=False, max_payload_bytes=10)
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, settings=None):
+        super().__init__("list")
+        self.settings = settings
         self.sent = []
+        self.epochs = ["first"]
+        self.pages = []
 
     def _write_batch(self, writes):
         return batches.one_by_one(writes, self._write_one, in_doubt=TimeoutError)
@@ -42,13 +44,18 @@ class ListDriver(driver_base.Driver):
 
     def _read_batch(self, keys):
         self.sent.append([key.key for key in keys])
-        return {}
+        return [None for _ in keys]
+
+    def head(self):
+        return records.Cursor(self.epochs[-1], 7)
+
+    def _pages(self, cursor, namespaces):
+        yield from self.pages
 
     def _unused(self, *arguments):
         raise NotImplementedError
 
-    open = close = head = snapshot = fetch = collect = statistics = reset = _unused
-    from_config = classmethod(_unused)
+    fetch = collect = statistics = reset = _unused
 
 
 class TestDriverBase(testtools.TestCase):
@@ -88,3 +95,46 @@ class TestDriverBase(testtools.TestCase):
         names = ("a", "b", "a\n", "a", "c")
         self.driver.read([records.RecordKey("n", name) for name in names])
         self.assertEqual([["a", "b"], ["c"]], self.driver.sent)
+
+    def test_a_driver_is_made_of_its_options_by_their_names(self):
+        class Configured(ListDriver):
+            OPTS = (cfg.StrOpt("path", default="/somewhere"), cfg.IntOpt("own-size", default=3))
+
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[], default_config_dirs=[])
+        Configured.register_opts(conf)
+        settings = Configured.from_config(conf).settings
+        self.assertEqual(("/somewhere", 3), (settings.path, settings.own_size))
+
+
+class TestSnapshots(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.driver = ListDriver()
+        kept, other = records.RecordKey("n", "kept"), records.RecordKey("other", "kept")
+        self.kept, self.other = (records.Record(key, 1, 1, b"x") for key in (kept, other))
+        dead = records.Record(records.RecordKey("n", "dead"), 2, 2, b"", deleted=True)
+        self.driver.pages = [[self.kept, dead], [dead], [self.other]]
+
+    def test_a_snapshot_holds_no_tombstones_and_no_empty_pages(self):
+        snapshot = self.driver.snapshot()
+        self.assertEqual(self.driver.head(), snapshot.cursor)
+        self.assertEqual([[self.kept], [self.other]], list(snapshot.pages))
+
+    def test_a_snapshot_holds_the_namespaces_that_were_asked_for(self):
+        self.assertEqual([[self.other]], list(self.driver.snapshot(["other"]).pages))
+        self.assertEqual([], list(self.driver.snapshot([]).pages))
+
+    def test_a_snapshot_is_interrupted_where_the_epoch_changed_while_it_was_read(self):
+        pages = self.driver.snapshot().pages
+        next(pages)
+        self.driver.epochs.append("second")
+        self.assertRaises(contract.SnapshotInterrupted, list, pages)
+
+    def test_a_snapshot_is_interrupted_where_a_page_finds_the_epoch_ended(self):
+        def pages():
+            yield [self.kept]
+            raise epoch_memory.EpochEnded
+
+        self.driver.pages = pages()
+        self.assertRaises(contract.SnapshotInterrupted, list, self.driver.snapshot().pages)

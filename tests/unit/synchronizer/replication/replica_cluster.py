@@ -490,11 +490,9 @@ class Cluster:
 
     def check_equal(self) -> None:
         """Every store holds exactly what the back end holds: the last word."""
-        epoch = self.hub.head().epoch
-        _, keys = self.hub.keys(None)
         held = {
-            record.key: (record.revision, record.payload)
-            for record in self.hub.live(epoch, keys) or []
+            key: (record.revision, record.payload)
+            for key, record in self.hub.read(self.hub.keys(None)).items()
         }
         for replica in self.replicas:
             snapshot = replica.store.snapshot()

@@ -126,8 +126,8 @@ class TestAntiEntropy(testtools.TestCase):
             self.world.put(f"m{number:04}", number)
         self.replica.catch_up()
         calls = []
-        original = self.world.hub.live
-        self.world.hub.live = lambda *args: calls.append(1) or original(*args)
+        original = self.world.hub.read
+        self.world.hub.read = lambda *args: calls.append(1) or original(*args)
         self.world.clock.pass_seconds(100)
         for _ in range(10):
             self.replica.replicator.step()

@@ -128,9 +128,9 @@ class TestCollectionInterrupted(memcached_case.MemcachedCase):
         super().setUp()
         self.writer = self.client()
         self.tombstone = self.drop(self.writer, self.put(self.writer, "a", b"one"))
-        self._leave_as_grave(self.tombstone)
+        self._leave_as_collected(self.tombstone)
 
-    def test_a_grave_is_nobody_s_record(self) -> None:
+    def test_a_collected_tombstone_is_nobody_s_record(self) -> None:
         self.assertEqual({}, self.writer.read([self.tombstone.key]))
         self.assertEqual({}, contract_case.everything(self.writer))
         late = records.Write(self.tombstone.key, self.tombstone.revision, b"late")
@@ -148,7 +148,7 @@ class TestCollectionInterrupted(memcached_case.MemcachedCase):
         self.assertEqual(0, self.writer.statistics()["records"])
         self.assertEqual(0, self.writer.statistics()["tombstones"])
 
-    def test_statistics_count_no_grave(self) -> None:
+    def test_statistics_count_no_collected_tombstone(self) -> None:
         statistics = self.writer.statistics()
         self.assertEqual((0, 0), (statistics["records"], statistics["tombstones"]))
 
@@ -156,12 +156,12 @@ class TestCollectionInterrupted(memcached_case.MemcachedCase):
         epoch = layout.Epoch(b"nodb", self.writer.head().epoch, 0)
         return epoch.record_key(record_names.encode(record.key))
 
-    def _leave_as_grave(self, record: records.Record) -> None:
+    def _leave_as_collected(self, record: records.Record) -> None:
         raw = self.raw()
-        grave = layout.Item(
-            record.key, layout.Kind.GRAVE, record.version, record.revision, time.time()
+        item = layout.Item(
+            record.key, layout.Kind.COLLECTED, record.version, record.revision, time.time()
         )
-        raw.set(self._item_key(record), grave.encode(), noreply=False)
+        raw.set(self._item_key(record), item.encode(), noreply=False)
 
 
 class TestLosses(memcached_case.MemcachedCase):

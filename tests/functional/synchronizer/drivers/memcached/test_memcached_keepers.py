@@ -18,7 +18,7 @@ from tests.functional.synchronizer.drivers.memcached import memcached_case, test
 
 Step = memcached.Step
 
-COLLECTING = (Step.FLOOR, Step.GRAVE, Step.UNLIST, Step.REMOVE, Step.STRIKE)
+COLLECTING = (Step.FLOOR, Step.MARK, Step.UNLIST, Step.REMOVE, Step.STRIKE)
 #: Behind these, and behind a floor, a reader takes a snapshot.
 OF_EPOCHS = (Step.EPOCH, Step.REPLACE, Step.SWEEP)
 STEPS = (Step.GIVE_UP, Step.VOID, Step.FENCE, Step.STABLE, *OF_EPOCHS, *COLLECTING)

@@ -246,7 +246,7 @@ class TestFilledPastFull(memcached_case.MemcachedCase):
         reader.catch_up()
         self.assertEqual((0, held), (reader.resyncs, contract_case.states(reader.held)))
 
-    def test_a_full_page_of_the_graveyard_is_not_taken_for_a_lost_one(self) -> None:
+    def test_a_full_page_of_the_deletion_log_is_not_taken_for_a_lost_one(self) -> None:
         client = self.client()
         record = self.put(client, "host", b"one")
         epoch = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch"))

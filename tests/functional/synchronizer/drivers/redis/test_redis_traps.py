@@ -12,7 +12,7 @@ from unittest import mock
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import redis
-from nova_nodb_scheduler.synchronizer.drivers.redis import connection, scripts, writing
+from nova_nodb_scheduler.synchronizer.drivers.redis import connection, driver, scripts
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 from nova_nodb_scheduler.testing import conformance
 from tests.functional.synchronizer.drivers import traps
@@ -45,38 +45,33 @@ class RetryingSynchronizer(redis.RedisSynchronizer):
     def __init__(self, settings: redis.RedisOptions) -> None:
         super().__init__(settings)
         self._connection = _RetryingConnection(settings)
-        for part in (self._epochs, self._follower, self._writer, self._housekeeper):
-            part._connection = self._connection
+        self._epochs._connection = self._connection
 
 
-class _NumberingWriter(writing.Writer):
+class NumberingSynchronizer(redis.RedisSynchronizer):
     """Numbers in one call and writes in the next, as clients without Lua must."""
 
-    def _send(self, batch: Sequence[writing._Named]) -> list[records.WriteResult]:
+    def _send(
+        self, writes: Sequence[records.Write], names: Sequence[bytes]
+    ) -> list[records.WriteResult]:
         epoch = self._epochs.current()
-        last = self._connection.send("HINCRBY", self._keys.meta, "seq", len(batch))
+        last = self._connection.send("HINCRBY", self._keys.meta, "seq", len(writes))
         time.sleep(0.002)
         text = scripts.WRITE.text.decode().replace("'seq', seq + #won, ", "")
         # Its entries would be refused out of order; it only wakes.
         text = text.replace("redis.call('XADD', ", "redis.pcall('XADD', ")
-        text = text.replace("local results,", f"seq = {last - len(batch)}\nlocal results,")
+        text = text.replace("local results,", f"seq = {last - len(writes)}\nlocal results,")
         answer = self._connection.run(
             scripts.Script.of(text),
             self._keys.all,
             epoch.name,
             epoch.began,
-            *writing._arguments(epoch, batch),
+            *driver._arguments(epoch, writes, names),
         )
         return [
-            writing._result(epoch, each, found)
-            for each, found in zip(batch, answer[1:], strict=True)
+            driver._result(epoch, write, name, found)
+            for write, name, found in zip(writes, names, answer[1:], strict=True)
         ]
-
-
-class NumberingSynchronizer(redis.RedisSynchronizer):
-    def __init__(self, settings: redis.RedisOptions) -> None:
-        super().__init__(settings)
-        self._writer.__class__ = _NumberingWriter
 
 
 class LateCursorSynchronizer(redis.RedisSynchronizer):

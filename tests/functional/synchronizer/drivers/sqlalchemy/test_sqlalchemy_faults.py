@@ -521,6 +521,18 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         [late] = client.write([records.Write(KEY, old.revision, b"late")])
         self.assertIs(records.Verdict.LOST, late.verdict)
 
+    def test_closing_and_opening_forgets_no_epoch(self) -> None:
+        client = self.client()
+        self.put(client, b"one")
+        dumped = self._dump()
+        self.put(client, b"two")
+        seen = client.head()
+        client.close()
+        self._restore(dumped)
+        client.open()
+        self.assertNotEqual(seen.epoch, client.head().epoch)
+        self.assertGreater(client.head().version, seen.version)
+
     def test_a_promoted_replica_that_lagged_is_a_new_epoch_for_all(self) -> None:
         client, beside = self.client(), self.client()
         self.put(client, b"replicated")
