@@ -44,8 +44,10 @@ class TestSQLite(unittest.TestCase):
     def run_command(
         self, *arguments: str, stdin: str = os.devnull
     ) -> subprocess.CompletedProcess[str]:
-        command = ("--config-file", str(self.conf), "synchronizer", "new-epoch", *arguments)
-        return commands.run(command, self.directory, stdin=stdin)
+        return commands.run(self.command(*arguments), self.directory, stdin=stdin)
+
+    def command(self, *arguments: str) -> tuple[str, ...]:
+        return ("--config-file", str(self.conf), "synchronizer", "new-epoch", *arguments)
 
     def put(self, payload: bytes, expected_revision: int = 0) -> records.Record:
         [result] = self.client.write([records.Write(KEY, expected_revision, payload)])
@@ -123,7 +125,7 @@ class TestAsking(TestSQLite):
     def test_without_a_terminal_nothing_is_done_unasked(self) -> None:
         self.put(b"one")
         cursor = self.client.head()
-        refused = self.run_command()
+        refused = commands.run_from_nothing(self.command(), self.directory)
         self.assertEqual(3, refused.returncode)
         self.assertIn("--yes", refused.stderr)
         self.assertNotIn("Traceback", refused.stderr)
