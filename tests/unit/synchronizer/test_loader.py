@@ -42,7 +42,10 @@ class TestLoader(unittest.TestCase):
     ):
         loader.load_class("memory")
         with mock.patch.object(
-            importlib.metadata, "entry_points", side_effect=AssertionError("read again")
+            importlib.metadata,
+            "entry_points",
+            autospec=True,
+            side_effect=AssertionError("read again"),
         ):
             loader.load("memory", cfg.ConfigOpts())
             self.assertIn("memory", loader.available())
