@@ -13,7 +13,7 @@ import logging
 import os
 import pathlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova import objects
@@ -58,11 +58,6 @@ def plugin_version() -> str:
     return importlib.metadata.version("nova-nodb-scheduler")
 
 
-def entry_points(group: str) -> list[str]:
-    """Return the names in an entry point group, sorted."""
-    return sorted(importlib.metadata.entry_points(group=group).names)
-
-
 class Plugin:
     """The plugin in one process, for one configuration.
 
@@ -88,12 +83,12 @@ class Plugin:
         """
         start_checks.check_release()
         start_checks.check_options(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
-        choices = [STOCK, *entry_points(SCHEDULER_DRIVERS)]
+        choices = [STOCK, *loader.installed(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
             "[DEFAULT] scheduler_host_manager",
             self.conf.scheduler_host_manager,
-            entry_points(HOST_MANAGERS),
+            loader.installed(HOST_MANAGERS),
         )
         driver = loader.load_class(self.options.synchronizer)
         driver.register_opts(self.conf)
@@ -465,7 +460,7 @@ class Plugin:
         )
 
 
-def _choice(option: str, value: str, choices: list[str]) -> None:
+def _choice(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise errors.ConfigurationError(option, value, f"choose one of {', '.join(choices)}")
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Any
 
-from stevedore import driver
+from stevedore import driver, named
 from stevedore import exception as stevedore_exceptions
 
 from nova_nodb_scheduler import errors
@@ -19,9 +18,17 @@ OPTION = "[nodb_scheduler] synchronizer"
 _EXTRAS = {"pymemcache": "memcached", "pymysql": "mysql", "psycopg": "postgresql"}
 
 
+def installed(group: str) -> tuple[str, ...]:
+    """Return the names in an entry point group, sorted; imports none of what they stand for.
+
+    A process reads the metadata of all that is installed once, however often it asks.
+    """
+    return tuple(sorted(set(named.NamedExtensionManager(group, []).entry_points_names())))
+
+
 def available() -> tuple[str, ...]:
     """Return the names of all installed drivers, sorted; imports none of them."""
-    return tuple(sorted(importlib.metadata.entry_points(group=NAMESPACE).names))
+    return installed(NAMESPACE)
 
 
 def load_class(name: str) -> Any:

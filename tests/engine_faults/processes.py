@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import pathlib
 import queue
@@ -15,10 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler.model import records
+from tests import forking
 from tests.engine_faults import child, truth, witnesses
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.engine_faults.child"])
 
 ANSWER_SECONDS = 5.0
 
@@ -37,9 +34,9 @@ class Process:
         self._told: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._answers: dict[int, Any] = {}
         self._arrived = threading.Condition()
-        self._commands, commands = _CONTEXT.Pipe()
-        self._questions, questions = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(
+        self._commands, commands = forking.CONTEXT.Pipe()
+        self._questions, questions = forking.CONTEXT.Pipe()
+        self._process = forking.CONTEXT.Process(
             target=child.run,
             args=(options, commands, questions),
             name=options.identity,

@@ -32,6 +32,7 @@ def load_tests(
     # must do so before anything else of Nova or oslo.messaging is.
     for package in sorted({".".join(name.split(".")[:3]) for name in names}):
         importlib.import_module(package)
+    importlib.import_module("tests.nova_suite.databases").install()
     _be_patient(int(os.environ.get(PATIENCE_VARIABLE, "1")))
     if os.environ.get(PLUGIN_VARIABLE):
         fixture = importlib.import_module("tests.nova_suite.fixture")

@@ -63,7 +63,7 @@ STAGES = (
         "the named selection of Nova's own functional tests, with the plugin",
         work.Nova("ci"),
         share=_THIRD,
-        workers=0.5,
+        workers=1.0,
     ),
     Stage(
         "conformance",

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drivers are found by name; a name that cannot work is refused with a remedy."""
 
+import importlib.metadata
 import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from oslo_config import cfg
 from stevedore import extension
@@ -34,6 +36,19 @@ class TestLoader(unittest.TestCase):
         self.addCleanup(memory.MemoryHub.forget, "configured")
         synchronizer = loader.load("memory", conf)
         self.assertIs(memory.MemoryHub.named("configured"), synchronizer.hub)
+
+    def test_the_metadata_of_what_is_installed_is_read_once_however_often_drivers_are_asked_for(
+        self,
+    ):
+        loader.load_class("memory")
+        with mock.patch.object(
+            importlib.metadata,
+            "entry_points",
+            autospec=True,
+            side_effect=AssertionError("read again"),
+        ):
+            loader.load("memory", cfg.ConfigOpts())
+            self.assertIn("memory", loader.available())
 
     def test_an_unknown_name_is_refused_with_option_and_choices(self):
         with self.assertRaises(errors.ConfigurationError) as caught:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
 from nova_nodb_scheduler.testing import conformance, etcd_server, redis_server, servers
+from nova_nodb_scheduler.testing.conformance import contract_case, feed, races, writes
 from tests.functional.synchronizer.drivers import swapping
 
 
-class TestMemory(conformance.ConformanceSuite):
+class _Memory(contract_case.Case):
     single_key = False
 
     def setUp(self) -> None:
@@ -24,7 +25,13 @@ class TestMemory(conformance.ConformanceSuite):
         return swapping.hub(self.hub)
 
 
-class TestMemoryOneKey(TestMemory):
+class TestMemory(_Memory, conformance.ConformanceSuite):
+    pass
+
+
+class TestMemoryOneKey(_Memory, writes.CompareAndSet, feed.FeedOrder, races.Races):
+    """What bears on records that are carried one by one; the rest of the driver is the same."""
+
     single_key = True
 
 

@@ -8,7 +8,6 @@ import os
 import pathlib
 import pty
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -18,9 +17,9 @@ from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.testing import etcd_server, redis_server, servers
+from tests.functional.synchronizer import commands
 
 KEY = records.RecordKey("suite", "host")
-_MANAGE = "import sys; from nova_nodb_scheduler.cmd import manage; sys.exit(manage.main())"
 
 
 class TestSQLite(unittest.TestCase):
@@ -43,19 +42,12 @@ class TestSQLite(unittest.TestCase):
         return sql.SQLAlchemySynchronizer(sql.SQLOptions(url)), {"connection": url}
 
     def run_command(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL
+        self, *arguments: str, stdin: str = os.devnull
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                *(sys.executable, "-c", _MANAGE, "--config-file", str(self.conf)),
-                *("synchronizer", "new-epoch", *arguments),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.directory,
-            stdin=stdin,
-        )
+        return commands.run(self.command(*arguments), self.directory, stdin=stdin)
+
+    def command(self, *arguments: str) -> tuple[str, ...]:
+        return ("--config-file", str(self.conf), "synchronizer", "new-epoch", *arguments)
 
     def put(self, payload: bytes, expected_revision: int = 0) -> records.Record:
         [result] = self.client.write([records.Write(KEY, expected_revision, payload)])
@@ -116,7 +108,7 @@ class TestAsking(TestSQLite):
         self.addCleanup(os.close, operator)
         self.addCleanup(os.close, terminal)
         os.write(operator, text)
-        return self.run_command("--json", stdin=terminal)
+        return self.run_command("--json", stdin=os.ttyname(terminal))
 
     def test_only_yes_is_yes(self) -> None:
         self.put(b"one")
@@ -133,7 +125,7 @@ class TestAsking(TestSQLite):
     def test_without_a_terminal_nothing_is_done_unasked(self) -> None:
         self.put(b"one")
         cursor = self.client.head()
-        refused = self.run_command()
+        refused = commands.run_from_nothing(self.command(), self.directory)
         self.assertEqual(3, refused.returncode)
         self.assertIn("--yes", refused.stderr)
         self.assertNotIn("Traceback", refused.stderr)

@@ -3,26 +3,13 @@
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent import futures
 
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.testing import conformance
 from nova_nodb_scheduler.testing.conformance import feed, races, snapshots, upkeep
-from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
-
-
-def _work(options: driver.SQLOptions, job: Callable[[contract.Synchronizer], int]) -> int:
-    """Do a job of the suite in a process of its own."""
-    synchronizer = driver.SQLAlchemySynchronizer(options)
-    synchronizer.open()
-    try:
-        return job(synchronizer)
-    finally:
-        synchronizer.close()
+from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases, writing_processes
 
 
 class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSuite):
@@ -38,10 +25,8 @@ class TestConformanceSQLite(sql_databases.SQLiteCase, conformance.ConformanceSui
         self, jobs: Sequence[Callable[[contract.Synchronizer], int]]
     ) -> list[int]:
         # The suite forks while its readers read. SQLite forbids to carry an
-        # open database across a fork, so these processes start from scratch.
-        context = multiprocessing.get_context("spawn")
-        with futures.ProcessPoolExecutor(len(jobs), context) as pool:
-            return list(pool.map(functools.partial(_work, self.sql_options()), jobs))
+        # open database across a fork.
+        return writing_processes.run(self.sql_options(), jobs)
 
 
 class TestConformanceSQLiteSequencer(
