@@ -70,17 +70,19 @@ def profile_of(path: pathlib.PurePath) -> str:
 # --- programs --------------------------------------------------------------
 
 
-def programs_of_python(source: str) -> set[str]:
+@functools.cache
+def programs_of_python(source: str) -> frozenset[str]:
     """Return the names of the programs that a module starts or looks for."""
-    tree = ast.parse(source)
-    constants = dict(_assigned(tree))
+    nodes = list(ast.walk(ast.parse(source)))
+    assigned = list(_assigned(nodes))
+    constants = dict(assigned)
     found: set[str] = set()
-    for name, value in _assigned(tree):
+    for name, value in assigned:
         if name.lower() in _NAMES:
             found |= _texts(value, constants)
         elif name.lower() in _COMMANDS:
             found |= _first(value, constants)
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -91,12 +93,13 @@ def programs_of_python(source: str) -> set[str]:
             # Ours may take a name before the command.
             for argument in node.args[:2]:
                 found |= _first(argument, constants)
-    return {os.path.basename(each) for each in found if _PROGRAM.match(os.path.basename(each))}
+    names = {os.path.basename(each) for each in found}
+    return frozenset(each for each in names if _PROGRAM.match(each))
 
 
-def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
     """Yield what is assigned to plain names, wherever."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             yield from (
                 (target.id, node.value) for target in node.targets if isinstance(target, ast.Name)
@@ -171,12 +174,12 @@ def programs(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
     for path in _sources(root, ("tests", "tools", "nova_nodb_scheduler/testing")):
         text = path.read_text()
         if path.suffix == ".py":
-            names = programs_of_python(text)
+            names: Iterable[str] = programs_of_python(text)
         elif text.startswith(("#!/bin/bash", "#!/usr/bin/env bash", "#!/bin/sh")):
             names = programs_of_shell(text)
         else:
             continue
-        found[profile_of(path.relative_to(root))] |= names
+        found[profile_of(path.relative_to(root))].update(names)
     return found
 
 
@@ -247,14 +250,21 @@ def owner(program: str) -> str | None:
     path = _path_of(program)
     if path is None:
         return None
-    for candidate in (path, os.path.realpath(path)):
-        for variant in (candidate, candidate.removeprefix("/usr"), f"/usr{candidate}"):
-            found = subprocess.run(
-                ["dpkg-query", "-S", variant], capture_output=True, text=True, check=False
-            )
-            if found.returncode == 0:
-                return found.stdout.partition(":")[0].split(",")[0]
-    return ""
+    variants = [
+        variant
+        for candidate in (path, os.path.realpath(path))
+        for variant in (candidate, candidate.removeprefix("/usr"), f"/usr{candidate}")
+    ]
+    # Each call reads the lists of all packages. Its status tells of any that has no owner.
+    found = subprocess.run(
+        ["dpkg-query", "-S", *dict.fromkeys(variants)], capture_output=True, text=True, check=False
+    )
+    owners = {}
+    for line in found.stdout.splitlines():
+        packages, _, name = line.partition(": ")
+        if not packages.startswith("diversion "):
+            owners[name] = packages.partition(":")[0].split(",")[0]
+    return next((owners[each] for each in variants if each in owners), "")
 
 
 def _path_of(program: str) -> str | None:

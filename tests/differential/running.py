@@ -9,12 +9,12 @@ from typing import Any
 import hypothesis
 
 #: What CI runs each time, always the same cases.
-CI_EXAMPLES = 400
+CI_EXAMPLES = 240
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", CI_EXAMPLES))
 
 #: Whether every filter and weigher must have been reached.
-LONG = EXAMPLES >= 10 * CI_EXAMPLES
+LONG = EXAMPLES >= 4000
 
 #: A drawn cluster takes some two requests, and a case is a request.
 CLUSTER_SHARE = 0.5

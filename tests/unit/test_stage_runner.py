@@ -170,15 +170,17 @@ class RunTest(DirectoryCase):
         for package in (self.tree / "tests", made):
             (package / "__init__.py").touch()
         (self.tree / ".stestr.conf").write_text((ROOT / ".stestr.conf").read_text())
-        (self.tree / "setup.py").write_text("import setuptools; setuptools.setup(name='made')\n")
+        # What it is asked for is metadata, which nothing here reads.
+        (self.tree / "setup.py").touch()
 
-    def begin(self, work_of_it: str, **variables: str) -> subprocess.Popen[str]:
+    def begin(self, work_of_it: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Begin a run whose only stage does what an expression says."""
         script = f"""
             import pathlib, sys
             from tools.test_runner import __main__, stages, work
             made = stages.Stage("made", stages.When.FAST, 60, "what is made", {work_of_it})
-            sys.exit(__main__.main(["--here"], [made], pathlib.Path({str(self.tree)!r})))
+            arguments = ["--here", *{arguments!r}]
+            sys.exit(__main__.main(arguments, [made], pathlib.Path({str(self.tree)!r})))
         """
         path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         own = {"PATH": path, "PYTHONPATH": str(ROOT), "NODB_RESULTS_DIR": str(self.results)}
@@ -241,6 +243,15 @@ class RunTest(DirectoryCase):
         told = process.communicate()[0].splitlines()
         [_, row] = [line.split() for line in told if line.startswith("made ")]
         self.assertGreaterEqual(int(row[2]), 1)
+
+    def test_properties_have_more_cases_where_all_is_run(self) -> None:
+        command = ("sh", "-c", 'test "$NODB_PROPERTY_EXAMPLES" = 600')
+        check = f"work.Checks((work.Check('c', {command!r}),))"
+        for arguments, status in (((), 1), (("--all",), 0)):
+            with self.subTest(arguments):
+                process = self.begin(check, *arguments, NODB_PROPERTY_EXAMPLES="")
+                told, _ = process.communicate()
+                self.assertEqual(status, process.returncode, told)
 
     def test_a_signal_ends_what_runs_and_then_the_run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

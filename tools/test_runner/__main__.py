@@ -29,6 +29,8 @@ environment:
   NODB_REQUIRE_SERVERS  empty: skip the tests of a server that is not installed,
                       which otherwise fail
   NODB_STRICT         set: no test is tried again, whatever it failed by
+  NODB_PROPERTY_EXAMPLES  about how many cases each property test draws (default: as many as
+                      CI has time for; 600 with --all)
 
 A test that asserts a state is never tried again. One that ran out of patience (and says so
 by its type, nova_nodb_scheduler.testing.patience) is, alone, in the stages with servers; if
@@ -36,6 +38,9 @@ it passes three times it counts as passed, and is named and counted before the l
 The last line is `N passed, N failed, N skipped`: tests, and checks (each linter and
 each document is one). The exit status is 0 only if something ran and nothing failed.
 """
+
+#: At least as many cases of each property as ever were part of a whole run.
+_EXAMPLES_OF_ALL = "600"
 
 
 def main(
@@ -47,6 +52,9 @@ def main(
     asked = _parse(arguments, table)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if asked.all:
+        own = os.environ.get("NODB_PROPERTY_EXAMPLES")
+        os.environ["NODB_PROPERTY_EXAMPLES"] = own or _EXAMPLES_OF_ALL
     os.environ["NODB_REQUIRE_SERVERS"] = os.environ.get("NODB_REQUIRE_SERVERS", "1")
     this = run.begin(os.environ, root)
     try:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import pathlib
+import sqlite3
 import tempfile
 import threading
+import types
 import unittest
 import uuid
 from collections.abc import Collection, Mapping
@@ -20,7 +23,8 @@ from nova import context as nova_context
 from nova import objects
 from nova.db.api import models as api_models
 from nova.db.main import models as main_models
-from sqlalchemy import event
+from oslo_db.sqlalchemy import engines
+from sqlalchemy import event, pool
 
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.model import records
@@ -51,11 +55,12 @@ def databases() -> Mapping[str, str]:
         engine = sa.create_engine(url)
         models.BASE.metadata.create_all(engine)
         engine.dispose()
+    _keep_connections()
     path = directory / "nova.conf"
     path.write_text(
         f"[DEFAULT]\ntransport_url = fake://\nhost = here\nstate_path = {directory}\n"
-        f"[database]\nconnection = {urls[CELL1]}\n"
-        f"[api_database]\nconnection = {urls['api']}\n"
+        f"[database]\nconnection = {urls[CELL1]}\nsqlite_synchronous = false\n"
+        f"[api_database]\nconnection = {urls['api']}\nsqlite_synchronous = false\n"
         "[oslo_messaging_notifications]\ndriver = noop\n"
     )
     nova_config.parse_args(["nova-test"], default_config_files=[str(path)])
@@ -66,13 +71,30 @@ def databases() -> Mapping[str, str]:
     return urls
 
 
+class _KeptConnections(pool.QueuePool):
+    """Connections that are kept, and as many as are asked for at a time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "max_overflow": -1})
+
+
+def _keep_connections() -> None:
+    """Have oslo.db keep connections to SQLite's files, as it does those to servers.
+
+    A new one for each transaction reads the schema of a cell anew each time.
+    """
+    engines.pool = types.SimpleNamespace(**{**vars(pool), "NullPool": _KeptConnections})
+
+
 def clear(url: str, *tables: str) -> None:
     """Empty some tables of a database, or all."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        for name in tables or sa.inspect(connection).get_table_names():
-            connection.exec_driver_sql(f"DELETE FROM {name}")
-    engine.dispose()
+    with contextlib.closing(sqlite3.connect(sa.make_url(url).database, timeout=30.0)) as connection:
+        names = tables or [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        ]
+        deleted = "".join(f"DELETE FROM {name};" for name in names)
+        connection.executescript(f"PRAGMA synchronous = OFF; BEGIN; {deleted} COMMIT;")
 
 
 class Statements:

@@ -26,6 +26,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.replication import replicator, replicator_contract
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
+from tests.functional.nova_adapter.placement import prepared_placement
 
 VERSION = "1.36"
 PROJECT = str(uuid.uuid4())
@@ -46,12 +47,9 @@ class MirrorCase(cloud.CloudCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.placement = nova_fixtures.PlacementFixture()
-        self.placement.setUp()
-        self.addCleanup(self.placement.cleanUp)
-        singleton = fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None)
-        singleton.setUp()
-        self.addCleanup(singleton.cleanUp)
+        self.use(prepared_placement.PreparedPlacement())
+        self.placement = self.use(nova_fixtures.PlacementFixture())
+        self.use(fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None))
         self.client = report.SchedulerReportClient(adapter=NoAdapter())
         self.calls: collections.Counter[str] = collections.Counter()
         self.down = False
@@ -64,6 +62,11 @@ class MirrorCase(cloud.CloudCase):
         self.replicator = replicator.Replicator(
             self.synchronizer, self.store_, self.plugin.declared, identity="mirror-test"
         )
+
+    def use(self, fixture: Any) -> Any:
+        fixture.setUp()
+        self.addCleanup(fixture.cleanUp)
+        return fixture
 
     # -- Placement ------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from placement.tests.functional.fixtures import placement as placement_fixture
 from requests import adapters
 
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
+from tests.functional.nova_adapter.placement import prepared_placement
 
 #: What a fault does: it gets the call that would be made, and may make it.
 Fault = Callable[[Callable[[], Any]], Any]
@@ -78,6 +79,7 @@ class PlacementCase(testtools.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        self.useFixture(prepared_placement.PreparedPlacement())
         self.placement = self.useFixture(placement_fixture.PlacementFixture())
         # What turns socket options on does not know intercepted connections.
         self.useFixture(

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is sent to the RPC endpoints, the sender gets an answer or a typed error."""
 
+import os
+
 import hypothesis
 import testtools
 from hypothesis import strategies as st
 
 from tests.fuzz import rpc as fuzz
 from tests.fuzz import target
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "200"))
 
 SCALARS = st.one_of(
     st.none(),
@@ -72,7 +76,7 @@ class EndpointPropertyTest(testtools.TestCase):
     def test_only_typed_errors_come_out_and_nothing_built_in_is_changed(self):
         worker = fuzz.Worker()
 
-        @hypothesis.settings(max_examples=400, deadline=None)
+        @hypothesis.settings(max_examples=EXAMPLES, deadline=None)
         @hypothesis.given(messages())
         def answered(message):
             worker.call(*message)

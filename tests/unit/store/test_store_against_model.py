@@ -4,6 +4,7 @@
 import copy
 import functools
 import math
+import os
 
 import fixtures
 import numpy as np
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from tests.unit.store import store_samples
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "75"))
 
 KEYS = st.sampled_from([f"k{number}" for number in range(14)])
 BACKENDS = ["lvm", "ceph", "nfs", None]
@@ -241,7 +244,7 @@ class TestHistories(testtools.TestCase):
         run = functools.partial(stateful.run_state_machine_as_test, Histories)
         run(
             settings=settings(
-                max_examples=150,
+                max_examples=EXAMPLES,
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

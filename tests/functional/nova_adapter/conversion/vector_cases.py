@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import attrs
+import hypothesis
 import nova.conf
 from hypothesis import strategies as st
 from nova import objects
@@ -282,6 +284,31 @@ CLUSTERS = st.builds(
     nodes=st.integers(1, 5).flatmap(lambda count: st.tuples(*map(nodes, range(count)))),
     metadata=st.tuples(METADATA, METADATA, METADATA),
 )
+
+
+@functools.cache
+def drawn(count: int) -> Sequence[Cluster]:
+    """Return so many clusters, the same ones each time.
+
+    To draw one takes several times as long as to compare a filter on it, so that filters
+    share them.
+    """
+    found: list[Cluster] = []
+
+    @hypothesis.settings(
+        database=None,
+        derandomize=True,
+        max_examples=count,
+        phases=(hypothesis.Phase.generate,),
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(CLUSTERS)
+    def keep(cluster: Cluster) -> None:
+        found.append(cluster)
+
+    keep()
+    return tuple(found)
 
 
 def one(**values: Any) -> Cluster:

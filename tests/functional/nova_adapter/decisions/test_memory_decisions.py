@@ -23,6 +23,7 @@ from nova_nodb_scheduler.nova_adapter.reads import database_reads
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud, mirror_cloud
+from tests.functional.nova_adapter.placement import prepared_placement
 
 PROJECT = str(uuid.uuid4())
 WAIT_SECONDS = 20.0
@@ -41,6 +42,7 @@ class MemoryDecisionsCase(cloud.CloudCase):
         super().setUp()
         self.override("track_instance_changes", False, "filter_scheduler")
         self.override("beat_interval_seconds", 0.2, "nodb_scheduler")
+        self.use(prepared_placement.PreparedPlacement())
         self.use(nova_fixtures.PlacementFixture())
         self.use(fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None))
         self.client = report.SchedulerReportClient(adapter=mirror_cloud.NoAdapter())

@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import os
 
 import testtools
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,8 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from tests.unit.scheduling import claims, hosts
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "100"))
 
 NODES, PROVIDERS = known_namespaces.COMPUTE_NODES, known_namespaces.PROVIDERS
 INSTANCES, CLAIMS = known_namespaces.INSTANCES, known_namespaces.CLAIM_RECORDS
@@ -196,7 +199,7 @@ class OrdersTest(testtools.TestCase):
 
 
 class ManyServersTest(testtools.TestCase):
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         orders=st.fixed_dictionaries({name: st.sampled_from(ORDERS) for name in "xy"}),
         turns=st.lists(st.sampled_from("xy"), min_size=14, max_size=40),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts taken in together are what they are taken one by one; so are facts that are kept."""
 
+import os
+
 import fixtures
 import numpy as np
 import testtools
@@ -12,6 +14,8 @@ from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from tests.unit.scheduling import hosts
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "100"))
 
 UUIDS = [f"n{number}" for number in range(6)]
 NAMES = st.sampled_from(["h1", "h2", "H2", "h3"])
@@ -145,7 +149,7 @@ class TogetherTest(testtools.TestCase):
             )
         )
 
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def test_hosts_taken_together_equal_hosts_taken_one_by_one(self, data):
         cloud = hosts.Hosts()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import unittest
@@ -16,6 +17,8 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.testing.conformance import contract_case
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "75"))
 
 A = contract_case.key("a")
 LOST = records.Verdict.LOST
@@ -298,7 +301,7 @@ class TestAgainstModel(unittest.TestCase):
         for machine in (ModelComparison, ModelComparisonOneKey):
             with self.subTest(machine=machine.__name__):
                 stateful.run_state_machine_as_test(
-                    machine, settings=settings(max_examples=150, deadline=None)
+                    machine, settings=settings(max_examples=EXAMPLES, deadline=None)
                 )
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims proved for whoever would be refused for them, its own first."""
 
+import os
+
 import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,8 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import claim_proof
 from tests.unit.synchronizer.settlement import test_claim_reaper
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "50"))
 
 HOSTS = test_claim_reaper.HOSTS
 STAYS = test_claim_reaper.STAYS
@@ -289,7 +293,7 @@ WAYS = [
 
 
 class ProofPropertyTest(testtools.TestCase):
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4),
         turns=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=80),
