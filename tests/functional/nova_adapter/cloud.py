@@ -10,7 +10,6 @@ import pathlib
 import sqlite3
 import tempfile
 import threading
-import types
 import unittest
 import uuid
 from collections.abc import Collection, Mapping
@@ -23,8 +22,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.db.api import models as api_models
 from nova.db.main import models as main_models
-from oslo_db.sqlalchemy import engines
-from sqlalchemy import event, pool
+from sqlalchemy import event
 
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.model import records
@@ -35,6 +33,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.wire import codec
+from tests.nova_suite import databases as kept_connections
 
 CONF = nova.conf.CONF
 CELL0 = "00000000-0000-0000-0000-000000000000"
@@ -55,7 +54,7 @@ def databases() -> Mapping[str, str]:
         engine = sa.create_engine(url)
         models.BASE.metadata.create_all(engine)
         engine.dispose()
-    _keep_connections()
+    kept_connections.install()
     path = directory / "nova.conf"
     path.write_text(
         f"[DEFAULT]\ntransport_url = fake://\nhost = here\nstate_path = {directory}\n"
@@ -69,21 +68,6 @@ def databases() -> Mapping[str, str]:
     loader.load_class("memory").register_opts(CONF)
     nodb_objects.register()
     return urls
-
-
-class _KeptConnections(pool.QueuePool):
-    """Connections that are kept, and as many as are asked for at a time."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "max_overflow": -1})
-
-
-def _keep_connections() -> None:
-    """Have oslo.db keep connections to SQLite's files, as it does those to servers.
-
-    A new one for each transaction reads the schema of a cell anew each time.
-    """
-    engines.pool = types.SimpleNamespace(**{**vars(pool), "NullPool": _KeptConnections})
 
 
 def clear(url: str, *tables: str) -> None:
