@@ -264,10 +264,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         findings = judgements.judge_services(
             services, self.found, expects_schedulers=self.plugin.replaces_scheduler()
         )
-        findings += [
-            judgements.Judgement(Code.WARNING, f"Services of {each} are not known.")
-            for each in unread
-        ]
+        findings += [judgements.warning(f"Services of {each} are not known.") for each in unread]
         return judgements.result([*findings, *judgements.judge_versions(self.found)])
 
     @_stopped_by_errors
@@ -296,17 +293,13 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 Code.WARNING, "Without [api_database] connection cells are not known."
             )
         nodes: dict[str, int] = self._answer(self._nodes_by_cell())
-        findings = judgements.judge_cells(
-            bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells),
-            services,
-            self.found,
-            nodes,
+        mapped = bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells)
+        return judgements.result(
+            [
+                *judgements.judge_cells(mapped, services, self.found, nodes),
+                *(judgements.warning(f"The database of {each} cannot be read.") for each in unread),
+            ]
         )
-        findings += [
-            judgements.Judgement(Code.WARNING, f"The database of {each} cannot be read.")
-            for each in unread
-        ]
-        return judgements.result(findings)
 
     @_stopped_by_errors
     def check_mirror(self) -> upgradecheck.Result:
