@@ -134,6 +134,7 @@ def _is_of(before: model.HeldClaim | None, held: model.HeldClaim) -> bool:
     return before is not None and before.claim_id == held.claim_id
 
 
+@attrs.define(eq=False)
 class ClaimNotes:
     """Notes claims without judging them; any thread. Blocks for the back end.
 
@@ -143,21 +144,13 @@ class ClaimNotes:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        batches: ledger_claimer.ClaimBatches,
-        deadline_seconds: float,
-        strict: frozenset[ledger_claimer.Policy] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._batches = batches
-        self._deadline_seconds = deadline_seconds
-        self._strict = strict
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._rests_until = float("-inf")
+    _synchronizer: contract.Synchronizer
+    _batches: ledger_claimer.ClaimBatches
+    _deadline_seconds: float
+    _strict: frozenset[ledger_claimer.Policy] = frozenset()
+    _clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _rests_until: float = attrs.field(init=False, default=float("-inf"))
 
     def note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         """Note a server on its host; None where that is not possible now. Raises nothing."""

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 from nova import context as nova_context
 from nova import objects
@@ -398,6 +399,7 @@ class RequestView:
             self._fell_back(scope, reason)
 
 
+@attrs.define(eq=False)
 class RequestViews:
     """Opens views over a store; keeps the current request's per thread.
 
@@ -406,21 +408,12 @@ class RequestViews:
     :param fell_back: told of each scope and request that left memory
     """
 
-    def __init__(
-        self,
-        store: host_state_store.HostStateStore,
-        judge: proof_module.StateJudge,
-        built: BuiltObjects,
-        cells: Callable[[], list[str]],
-        generation: Callable[[], int],
-        fell_back: FellBack,
-    ) -> None:
-        self._store = store
-        self._judge = judge
-        self._built = built
-        self._cells = cells
-        self._generation = generation
-        self._fell_back = fell_back
+    _store: host_state_store.HostStateStore
+    _judge: proof_module.StateJudge
+    _built: BuiltObjects
+    _cells: Callable[[], list[str]]
+    _generation: Callable[[], int]
+    _fell_back: FellBack
 
     def open(self) -> RequestView:
         """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""

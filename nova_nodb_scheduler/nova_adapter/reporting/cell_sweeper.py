@@ -86,31 +86,22 @@ class SweepStopped(Exception):
     """The process is ending; the sweep is not complete and counts for nothing."""
 
 
+@attrs.define(eq=False)
 class CellSweeper:
     """Compares one scope's tables with the synchronizer, row by row, and repairs it.
 
     :param node_publisher: writes namespace ``cells`` (owner ``nodb``)
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        rows: row_publisher.RowPublisher,
-        node_publisher: publisher_module.Publisher,
-        scopes: scopes_module.Scopes,
-        page_rows: int,
-        pause_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._rows = rows
-        self._node_publisher = node_publisher
-        self._scopes = scopes
-        self._page_rows = page_rows
-        self._pause_seconds = pause_seconds
-        self._clock = clock
-        self._unpublishable: set[str] = set()
-        self._unnamed: set[str] = set()
+    _synchronizer: contract.Synchronizer
+    _rows: row_publisher.RowPublisher
+    _node_publisher: publisher_module.Publisher
+    _scopes: scopes_module.Scopes
+    _page_rows: int
+    _pause_seconds: float
+    _clock: Callable[[], float] = time.monotonic
+    _unpublishable: set[str] = attrs.field(init=False, factory=set)
+    _unnamed: set[str] = attrs.field(init=False, factory=set)
 
     def sweep(
         self,
@@ -308,6 +299,7 @@ def _iso(seconds: float) -> str:
 _COMPARED_ROWS = 1000
 
 
+@attrs.define(eq=False)
 class DeltaSweeper:
     """Compares what was written of one scope since a moment.
 
@@ -316,21 +308,12 @@ class DeltaSweeper:
     :param page_rows: rows that are published at once
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        sweeper: CellSweeper,
-        node_publisher: publisher_module.Publisher,
-        scopes: scopes_module.Scopes,
-        page_rows: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._sweeper = sweeper
-        self._node_publisher = node_publisher
-        self._scopes = scopes
-        self._page_rows = page_rows
-        self._clock = clock
+    _synchronizer: contract.Synchronizer
+    _sweeper: CellSweeper
+    _node_publisher: publisher_module.Publisher
+    _scopes: scopes_module.Scopes
+    _page_rows: int
+    _clock: Callable[[], float] = time.monotonic
 
     def sweep(
         self, scope: str, since_seconds: float, stop: threading.Event, *, by: str
@@ -420,9 +403,7 @@ class DeltaSweeper:
     def _say(self, scope: str, epoch: str, began_at: float, by: str) -> None:
         unpublishable, unnamed = self._sweeper.unpublishable, self._sweeper.unnamed
 
-        def update(
-            current: Mapping[str, Any] | None,
-        ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+        def update(current: publisher_module.State | None) -> publisher_module.Computed:
             if current is None or current.get("epoch") != epoch:
                 # Nothing stands for it to be added to: a whole sweep is due.
                 return publisher_module.UNCHANGED

@@ -170,6 +170,7 @@ def _allocations(
     )
 
 
+@attrs.define(eq=False)
 class SchedulerProcess:
     """One scheduler's place in a run, with the process that fills it now. One thread.
 
@@ -181,30 +182,22 @@ class SchedulerProcess:
         was ended; 0 where the system does not tell
     """
 
-    def __init__(
-        self,
-        number: int,
-        context: mp_context.SpawnContext,
-        line: backend_line.BackendLine,
-        clock: run_clock.RunClock,
-        options: WorkerOptions,
-    ) -> None:
-        self.number = number
-        self._context = context
-        self._line = line
-        self._clock = clock
-        self._options = options
-        self.starts = 0
-        self._started_at = 0.0
-        self._process: multiprocessing.process.BaseProcess | None = None
-        self._paused = False
-        self.pipe: mp_connection.Connection | None = None
-        self.questions: mp_connection.Connection | None = None
-        self.is_ready = False
-        self.asked: pipe_messages.Decide | None = None
-        self.ready_seconds: list[float] = []
-        self.peak_memory_mb = 0.0
-        self.kills = 0
+    number: int
+    _context: mp_context.SpawnContext
+    _line: backend_line.BackendLine
+    _clock: run_clock.RunClock
+    _options: WorkerOptions
+    starts: int = attrs.field(init=False, default=0)
+    _started_at: float = attrs.field(init=False, default=0.0)
+    _process: multiprocessing.process.BaseProcess | None = attrs.field(init=False, default=None)
+    _paused: bool = attrs.field(init=False, default=False)
+    pipe: mp_connection.Connection | None = attrs.field(init=False, default=None)
+    questions: mp_connection.Connection | None = attrs.field(init=False, default=None)
+    is_ready: bool = attrs.field(init=False, default=False)
+    asked: pipe_messages.Decide | None = attrs.field(init=False, default=None)
+    ready_seconds: list[float] = attrs.field(init=False, factory=list)
+    peak_memory_mb: float = attrs.field(init=False, default=0.0)
+    kills: int = attrs.field(init=False, default=0)
 
     @property
     def is_idle(self) -> bool:

@@ -45,6 +45,7 @@ class MirrorProof:
     complete: bool = True
 
 
+@attrs.define(eq=False)
 class PlacementMirror:
     """Placement's mirror as a scheduler uses it; any thread may call.
 
@@ -56,28 +57,17 @@ class PlacementMirror:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        snapshot: Callable[[], snapshot_module.Snapshot],
-        epoch: Callable[[], str | None],
-        now_seconds: Callable[[], float],
-        reader: placement_reader.PlacementReader,
-        tree_publisher: tree_publisher_module.TreePublisher,
-        bound_seconds: float,
-        read_limit: int = 200,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._snapshot = snapshot
-        self._epoch = epoch
-        self._now_seconds = now_seconds
-        self._reader = reader
-        self._trees = tree_publisher
-        self._bound_seconds = bound_seconds
-        self._read_limit = read_limit
-        self._clock = clock
-        # Held while a comparison runs: one at a time, and who waits shares it.
-        self._lock = threading.Lock()
-        self._last: _Proved | None = None
+    _snapshot: Callable[[], snapshot_module.Snapshot]
+    _epoch: Callable[[], str | None]
+    _now_seconds: Callable[[], float]
+    _reader: placement_reader.PlacementReader
+    _trees: tree_publisher_module.TreePublisher = attrs.field(alias="tree_publisher")
+    _bound_seconds: float
+    _read_limit: int = 200
+    _clock: Callable[[], float] = time.monotonic
+    # Held while a comparison runs: one at a time, and who waits shares it.
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _last: _Proved | None = attrs.field(init=False, default=None)
 
     def age_seconds(self, snapshot: snapshot_module.Snapshot) -> float | None:
         """Return how long ago the last complete sweep began; None if none is known."""
