@@ -340,10 +340,10 @@ class DeltaSweeper:
             if table.namespace == known_namespaces.SERVICE_LIVENESS.name:
                 # Comes and goes with its service; else heartbeats are no API's.
                 continue
-            if table.changed is None:
-                keys = list(self._differing(scope, table, stop))
-            else:
+            if table.tells_changes:
                 keys = table.changed(self._scopes.context_for(scope), scope, since)
+            else:
+                keys = list(self._differing(scope, table, stop))
             rows += len(keys)
             repaired[table.namespace] = self._publish(scope, table.namespace, keys, stop)
             if table.namespace == known_namespaces.SERVICES.name:
