@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import rich.progress
-
 from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
@@ -78,14 +76,7 @@ class AllocationsAudit(command.Command):
         return 1 if any(row.outcome != "deleted" for row in rows) else 0
 
     def _look(self, audit: Any, as_json: bool) -> list[Any]:
-        with rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("{task.completed} of {task.total} consumers"),
-            rich.progress.TimeElapsedColumn(),
-            console=self.progress_console,
-            disable=as_json,
-        ) as bars:
+        with self.progress("consumers", quiet=as_json) as bars:
             bar = bars.add_task("allocations", total=audit.count)
             rows: list[Any] = audit.rows(lambda looked: bars.advance(bar, looked))
             return rows

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import rich.progress
-
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 from nova_nodb_scheduler.cmd.overview import cell_names
@@ -74,14 +72,7 @@ class Import(_ScopeCommand):
         try:
             done = scope_transfer.imported(synchronizer) if args.resume else set()
             results = []
-            with rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}"),
-                rich.progress.BarColumn(),
-                rich.progress.TextColumn("{task.completed} of {task.total} rows"),
-                rich.progress.TimeElapsedColumn(),
-                console=self.progress_console,
-                disable=args.json,
-            ) as bars:
+            with self.progress("rows", quiet=args.json) as bars:
                 for scope in scopes:
                     if scope in done:
                         results.append(
@@ -292,14 +283,7 @@ class MirrorImport(command.Command):
         from nova_nodb_scheduler.nova_adapter.placement.mirror import bulk_import
         from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
-        with rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("{task.completed} of {task.total} trees"),
-            rich.progress.TimeElapsedColumn(),
-            console=self.progress_console,
-            disable=args.json,
-        ) as bars:
+        with self.progress("trees", quiet=args.json) as bars:
             bar = bars.add_task("placement", total=trees)
             return bulk_import.fill(
                 database,
