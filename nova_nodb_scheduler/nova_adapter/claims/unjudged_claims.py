@@ -134,7 +134,7 @@ def _is_of(before: model.HeldClaim | None, held: model.HeldClaim) -> bool:
     return before is not None and before.claim_id == held.claim_id
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class ClaimNotes:
     """Notes claims without judging them; any thread. Blocks for the back end.
 

@@ -399,7 +399,7 @@ class RequestView:
             self._fell_back(scope, reason)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class RequestViews:
     """Opens views over a store; keeps the current request's per thread.
 

@@ -86,7 +86,7 @@ class SweepStopped(Exception):
     """The process is ending; the sweep is not complete and counts for nothing."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class CellSweeper:
     """Compares one scope's tables with the synchronizer, row by row, and repairs it.
 
@@ -299,7 +299,7 @@ def _iso(seconds: float) -> str:
 _COMPARED_ROWS = 1000
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class DeltaSweeper:
     """Compares what was written of one scope since a moment.
 

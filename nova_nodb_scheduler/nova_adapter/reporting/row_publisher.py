@@ -76,7 +76,7 @@ class ImplausibleCounts:
         )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class RowPublisher:
     """Publishes rows of Nova's tables by name; any thread may call it."""
 
@@ -143,7 +143,7 @@ class RowPublisher:
         )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class _Rows:
     """The rows of one batch, read anew in each round."""
 

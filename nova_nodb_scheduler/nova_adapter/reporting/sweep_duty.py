@@ -87,7 +87,7 @@ class _Known:
         )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class SweepDuty:
     """One named thread per conductor process; holds the leases of its scopes.
 

@@ -14,7 +14,7 @@ from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timel
 from nova_nodb_scheduler.simulator.schedulers import backend_line, scheduler_process
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class FaultInjection:
     """The faults of one run; its own thread alone calls.
 

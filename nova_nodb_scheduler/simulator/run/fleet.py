@@ -207,7 +207,7 @@ def _key(namespace: str, name: str) -> records.RecordKey:
 TICK_SECONDS = 0.5
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class HostTicks:
     """The hosts' own pace. One thread."""
 

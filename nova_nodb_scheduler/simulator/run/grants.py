@@ -16,7 +16,7 @@ from nova_nodb_scheduler.simulator.schedulers import pipe_messages
 _ABANDONED_SECONDS = 5.0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Grants:
     """The servers of one run, from the first allocation to the last deletion. One thread."""
 

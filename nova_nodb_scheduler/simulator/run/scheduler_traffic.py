@@ -124,7 +124,7 @@ class SimulationFailed(errors.NodbError):
         return f"a scheduler of the run failed:\n{self.detail}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Listener:
     """The world's end of the pipes. One thread.
 

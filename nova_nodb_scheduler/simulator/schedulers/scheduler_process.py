@@ -170,7 +170,7 @@ def _allocations(
     )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class SchedulerProcess:
     """One scheduler's place in a run, with the process that fills it now. One thread.
 

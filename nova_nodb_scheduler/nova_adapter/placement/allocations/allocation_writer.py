@@ -172,7 +172,7 @@ class _Piece:
         return attrs.evolve(self, servers=tuple(servers))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class AllocationWrite:
     """One request's write of allocations to Placement; made for one call."""
 

@@ -33,7 +33,7 @@ class _Waiting:
     hints: set[feed_hints.ProviderHint]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class HintQueue:
     """Hints that wait, by provider; one thread. Those of one provider are followed together.
 

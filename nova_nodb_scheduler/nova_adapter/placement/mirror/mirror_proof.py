@@ -45,7 +45,7 @@ class MirrorProof:
     complete: bool = True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class PlacementMirror:
     """Placement's mirror as a scheduler uses it; any thread may call.
 

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 Placed = Mapping[str, Mapping[str, int]]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class OwnWrites:
     """Adds this process's writes to the mirror: a bounded queue, and a thread that publishes.
 

@@ -56,7 +56,7 @@ class PublishedTrees:
     seen: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class TreePublisher:
     """Reads trees and publishes them; one thread calls it, several may read for it.
 
