@@ -158,8 +158,8 @@ class _Plain:
 
     def update(self, drawn: rich.console.RenderableType, *, refresh: bool) -> None:
         del refresh  # there is no screen
+        # It flushes what it prints.
         self._console.print(drawn)
-        self._console.file.flush()
 
 
 def frame(

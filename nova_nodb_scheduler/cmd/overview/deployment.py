@@ -138,6 +138,11 @@ class Deployment:
     claims: Mapping[str, Any]
     problems: tuple[str, ...]
 
+    @property
+    def error(self) -> str | None:
+        """Why the back end could not be read; None if it was."""
+        return self.backend.error
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
