@@ -58,10 +58,7 @@ class AllocationsAudit(command.Command):
         plugin = self.plugin()
         reaching.cells(plugin)
         placement = reaching.placement()
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open_existing()
-        try:
+        with reaching.opened(plugin.make_synchronizer) as synchronizer:
             judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(placement))
             silent_seconds = max(_SILENT_SECONDS, 4 * plugin.options.beat_interval_seconds)
             audit = audit_module.OrphanAudit(synchronizer, judge, silent_seconds)
@@ -70,8 +67,6 @@ class AllocationsAudit(command.Command):
                 self.pause(args.wait)
                 rows = audit.delete(rows)
                 _hint(plugin, rows)
-        finally:
-            synchronizer.close()
         self._show(rows, args.json)
         return 1 if any(row.outcome != "deleted" for row in rows) else 0
 

@@ -297,7 +297,16 @@ class Explain(bus_calls.AskingCommand):
                 expected,
                 float(plugin.options.reporter_bound_seconds),
             )
-        now = self._now(rpc, expected, spec, args) if spec is not None else None
+        now = None
+        if spec is not None:
+            with self.answered(expected, args.scheduler):
+                now = rpc.explain(
+                    self.context(),
+                    spec.obj_to_primitive(),
+                    servers=args.count,
+                    limit=args.limit,
+                    server=args.scheduler,
+                )
         if args.json:
             self.print_json({"past": past, "now": objects.plain(now)})
         else:
@@ -323,26 +332,6 @@ class Explain(bus_calls.AskingCommand):
             project=args.project,
         )
         return made_requests.of_new_server(self.context(), wanted, args.host)
-
-    def _now(
-        self, rpc: Any, expected: tuple[type[Exception], ...], spec: Any, args: argparse.Namespace
-    ) -> Any:
-        try:
-            return rpc.explain(
-                self.context(),
-                spec.obj_to_primitive(),
-                servers=args.count,
-                limit=args.limit,
-                server=args.scheduler,
-            )
-        except errors.NoAnswerInTime as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, str(error)) from error
-        except errors.NodbError:
-            raise
-        except expected as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, f"{type(error).__name__}: {error}") from error
 
 
 def gather(

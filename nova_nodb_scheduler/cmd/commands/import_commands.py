@@ -66,10 +66,7 @@ class Import(_ScopeCommand):
         plugin = self.plugin()
         scopes = self.scopes(plugin, args)
         silent = reaching.silent_databases(plugin, scopes)
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open()
-        try:
+        with reaching.opened(plugin.make_synchronizer, makes=True) as synchronizer:
             done = scope_transfer.imported(synchronizer) if args.resume else set()
             results = []
             with self.progress("rows", quiet=args.json) as bars:
@@ -83,8 +80,6 @@ class Import(_ScopeCommand):
                         results.append(scope_transfer.left_out(scope, silent[scope]))
                         continue
                     results.append(self._one(plugin, synchronizer, scope, bars))
-        finally:
-            synchronizer.close()
         self._show(results, cell_names.read(plugin), args.json)
         return 1 if any(result.failed for result in results) else 0
 
@@ -152,16 +147,11 @@ class Compare(_ScopeCommand):
                 reason,
                 "Mend it, or name the cells to compare with --cell",
             )
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open_existing()
-        try:
+        with reaching.opened(plugin.make_synchronizer) as synchronizer:
             found = {
                 scope: scope_transfer.compare_scope(synchronizer, plugin.scopes, scope)
                 for scope in scopes
             }
-        finally:
-            synchronizer.close()
         differing = any(
             not comparison.clean for by_table in found.values() for comparison in by_table.values()
         )
