@@ -249,6 +249,7 @@ class UnjudgedClaimsMaker:
         return UnjudgedClaims(self.verifier, notes, capacities)
 
 
+@attrs.define(eq=False, slots=False)
 class UnjudgedClaims:
     """Allocates as Nova does, and verifies it: :class:`outside_claims.OutsideClaimer`. Any thread.
 
@@ -256,15 +257,9 @@ class UnjudgedClaims:
     :param capacities: by provider and class, as Placement just offered them
     """
 
-    def __init__(
-        self,
-        verifier: verification.AllocationVerifier,
-        notes: ClaimNotes | None = None,
-        capacities: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> None:
-        self._verifier = verifier
-        self._notes = notes
-        self._capacities = capacities or {}
+    _verifier: verification.AllocationVerifier
+    _notes: ClaimNotes | None = None
+    _capacities: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
 
     def stop(self) -> None:
         """Nothing is kept."""

@@ -143,6 +143,7 @@ class ProofOptions:
     unreported_grace_seconds: float
 
 
+@attrs.define(eq=False, slots=False)
 class StateJudge:
     """Judges cells by what the plugin's own namespaces say. Any thread.
 
@@ -153,28 +154,20 @@ class StateJudge:
         have no conductor that says it lives: ``api`` and cell0
     """
 
-    def __init__(
-        self,
-        feed_alive: Callable[[float], bool],
-        epoch: Callable[[], str],
-        quarantine: quarantine_module.Quarantine,
-        backend_now_seconds: Callable[[], float],
-        options: ProofOptions,
-        unguarded: Collection[str] = (scopes_module.API,),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._unguarded = frozenset(unguarded)
-        self._feed_alive = feed_alive
-        self._epoch = epoch
-        self._quarantine = quarantine
-        self._backend_now_seconds = backend_now_seconds
-        self._options = options
-        self._clock = clock
-        self._unreported_since: dict[str, float] = {}
-        # Kept from request to request: of the reporters' beats as long as they are the
-        # same, of the heartbeats that nobody reported as long as none comes or goes.
-        self._beats_seen: tuple[object, ReporterHeartbeats] | None = None
-        self._unreported_seen: tuple[object, Mapping[str, int]] | None = None
+    _feed_alive: Callable[[float], bool]
+    _epoch: Callable[[], str]
+    _quarantine: quarantine_module.Quarantine
+    _backend_now_seconds: Callable[[], float]
+    _options: ProofOptions
+    _unguarded: Collection[str] = (scopes_module.API,)
+    _clock: Callable[[], float] = time.monotonic
+    _unreported_since: dict[str, float] = attrs.field(init=False, factory=dict)
+    # Kept from request to request: of the reporters' beats as long as they are the
+    # same, of the heartbeats that nobody reported as long as none comes or goes.
+    _beats_seen: tuple[object, ReporterHeartbeats] | None = attrs.field(init=False, default=None)
+    _unreported_seen: tuple[object, Mapping[str, int]] | None = attrs.field(
+        init=False, default=None
+    )
 
     def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> StateProof:
         """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
