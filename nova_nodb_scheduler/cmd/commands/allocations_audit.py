@@ -17,8 +17,8 @@ _SILENT_SECONDS = 30.0
 class AllocationsAudit(command.Command):
     """Find allocations in Placement without their server; status 1 if there are any.
 
-    Each that the mirror shows and no known server or migration explains is asked of
-    Placement, of the API database and of every cell. It only reads, but with --delete.
+    Every allocation in the mirror of Placement that no known server or migration explains is
+    looked up in Placement, in the API database and in every cell. Without --delete it only reads.
 
     What it finds: "absent", no build request, instance or migration of that uuid is
     anywhere; "buried in cell0", its server failed before it had a host and waits there for its
@@ -44,8 +44,8 @@ class AllocationsAudit(command.Command):
             type=number_arguments.within(float, 0, 3600),
             default=30.0,
             metavar="SECONDS",
-            help="with --delete: time between the two proofs, longer than any database is "
-            "behind (default: 30)",
+            help="with --delete: time between the two proofs; longer than a replica of Nova's "
+            "databases lags behind (default: 30)",
         )
         return parser
 

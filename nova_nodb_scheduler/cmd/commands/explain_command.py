@@ -247,14 +247,18 @@ class Explain(bus_calls.AskingCommand):
             metavar="K=V",
             help="a scheduler hint, such as group=UUID. May be given several times",
         )
-        new.add_argument("--availability-zone", metavar="Z")
-        new.add_argument("--project", metavar="P", help="uuid of the project that asks")
+        new.add_argument(
+            "--availability-zone", metavar="Z", help="availability zone that is asked for"
+        )
+        new.add_argument(
+            "--project", metavar="P", help="uuid of the project that the server is for"
+        )
         new.add_argument(
             "--count",
             type=number_arguments.within(int, 1, 1000),
             default=1,
             metavar="N",
-            help="servers in the request",
+            help="servers in the request (default: %(default)s)",
         )
         parser.add_argument(
             "--host",

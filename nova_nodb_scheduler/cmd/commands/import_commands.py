@@ -40,13 +40,13 @@ class _ScopeCommand(command.Command):
 
 
 class Import(_ScopeCommand):
-    """Publish what Nova's databases hold, beside live writes.
+    """Publish what Nova's databases hold to the synchronizer, while services go on writing.
 
-    Safe to repeat at any time: it takes the reporters' own way and writes only
-    what differs. After an interruption, --resume begins at the cells that are
-    not done; it is for that only: what was written since, by services without
-    the plugin, it would leave out. A cell whose database is down is left out
-    and stays cold: schedulers read it themselves.
+    Safe to repeat at any time: it compares before it writes, as the reporters
+    do, and writes only what differs. After an interruption, --resume leaves
+    out the cells that are done; it is for that only: what services without the
+    plugin wrote there since would be missed. A cell whose database is down is
+    left out and not served from memory: schedulers read its database.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -55,7 +55,8 @@ class Import(_ScopeCommand):
         parser.add_argument(
             "--resume",
             action="store_true",
-            help="leave out the cells that were walked whole in this epoch before",
+            help="leave out the cells that an import or a sweep has compared wholly since the back "
+            "end's present epoch began",
         )
         return parser
 
