@@ -162,12 +162,10 @@ class OrphanAudit:
         return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
 
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
-        view = self._snapshot.namespace(namespace)
-        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
         return [
-            (each.key, each.state)
-            for each in found
-            if each is not None and float(each.state.get("beat_at", 0.0)) >= self._least_beat
+            (name, beat)
+            for name, beat in self._snapshot.namespace(namespace).states()
+            if float(beat.get("beat_at", 0.0)) >= self._least_beat
         ]
 
 
@@ -192,15 +190,13 @@ def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
 def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
     """Return hosts by consumers that stand there and are nowhere in memory."""
     found: dict[str, set[str]] = {}
-    view = snapshot.namespace(known_namespaces.PROVIDERS.name)
-    for root in view.keys():  # noqa: SIM118 - a view is no mapping
-        record = view.get(root)
-        for consumer in (record.state.get("allocations") or {}) if record is not None else ():
+    for root, state in snapshot.namespace(known_namespaces.PROVIDERS.name).states():
+        for consumer in state.get("allocations") or {}:
             if not orphan_verdicts.is_known(snapshot, consumer):
                 found.setdefault(consumer, set()).add(root)
     return found
 
 
 def _name(snapshot: snapshot_module.Snapshot, provider: str) -> str:
-    found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).get(provider)
-    return provider if found is None else str(found.state["row"]["hypervisor_hostname"])
+    node = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).state(provider)
+    return provider if node is None else str(node["row"]["hypervisor_hostname"])

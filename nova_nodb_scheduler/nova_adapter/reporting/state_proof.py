@@ -198,12 +198,8 @@ class StateJudge:
     ) -> frozenset[str]:
         """Return the scopes of which the last sweep, or a reporter since, refused names."""
         cells = snapshot.namespace(known_namespaces.CELLS.name)
-        found = set(heartbeats.unnamed)
-        for scope in scopes:
-            swept = cells.get(scope)
-            if swept is not None and swept.state.get("unnamed"):
-                found.add(scope)
-        return frozenset(found.intersection(scopes))
+        swept = {scope for scope in scopes if (cells.state(scope) or {}).get("unnamed")}
+        return frozenset(swept | heartbeats.unnamed.intersection(scopes))
 
     def _missing(
         self,
@@ -214,12 +210,12 @@ class StateJudge:
     ) -> UnprovedReason | None:
         if self._unreadable(snapshot, scope):
             return UnprovedReason.QUARANTINE
-        swept = snapshot.namespace(known_namespaces.CELLS.name).get(scope)
-        if swept is None or swept.state.get("epoch") != self._epoch():
+        swept = snapshot.namespace(known_namespaces.CELLS.name).state(scope)
+        if swept is None or swept.get("epoch") != self._epoch():
             return UnprovedReason.COLD
-        if swept.state.get("unpublishable"):
+        if swept.get("unpublishable"):
             return UnprovedReason.QUARANTINE
-        reason = self._path(scope, heartbeats, swept.state)
+        reason = self._path(scope, heartbeats, swept)
         if reason is not None or scope == scopes_module.API:
             return reason
         return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
@@ -285,8 +281,7 @@ class StateJudge:
         view = snapshot.namespace(known_namespaces.REPORTERS.name)
         seen = self._beats_seen
         if seen is None or seen[0] is not view:
-            found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
-            states = [record.state for record in found if record is not None]
+            states = [beat for _name, beat in view.states()]
             seen = self._beats_seen = (view, ReporterHeartbeats(states))
         return seen[1]
 

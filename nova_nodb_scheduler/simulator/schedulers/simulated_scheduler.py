@@ -273,8 +273,7 @@ class SimulatedScheduler:
     def _reporter_beat(self) -> float | None:
         """Return up to when hosts are known to be reported, in simulated seconds."""
         view = self.store.snapshot().namespace(known_namespaces.REPORTERS.name)
-        beats = [view.get(key) for key in view.keys()]  # noqa: SIM118 - a view is no mapping
-        known = [float(beat.state["beat_at"]) for beat in beats if beat is not None]
+        known = [float(beat["beat_at"]) for _name, beat in view.states()]
         return max(known) - made_hosts.BEGINNING_SECONDS if known else None
 
     # -- deciding -------------------------------------------------------------------

@@ -183,8 +183,7 @@ class ChosenTrees:
 
 
 def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] | None:
-    record = snapshot.namespace(known_namespaces.PROVIDERS.name).get(root)
-    return None if record is None else record.state
+    return snapshot.namespace(known_namespaces.PROVIDERS.name).state(root)
 
 
 def _compared_at(
@@ -201,9 +200,9 @@ def _compared_at(
     if state is None:
         return 0.0
     at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
-    record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
-    if record is not None:
-        swept_from = backend_time.believed(float(record.state["swept_from"]), now_seconds)
+    swept = snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
+    if swept is not None:
+        swept_from = backend_time.believed(float(swept["swept_from"]), now_seconds)
         if float(state.get("written_at", 0.0)) < swept_from - own_seconds:
             at = max(at, swept_from)
     return at

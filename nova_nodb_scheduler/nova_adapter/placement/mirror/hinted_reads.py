@@ -243,25 +243,19 @@ class HintedReads:
 
 def _is_news(hint: feed_hints.ProviderHint, view: store_snapshot.NamespaceView) -> bool:
     """Tell whether a provider's record does not show yet what is hinted at."""
-    record = view.get(hint.provider)
+    state = view.state(hint.provider)
     if hint.expect is feed_hints.ExpectedChange.MIRRORED:
-        return record is None
+        return state is None
     if hint.expect is feed_hints.ExpectedChange.UNKNOWN:
         return True
-    if record is None:
+    if state is None:
         return False
-    present = hint.consumer in record.state["allocations"]
+    present = hint.consumer in state["allocations"]
     return present is not (hint.expect is feed_hints.ExpectedChange.PRESENT)
 
 
 def _marks(snapshot: store_snapshot.Snapshot) -> dict[str, Mapping[str, Any]]:
-    view = snapshot.namespace(known_namespaces.PROVIDER_HINTS.name)
-    found = {}
-    for key in view.keys():  # noqa: SIM118 - a view is no mapping
-        record = view.get(key)
-        if record is not None:
-            found[key] = record.state
-    return found
+    return dict(snapshot.namespace(known_namespaces.PROVIDER_HINTS.name).states())
 
 
 def _unless_newer(followed: publisher_module.State) -> publisher_module.Compute:

@@ -162,8 +162,7 @@ class PlacementMirror:
             if own is None:
                 # Only a child has room: no candidate of the mirror's kind.
                 continue
-            record = view.get(root)
-            state = None if record is None else record.state
+            state = view.state(root)
             if state is None or state["generation"] != own.generation:
                 moved.append(root)
             elif refused is not None and root not in refused:
@@ -184,8 +183,7 @@ class PlacementMirror:
         return MirrorProof(changed, max(looked.version, read.version))
 
     def _swept(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
-        record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
-        return None if record is None else record.state
+        return snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
 
 
 def _judged_otherwise(

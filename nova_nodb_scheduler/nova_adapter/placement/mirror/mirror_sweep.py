@@ -91,8 +91,7 @@ def compare(
             alone = len(members) == 1 == sizes[root] and members[0].uuid == root
             if alone and generations[root] == members[0].generation:
                 continue
-            found = view.get(root)
-            state = found.state if found is not None else None
+            state = view.state(root)
             if state is not None and not alone and provider_trees.matches(state, root, members):
                 continue
             if state is not None and float(state.get("written_at", 0.0)) >= since_seconds:
@@ -191,11 +190,11 @@ class MirrorSweep:
         root: str,
         members: Sequence[provider_trees.ListedProvider],
     ) -> bool:
-        found = view.get(root)
+        state = view.state(root)
         return (
-            found is not None
-            and float(found.state.get("whole_at", 0.0)) >= self._listed_from
-            and provider_trees.matches(found.state, root, members)
+            state is not None
+            and float(state.get("whole_at", 0.0)) >= self._listed_from
+            and provider_trees.matches(state, root, members)
         )
 
     def finish(self, view: store_snapshot.NamespaceView) -> Mapping[str, Any]:
