@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 from nova_nodb_scheduler.cmd.overview import cell_names
@@ -107,7 +109,7 @@ class Import(_ScopeCommand):
     def _show(self, results: list[Any], names: cell_names.CellNames, as_json: bool) -> None:
         if as_json:
             self.print_json(
-                [{**each.as_dict(), "cell_name": names.name(each.scope)} for each in results]
+                [{**attrs.asdict(each), "cell_name": names.name(each.scope)} for each in results]
             )
             return
         failed = sum(bool(each.failed) for each in results)
@@ -286,7 +288,7 @@ class MirrorImport(command.Command):
 
     def _show(self, result: Any, as_json: bool) -> None:
         if as_json:
-            self.print_json(result.as_dict())
+            self.print_json(attrs.asdict(result))
             return
         self.print_line(
             f"{result.refused} records could not be written."

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import prometheus_client
@@ -93,14 +93,6 @@ class ChangeReporterStatus:
     running: bool
 
 
-class ReporterCompanion(Protocol):
-    """What is started and stopped with a reporter's thread, in its process."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class ChangeReporter:
     """Gathers dirty names and publishes them in batches.
 
@@ -151,8 +143,8 @@ class ChangeReporter:
         #: Called with scopes whose tables must be compared with the store.
         self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
         #: Makes what runs in the process as long as the flushing thread; None for nothing.
-        self.make_company: Callable[[], ReporterCompanion] | None = None
-        self._company: ReporterCompanion | None = None
+        self.make_company: Callable[[], ReporterExport] | None = None
+        self._company: ReporterExport | None = None
 
     # -- Nova's threads ---------------------------------------------------
 
@@ -569,7 +561,7 @@ def identity_of(role: str, host: str, cell: Callable[[], str]) -> metric_labels.
 
 
 class ReporterExport:
-    """Fulfils :class:`ReporterCompanion`.
+    """The metrics of a reporter's process, served as long as its thread runs.
 
     :param register: registers what every process exports
     """

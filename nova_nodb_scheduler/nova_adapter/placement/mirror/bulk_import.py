@@ -372,10 +372,6 @@ class BulkImportResult:
     refused: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return attrs.asdict(self)
-
 
 def fill(
     database: PlacementDatabase,
