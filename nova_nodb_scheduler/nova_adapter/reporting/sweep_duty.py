@@ -97,7 +97,6 @@ class SweepDuty:
 
     _synchronizer: contract.Synchronizer
     _sweeper: cell_sweeper.CellSweeper
-    _deltas: cell_sweeper.DeltaSweeper
     _publisher: publisher_module.Publisher = attrs.field(alias="node_publisher")
     _scopes: Callable[[], Collection[str]]
     _holder: str
@@ -215,7 +214,7 @@ class SweepDuty:
         )
 
     def _sweep_delta(self, scope: str, since_seconds: float, now_seconds: float) -> None:
-        swept = self._deltas.sweep(scope, since_seconds, self._stop, by=self._holder)
+        swept = self._sweeper.sweep_since(scope, since_seconds, self._stop, by=self._holder)
         LOG.info(
             "A process that writes %(scope)s is silent. Compared in %(seconds).1f s what was "
             "written in the last %(window).0f s: %(rows)d rows, repaired %(repaired)s.",
