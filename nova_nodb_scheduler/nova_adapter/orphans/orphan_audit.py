@@ -8,11 +8,13 @@ Placement and of Nova's databases.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
@@ -22,6 +24,8 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from nova_nodb_scheduler.wire import codec, payload_packing
+
+LOG = logging.getLogger(__name__)
 
 _READ = (
     known_namespaces.COMPUTE_NODES,
@@ -176,6 +180,8 @@ def _batches(names: Sequence[str]) -> Iterable[Sequence[str]]:
 def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
     """Return what the back end holds; records that cannot be read are left out.
 
+    Whose record is missing is asked of Nova's databases all the same.
+
     :raises BackendUnavailable: it cannot be read
     """
     store = host_state_store.HostStateStore(
@@ -183,7 +189,12 @@ def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
     )
     for page in synchronizer.snapshot([each.name for each in _READ]).pages:
         for record in page:
-            store.apply(records.Change(record, codec.decode_state(record.payload)))
+            try:
+                store.apply(records.Change(record, codec.decode_state(record.payload)))
+            except (errors.UndecodableRecord, errors.InvalidRecord) as error:
+                LOG.warning(
+                    "Record %(key)s is left out: %(error)s", {"key": record.key, "error": error}
+                )
     return store.snapshot()
 
 
