@@ -110,37 +110,22 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     :raises ConfigurationError: they do not fit together
     :raises InvalidFile: the workload or the timeline cannot be read
     """
-    made = made_hosts.ClusterOptions(
-        hosts=arguments.hosts,
-        rack_hosts=arguments.rack_hosts,
-        cpu_ratio=arguments.cpu_ratio,
-        fill=arguments.fill,
-        seed=arguments.seed,
-    )
+    made = made_hosts.ClusterOptions(**_given(made_hosts.ClusterOptions, arguments))
     names = arguments.strategy or [run_options.CLAIMS.name]
     chosen = [run_options.named_strategy(name) for name in _named(names)]
     backend = _backend(arguments)
     heartbeat = arguments.heartbeat_seconds or max(10.0, arguments.hosts / _BEATS_PER_SECOND)
     pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else "saturated")
     options = run_options.RunOptions(
-        cluster=made,
-        strategy=chosen[0],
-        backend=backend or backend_choice.BackendChoice(),
-        schedulers=arguments.schedulers,
-        pace=run_clock.Pace(pace),
-        speed=arguments.speed,
-        seed=arguments.seed,
-        seconds=arguments.seconds,
-        build_seconds=arguments.build_seconds,
-        heartbeat_seconds=heartbeat,
-        report_seconds=arguments.report_seconds,
-        service_down_seconds=arguments.service_down_seconds or _MISSED_BEATS * heartbeat,
-        updates_per_second=arguments.updates_per_second,
-        authority_seconds=arguments.authority_seconds,
-        cache_seconds=arguments.cache_seconds,
-        claim_lease_seconds=arguments.claim_lease_seconds,
-        claim_spread=arguments.claim_spread,
-        deadline_seconds=arguments.deadline_seconds,
+        **{
+            **_given(run_options.RunOptions, arguments),
+            "cluster": made,
+            "strategy": chosen[0],
+            "backend": backend or backend_choice.BackendChoice(),
+            "pace": run_clock.Pace(pace),
+            "heartbeat_seconds": heartbeat,
+            "service_down_seconds": arguments.service_down_seconds or _MISSED_BEATS * heartbeat,
+        }
     )
     lines = [("--fault", text) for text in arguments.fault]
     if arguments.timeline is not None:
@@ -187,18 +172,14 @@ def _backend(arguments: argparse.Namespace) -> backend_choice.BackendChoice | No
 def _arrivals(arguments: argparse.Namespace) -> tuple[workload.Arrival, ...]:
     if arguments.workload is not None:
         return workload_file.read(pathlib.Path(arguments.workload))
-    return workload_generator.generate(
-        workload_generator.GeneratorOptions(
-            requests=arguments.requests,
-            requests_per_second=arguments.requests_per_second,
-            burstiness=arguments.burstiness,
-            repeat_share=arguments.repeat_share,
-            most_servers=arguments.most_servers,
-            lifetime_scale=arguments.lifetime_scale,
-            immortal=arguments.immortal,
-            seed=arguments.seed,
-        )
-    )
+    generator = workload_generator.GeneratorOptions
+    return workload_generator.generate(generator(**_given(generator, arguments)))
+
+
+def _given(kind: type[Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that are called as a field of an attrs class."""
+    given = vars(arguments)
+    return {each.name: given[each.name] for each in attrs.fields(kind) if each.name in given}
 
 
 def settings_of(arguments: argparse.Namespace, planned: campaign.Campaign) -> dict[str, Any]:

@@ -33,23 +33,37 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_cluster(group: Any) -> None:
     whole = _within(int, 1, 1_000_000)
-    group.add_argument("--hosts", type=whole, default=100, help="how many (default: 100)")
-    group.add_argument("--rack-hosts", type=whole, default=40, help="of each rack (default: 40)")
     group.add_argument(
-        "--cpu-ratio", type=_within(float, 0.1, 64), default=4.0, help="VCPUs a CPU (default: 4)"
+        "--hosts", type=whole, default=100, help="number of made hosts (default: 100)"
+    )
+    group.add_argument(
+        "--rack-hosts", type=whole, default=40, help="hosts in each rack (default: 40)"
+    )
+    group.add_argument(
+        "--cpu-ratio",
+        type=_within(float, 0.1, 64),
+        default=4.0,
+        help="CPU allocation ratio of the hosts (default: 4)",
     )
     group.add_argument(
         "--fill",
         type=_within(float, 0, 0.95),
         default=0.0,
-        help="share that is taken before the run (default: 0)",
+        help="share of each host that is taken before the run, 0 to 0.95 (default: 0)",
     )
 
 
 def _add_workload(group: Any) -> None:
-    group.add_argument("--workload", metavar="FILE", help="CSV or JSON lines; else made by seed")
     group.add_argument(
-        "--requests", type=_within(int, 1), default=1000, help="to be made (default: 1000)"
+        "--workload",
+        metavar="FILE",
+        help="requests from a file, CSV or JSON lines (default: made by the seed)",
+    )
+    group.add_argument(
+        "--requests",
+        type=_within(int, 1),
+        default=1000,
+        help="number of requests that are made (default: 1000)",
     )
     group.add_argument(
         "--requests-per-second",
@@ -67,23 +81,26 @@ def _add_workload(group: Any) -> None:
         "--repeat-share",
         type=_within(float, 0, 1),
         default=0.8,
-        help="of requests for one of a few VM types (default: 0.8)",
+        help="share of requests for one of a few VM types (default: 0.8)",
     )
     group.add_argument(
-        "--most-servers", type=_within(int, 1, 1000), default=10, help="a request (default: 10)"
+        "--most-servers",
+        type=_within(int, 1, 1000),
+        default=10,
+        help="most servers in a request (default: 10)",
     )
     group.add_argument(
         "--lifetime-scale",
         type=_within(float, 0.000001),
         default=0.01,
-        help="lifetimes are multiplied by it (default: 0.01)",
+        help="factor of the servers' lifetimes (default: 0.01)",
     )
     group.add_argument("--immortal", action="store_true", help="servers are not deleted")
 
 
 def _add_schedulers(group: Any) -> None:
     group.add_argument(
-        "--schedulers", type=_within(int, 1, 64), default=1, help="processes (default: 1)"
+        "--schedulers", type=_within(int, 1, 64), default=1, help="scheduler processes (default: 1)"
     )
     group.add_argument(
         "--strategy",
@@ -133,7 +150,10 @@ def _add_backend(group: Any) -> None:
         "--config-file instead",
     )
     group.add_argument(
-        "--config-file", action="append", default=[], help="where else its options stand"
+        "--config-file",
+        action="append",
+        default=[],
+        help="configuration file with the driver's options; may be given several times",
     )
     group.add_argument(
         "--reset",
@@ -159,16 +179,30 @@ def _add_times(group: Any) -> None:
         help="simulated seconds in a real one, with --pace real (default: 1)",
     )
     group.add_argument("--seconds", type=some, help="simulated time at which a run is cut off")
-    group.add_argument("--seed", type=int, default=1, help="of all that is drawn (default: 1)")
     group.add_argument(
-        "--build-seconds", type=seconds, default=5.0, help="until a host counts a server"
+        "--seed", type=int, default=1, help="seed of all that is drawn at random (default: 1)"
     )
     group.add_argument(
-        "--heartbeat-seconds", type=some, help="of each host (default: 10, or hosts / 500)"
+        "--build-seconds",
+        type=seconds,
+        default=5.0,
+        help="time from a grant until the host counts the server (default: 5)",
     )
-    group.add_argument("--report-seconds", type=some, default=60.0, help="of a host left alone")
     group.add_argument(
-        "--service-down-seconds", type=some, help="Nova's service_down_time (default: six beats)"
+        "--heartbeat-seconds",
+        type=some,
+        help="interval of each host's heartbeats (default: 10, or hosts / 500)",
+    )
+    group.add_argument(
+        "--report-seconds",
+        type=some,
+        default=60.0,
+        help="interval of a host's reports while nothing changes there (default: 60)",
+    )
+    group.add_argument(
+        "--service-down-seconds",
+        type=some,
+        help="Nova's service_down_time (default: six heartbeats)",
     )
     group.add_argument(
         "--updates-per-second",
@@ -193,7 +227,7 @@ def _add_faults(group: Any) -> None:
         metavar="LINE",
         help=f"'SECONDS KIND [NUMBER] [for SECONDS]'; kinds: {kinds}",
     )
-    group.add_argument("--timeline", metavar="FILE", help="such lines")
+    group.add_argument("--timeline", metavar="FILE", help="a file of such lines")
 
 
 def _add_report(group: Any) -> None:
@@ -206,7 +240,10 @@ def _add_report(group: Any) -> None:
         help="also find how far the fleet can shrink until the workload no longer fits",
     )
     group.add_argument(
-        "--packing-trials", type=_within(int, 1, 99), default=3, help="of the shrinking"
+        "--packing-trials",
+        type=_within(int, 1, 99),
+        default=3,
+        help="trials of --packing, of which the median counts (default: 3)",
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
     group.add_argument("--debug", action="store_true", help="show all of an error")

@@ -44,8 +44,8 @@ own path until then.
         min=0.2,
         max=30,
         help="""
-How often reporters and schedulers say that they are alive, on the back end:
-about four small statements each. Raise it, and the two bounds with it, where
+Interval between the heartbeats that each reporter and each scheduler writes to
+the back end: about four small statements each. Raise it, and the two bounds with it, where
 very many API workers report.
 
 Related options:
@@ -94,11 +94,11 @@ reporter died, or heartbeats arrived that nobody reported.
         default=120.0,
         min=1,
         help="""
-How much further than its last heartbeat the search goes back for what an API worker
-wrote before it fell silent. Rows carry the time of their writer's clock: raise
-it where clocks of API nodes and of the back end may differ by more than a
-minute (Nova itself takes services for dead then), or where the databases'
-transactions last longer.
+Margin of the search for what an API worker wrote and did not report before it
+died: rows are compared that were written later than its last heartbeat less this
+time. Rows carry the time of their writer's clock: raise it where clocks of API
+nodes and of the back end may differ by more than a minute (Nova itself takes
+services for dead then), or where the databases' transactions last longer.
 """,
     ),
 ]
@@ -109,9 +109,11 @@ FRESHNESS_OPTS: list[cfg.Opt] = [
         default=10.0,
         min=0.5,
         help="""
-How long a scheduler trusts its feed without proof. Each scheduler writes a
-canary and expects it back; when none came back for this long, every cell takes
-Nova's own path until the feed is proved again.
+How long a scheduler trusts the feed of changes without proof. Each scheduler
+writes a canary record every ``beat_interval_seconds`` and expects it back by the
+feed; when none came back for this long, every cell takes Nova's own path until
+one does. At least three times ``beat_interval_seconds``; lower it to notice a
+feed that stands still sooner.
 """,
     ),
     cfg.FloatOpt(
@@ -119,8 +121,10 @@ Nova's own path until the feed is proved again.
         default=15.0,
         min=1,
         help="""
-How long a reporter may be silent before the states of its cells are no longer
-trusted. Several times beat_interval_seconds.
+How long a reporter may send no heartbeat before the states of its cells are no
+longer trusted, and the cells take Nova's own path. At least three times
+``beat_interval_seconds``; raise it where control-plane processes are often
+paused for longer.
 """,
     ),
 ]

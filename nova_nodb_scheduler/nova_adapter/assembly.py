@@ -358,15 +358,10 @@ class Plugin:
             cell0 = objects.CellMapping.CELL0_UUID
             return sorted({own, cell0, scopes_module.API})
 
-        sweeper = self.sweeper(synchronizer)
-        publisher = self.publisher(synchronizer, known_namespaces.NODB)
         return sweep_duty_module.SweepDuty(
             synchronizer,
-            sweeper,
-            cell_sweeper.DeltaSweeper(
-                synchronizer, sweeper, publisher, self.scopes, options.sweep_page_rows
-            ),
-            publisher,
+            self.sweeper(synchronizer),
+            self.publisher(synchronizer, known_namespaces.NODB),
             scopes,
             f"{self.conf.host}:{os.getpid()}:{uuid.uuid4()}",
             sweep_duty_module.SweepDutyOptions(

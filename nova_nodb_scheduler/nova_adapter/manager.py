@@ -289,31 +289,14 @@ class SchedulerManager(
         except messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
 
-    def _select_destinations(
-        self,
-        context: Any,
-        spec_obj: Any,
-        instance_uuids: Any,
-        alloc_reqs_by_rp_uuid: Any,
-        provider_summaries: Any,
-        allocation_request_version: Any = None,
-        return_alternates: bool = False,
-    ) -> Any:
+    def _select_destinations(self, *args: Any, **kwargs: Any) -> Any:
         # Nova notifies before and after; nothing else stands between.
         schedule = (
             super()._select_destinations
             if activation.notifications_are_heard(self.notifier)
             else self._schedule
         )
-        return schedule(
-            context,
-            spec_obj,
-            instance_uuids,
-            alloc_reqs_by_rp_uuid,
-            provider_summaries,
-            allocation_request_version,
-            return_alternates,
-        )
+        return schedule(*args, **kwargs)
 
     # -- candidates and choice from memory ----------------------------------------
 

@@ -37,8 +37,8 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         )
         self._conflicts = prometheus_client.Counter(
             "nodb_claim_conflicts",
-            "Claims that what others wrote since the view left no way for on the host that was "
-            "chosen: the request was decided again",
+            "Claims refused for what another process wrote on the chosen host since it was read: "
+            "the request was decided again",
             registry=registry,
         )
         self._lost = prometheus_client.Counter(
@@ -48,13 +48,13 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         )
         self._absorbed = prometheus_client.Counter(
             "nodb_claim_writes_absorbed",
-            "Takes, confirms and releases that lost a compare-and-set, were judged by what it "
-            "was lost to, and written to the same host: the same decision, one exchange later",
+            "Claims taken, confirmed or released that lost a compare-and-set and were written "
+            "to the same host by the next: one round trip more, and no other decision",
             registry=registry,
         )
         self._verified = prometheus_client.Counter(
             "nodb_allocations_verified",
-            "Allocations that were looked at once written, by what became of them",
+            "Allocations that were read back from Placement once written, by what became of them",
             ["result"],
             registry=registry,
         )

@@ -71,7 +71,10 @@ def register(
     for each in declared:
         schemas.labels(each.name, str(each.schema)).set(1)
     bounds = prometheus_client.Gauge(
-        "nodb_bound_seconds", "Options that bound an age", ["bound"], registry=registry
+        "nodb_bound_seconds",
+        "Values of options that bound an age, for alerts to compare ages with",
+        ["bound"],
+        registry=registry,
     )
     for name, seconds in bounds_seconds.items():
         bounds.labels(name).set(seconds)

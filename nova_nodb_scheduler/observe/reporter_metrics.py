@@ -24,14 +24,18 @@ _FIGURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_reporter_publishing",
         "1 while what is written reaches the back end, 0 since the last flush failed",
     ),
-    "dirty": (_GAUGE, "nodb_reporter_dirty_records", "Changed records that wait for a flush"),
+    "dirty": (_GAUGE, "nodb_reporter_dirty_records", "Changed records that wait to be published"),
     "oldest_seconds": (
         _GAUGE,
         "nodb_reporter_dirty_oldest_seconds",
-        "How long the oldest of them has waited",
+        "How long the oldest changed record has waited to be published",
     ),
-    "published": (_COUNTER, "nodb_reporter_published_records", "Records that were written"),
-    "failed_flushes": (_COUNTER, "nodb_reporter_failed_flushes", "Flushes that failed"),
+    "published": (_COUNTER, "nodb_reporter_published_records", "Records that this reporter wrote"),
+    "failed_flushes": (
+        _COUNTER,
+        "nodb_reporter_failed_flushes",
+        "Publications that failed, of all records that waited",
+    ),
 }
 
 

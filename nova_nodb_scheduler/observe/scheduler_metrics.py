@@ -28,7 +28,7 @@ _SIGNATURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
     "cold_evaluations": (
         _COUNTER,
         "nodb_signature_evaluations",
-        "Times that all hosts were filtered and weighed for a signature",
+        "Evaluations of a signature for all hosts: filtered and weighed",
     ),
     "rows_patched": (
         _COUNTER,
@@ -38,26 +38,34 @@ _SIGNATURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
     "rescales": (
         _COUNTER,
         "nodb_signature_rescales",
-        "Times that all scores of a kept signature were made again",
+        "Times that all scores of a kept signature were computed anew: a weigher's extreme moved",
     ),
-    "evictions": (_COUNTER, "nodb_signature_evictions", "Kept signatures that gave way"),
+    "evictions": (
+        _COUNTER,
+        "nodb_signature_evictions",
+        "Signatures evicted from the cache for want of memory",
+    ),
     "kept": (_GAUGE, "nodb_signatures_kept", "Signatures that are kept"),
-    "kept_bytes": (_GAUGE, "nodb_signature_bytes", "What the kept signatures take"),
+    "kept_bytes": (_GAUGE, "nodb_signature_bytes", "Memory of the kept signatures"),
 }
 _MIRROR: dict[str, tuple[scraped_metrics.Family, str, str]] = {
     "age_seconds": (
         _GAUGE,
         "nodb_mirror_age_seconds",
-        "Since the last complete sweep of the mirror of Placement began",
+        "Time since the last complete sweep of the mirror of Placement began",
     ),
     "keeping": (_GAUGE, "nodb_mirror_keeping", "1 while this worker keeps the mirror"),
     "hints_waiting": (
         _GAUGE,
         "nodb_mirror_hints_waiting",
-        "Hinted providers that this worker has yet to look at",
+        "Hinted providers that this worker has yet to read from Placement",
     ),
-    "looks": (_COUNTER, "nodb_mirror_looks", "Hinted providers that this worker looked at"),
-    "sweeps": (_COUNTER, "nodb_mirror_sweeps", "Sweeps that this worker completed"),
+    "looks": (
+        _COUNTER,
+        "nodb_mirror_looks",
+        "Hinted providers that this worker read from Placement",
+    ),
+    "sweeps": (_COUNTER, "nodb_mirror_sweeps", "Sweeps of the mirror that this worker completed"),
     "requests": (
         _COUNTER,
         "nodb_mirror_requests",
@@ -71,12 +79,12 @@ _MIRROR: dict[str, tuple[scraped_metrics.Family, str, str]] = {
     "chosen_changed": (
         _COUNTER,
         "nodb_mirror_chosen_changed",
-        "Those of them that had changed in Placement",
+        "Chosen hosts whose provider trees had changed in Placement when they were compared",
     ),
     "failures": (
         _COUNTER,
         "nodb_mirror_failures",
-        "Turns of this worker's keeper that failed, for Placement or the back end",
+        "Failures of keeping the mirror: Placement or the back end did not answer",
     ),
 }
 
@@ -85,7 +93,7 @@ def of_signatures(figures: scraped_metrics.Figures) -> Iterator[scraped_metrics.
     """Return what tells how often a signature's filters and weights served again."""
     yield scraped_metrics.AtScrape(
         "nodb_signature_lookups",
-        "Times that a signature was looked for, by whether it was kept",
+        "Lookups of a request's signature, by whether it was kept",
         "result",
         functools.partial(scraped_metrics.some, figures, _LOOKUPS),
         _COUNTER,
@@ -171,7 +179,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
 
         self._candidates = prometheus_client.Counter(
             "nodb_candidates",
-            "Requests by where their allocation candidates came from, and why",
+            "Requests by where their allocation candidates came from, memory or Placement, and why",
             ["source", "reason"],
             registry=registry,
         )
@@ -201,14 +209,19 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             "nodb_applied_changes", "Changes applied to the store", registry=registry
         )
         self._resyncs = prometheus_client.Counter(
-            "nodb_resyncs", "Snapshots that had to be taken anew", ["reason"], registry=registry
+            "nodb_resyncs",
+            "Times that the store was built anew from a snapshot, by reason",
+            ["reason"],
+            registry=registry,
         )
         self._quarantined = prometheus_client.Gauge(
-            "nodb_quarantined_records", "Records that cannot be read", registry=registry
+            "nodb_quarantined_records",
+            "Records in quarantine: this worker cannot read them",
+            registry=registry,
         )
         self._feed_lag = prometheus_client.Histogram(
             "nodb_feed_lag_seconds",
-            "From the write of this process's canary to its being applied here",
+            "Delay of the feed: from the write of this worker's canary until it was applied here",
             registry=registry,
             buckets=_LAG_BUCKETS,
         )
@@ -265,7 +278,10 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
         """
         self.registry.register(
             scraped_metrics.AtScrape(
-                "nodb_store_records", "Records in the store", "namespace", count_by_namespace
+                "nodb_store_records",
+                "Records in this worker's store, by namespace",
+                "namespace",
+                count_by_namespace,
             )
         )
 
@@ -277,7 +293,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
         self.registry.register(
             scraped_metrics.AtScrape(
                 "nodb_start_ratio",
-                "How far this worker is until it takes requests; 1 where it does",
+                "Progress of this worker's start, 0 to 1: it takes requests at 1",
                 None,
                 ratio,
             )
@@ -308,7 +324,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ("nodb_feed_state", "1 for the state that the feed is in", "state", feed_states),
             (
                 "nodb_feed_proof_age_seconds",
-                "Everything older than this has been applied",
+                "Age of the last proof of the feed: every change that is older has been applied",
                 None,
                 feed_proof_age,
             ),
@@ -319,7 +335,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
                 ("cell", "reason"),
                 cells_unproved,
             ),
-            ("nodb_cell_hosts", "Compute nodes in memory", "cell", cell_hosts),
+            ("nodb_cell_hosts", "Compute nodes in memory, by cell", "cell", cell_hosts),
         ):
             self.registry.register(scraped_metrics.AtScrape(name, text, labels, ask))
 
@@ -329,16 +345,21 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
         :param figures: called in the exporter's thread
         """
         for name, text, label, kinds in (
-            ("nodb_claims", "Claims on hosts", "state", _STATES),
-            ("nodb_claims_ended", "Claims this process ended", "how", _ENDS),
-            ("nodb_orphan_allocations", "Allocations without their server", "kind", _ORPHANS),
+            ("nodb_claims", "Claims on hosts, by state", "state", _STATES),
+            ("nodb_claims_ended", "Claims that this worker ended, by how", "how", _ENDS),
+            (
+                "nodb_orphan_allocations",
+                "Allocations in Placement without their server, by kind",
+                "kind",
+                _ORPHANS,
+            ),
             (
                 "nodb_orphan_allocations_ended",
-                "Deletions of orphans this process tried",
+                "Deletions of orphan allocations that this worker tried, by how they ended",
                 "how",
                 _ORPHANS_ENDED,
             ),
-            ("nodb_claims_oldest_seconds", "Age of the oldest claim", "state", _AGES),
+            ("nodb_claims_oldest_seconds", "Age of the oldest claim, by state", "state", _AGES),
         ):
             ask = functools.partial(scraped_metrics.some, figures, kinds)
             self.registry.register(scraped_metrics.AtScrape(name, text, label, ask))
@@ -352,14 +373,22 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             the reporters' role, host and cell
         """
         for name, text, figure in (
-            ("nodb_reporters", "Reporters whose heartbeats are known", "living"),
-            ("nodb_reporter_queue_records", "Dirty records of reporters", "queued"),
+            ("nodb_reporters", "Reporters with a heartbeat on the back end", "living"),
+            (
+                "nodb_reporter_queue_records",
+                "Changed records that reporters have yet to publish",
+                "queued",
+            ),
             (
                 "nodb_reporter_silent_seconds",
                 "Age of the last heartbeat of the reporter that is silent the longest",
                 "silent",
             ),
-            ("nodb_reporter_refused_records", "Records that reporters cannot write", "refused"),
+            (
+                "nodb_reporter_refused_records",
+                "Records that reporters could not write: too large, or of a newer schema",
+                "refused",
+            ),
         ):
             ask = functools.partial(_figure, figures, figure)
             labels = ("reporter_role", "reporter_host", "cell")

@@ -135,6 +135,18 @@ class NamespaceView:
             self._decode,
         )
 
+    def state(self, key: str) -> Mapping[str, Any] | None:
+        """Return the decoded state of a record, or None where there is none."""
+        found = self.get(key)
+        return None if found is None else found.state
+
+    def states(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Iterate over all keys with their decoded states, in no order."""
+        for key in self._rows:
+            state = self.state(key)
+            assert state is not None  # of a row of this very view
+            yield key, state
+
     def version_of(self, key: str) -> int | None:
         """Return the version of a record's last write; None where there is no record."""
         row = self._rows.get(key)

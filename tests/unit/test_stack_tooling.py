@@ -9,16 +9,9 @@ import unittest
 
 import attrs
 
-from tools.stack import (
-    configuration,
-    daemons,
-    environment,
-    monitoring,
-    plugin_status,
-    settings,
-    sqlcount,
-)
+from tools.stack import configuration, daemons, environment, monitoring, settings
 from tools.stack import stack as stack_module
+from tools.stack.counts import plugin_status, sql_statements
 
 
 def _settings(**values: object) -> settings.Settings:
@@ -28,8 +21,8 @@ def _settings(**values: object) -> settings.Settings:
 
 
 class ClassifyTest(unittest.TestCase):
-    def _classify(self, text: str, own_row: int | None = 7) -> sqlcount.Statement:
-        return sqlcount.classify("nova-scheduler-1", "nova_cell0", text, own_row)
+    def _classify(self, text: str, own_row: int | None = 7) -> sql_statements.Statement:
+        return sql_statements.classify("nova-scheduler-1", "nova_cell0", text, own_row)
 
     def test_every_joined_table_is_named_once(self) -> None:
         statement = self._classify(
@@ -61,13 +54,13 @@ class ClassifyTest(unittest.TestCase):
 
 class ReportTest(unittest.TestCase):
     def test_totals_leave_out_heartbeats_other_processes_and_the_synchronizer(self) -> None:
-        def statement(**values: object) -> sqlcount.Statement:
-            base = sqlcount.Statement(
+        def statement(**values: object) -> sql_statements.Statement:
+            base = sql_statements.Statement(
                 "nova-scheduler-1", "nova_cell1", "SELECT", ("services",), False
             )
             return attrs.evolve(base, **values)
 
-        report = sqlcount.Report(
+        report = sql_statements.Report(
             collections.Counter(
                 {
                     statement(): 3,

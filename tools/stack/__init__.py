@@ -26,9 +26,7 @@ From Python (run inside the stack's virtual environment, from the checkout)::
 | ``cloud`` | the OpenStack APIs as a client sees them, and the first contents of the cloud |
 | ``stack`` | the whole: up, down, plugin, restart, kill, capacity |
 | ``monitoring`` | a Prometheus that scrapes the stack |
-| ``sqlcount`` | SQL statements per process, database and table, counted by MariaDB |
-| ``rpccount`` | which processes made RPC calls, seen by RabbitMQ |
-| ``plugin_status`` | figures that the plugin tells of itself (``nova-nodb-manage status``) |
+| ``counts`` | what processes did: SQL, RPC calls, requests to Placement, the plugin's figures |
 | ``demo`` | the demonstration: what is done |
 | ``demo_report`` | the demonstration: what is shown |
 | ``tempest`` | Tempest against the stack |

@@ -11,9 +11,10 @@ import time
 
 import attrs
 
-from tools.stack import database, monitoring, sqlcount
+from tools.stack import database, monitoring
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
+from tools.stack.counts import sql_statements
 
 EXPECTED_ERRORS = (LookupError, OSError, RuntimeError, ValueError, database.CommandFailedError)
 """What a wrong argument or a broken machine raises: shown as one line, without a traceback."""
@@ -133,7 +134,7 @@ def _status(options: argparse.Namespace) -> None:
 def _sql_count(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     stack = _stack(options)
-    with sqlcount.Counter(stack.settings) as counter:
+    with sql_statements.Counter(stack.settings) as counter:
         status = subprocess.run(command, check=False).returncode
     print(counter.report.to_json() if options.json else counter.report.to_text())
     return status

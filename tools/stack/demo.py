@@ -19,9 +19,10 @@ from rich import progress as rich_progress
 
 from tools.stack import __main__ as command_line
 from tools.stack import cloud as stack_cloud
-from tools.stack import demo_report, placementcount, plugin_status, rpccount, sqlcount
+from tools.stack import demo_report
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
+from tools.stack.counts import placement_requests, plugin_status, rpc_callers, sql_statements
 
 _SERVERS = 20
 _GROUP = 6
@@ -116,13 +117,13 @@ def _perform(
     before = plugin_status.read(stack.settings) if with_plugin else plugin_status.PluginStatus()
     step(f"booting {_SERVERS} servers, an anti-affinity group among them")
     boot_begin = time.monotonic()
-    placement = placementcount.PlacementRequests(stack.settings.log / "placement.log")
-    with sqlcount.Counter(stack.settings) as counter:
+    placement = placement_requests.PlacementRequests(stack.settings.log / "placement.log")
+    with sql_statements.Counter(stack.settings) as counter:
         servers = _boot(stack)
     boot_seconds = time.monotonic() - boot_begin
     asked = placement.counts()
     after = plugin_status.read(stack.settings) if with_plugin else before
-    callers = rpccount.reply_queues(stack)
+    callers = rpc_callers.reply_queues(stack)
     report = counter.report
     cells = [f"nova_{cell}" for cell in ("cell0", *stack.settings.cell_names)]
     cell_of_host = {host: cell for _name, host, cell in stack.settings.compute_cells()}
@@ -182,7 +183,7 @@ def _placed(server: stack_cloud.Json, cell_of_host: dict[str, str]) -> demo_repo
     )
 
 
-def _of_schedulers(report: sqlcount.Report) -> tuple[dict[str, Any], ...]:
+def _of_schedulers(report: sql_statements.Report) -> tuple[dict[str, Any], ...]:
     return tuple(row for row in report.rows() if row["process"].startswith(_SCHEDULERS))
 
 

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import rich.progress
-
 from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
@@ -19,8 +17,8 @@ _SILENT_SECONDS = 30.0
 class AllocationsAudit(command.Command):
     """Find allocations in Placement without their server; status 1 if there are any.
 
-    Each that the mirror shows and no known server or migration explains is asked of
-    Placement, of the API database and of every cell. It only reads, but with --delete.
+    Every allocation in the mirror of Placement that no known server or migration explains is
+    looked up in Placement, in the API database and in every cell. Without --delete it only reads.
 
     What it finds: "absent", no build request, instance or migration of that uuid is
     anywhere; "buried in cell0", its server failed before it had a host and waits there for its
@@ -46,8 +44,8 @@ class AllocationsAudit(command.Command):
             type=number_arguments.within(float, 0, 3600),
             default=30.0,
             metavar="SECONDS",
-            help="with --delete: time between the two proofs, longer than any database is "
-            "behind (default: 30)",
+            help="with --delete: time between the two proofs; longer than a replica of Nova's "
+            "databases lags behind (default: 30)",
         )
         return parser
 
@@ -60,10 +58,7 @@ class AllocationsAudit(command.Command):
         plugin = self.plugin()
         reaching.cells(plugin)
         placement = reaching.placement()
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open_existing()
-        try:
+        with reaching.opened(plugin.make_synchronizer) as synchronizer:
             judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(placement))
             silent_seconds = max(_SILENT_SECONDS, 4 * plugin.options.beat_interval_seconds)
             audit = audit_module.OrphanAudit(synchronizer, judge, silent_seconds)
@@ -72,20 +67,11 @@ class AllocationsAudit(command.Command):
                 self.pause(args.wait)
                 rows = audit.delete(rows)
                 _hint(plugin, rows)
-        finally:
-            synchronizer.close()
         self._show(rows, args.json)
         return 1 if any(row.outcome != "deleted" for row in rows) else 0
 
     def _look(self, audit: Any, as_json: bool) -> list[Any]:
-        with rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("{task.completed} of {task.total} consumers"),
-            rich.progress.TimeElapsedColumn(),
-            console=self.progress_console,
-            disable=as_json,
-        ) as bars:
+        with self.progress("consumers", quiet=as_json) as bars:
             bar = bars.add_task("allocations", total=audit.count)
             rows: list[Any] = audit.rows(lambda looked: bars.advance(bar, looked))
             return rows

@@ -247,14 +247,18 @@ class Explain(bus_calls.AskingCommand):
             metavar="K=V",
             help="a scheduler hint, such as group=UUID. May be given several times",
         )
-        new.add_argument("--availability-zone", metavar="Z")
-        new.add_argument("--project", metavar="P", help="uuid of the project that asks")
+        new.add_argument(
+            "--availability-zone", metavar="Z", help="availability zone that is asked for"
+        )
+        new.add_argument(
+            "--project", metavar="P", help="uuid of the project that the server is for"
+        )
         new.add_argument(
             "--count",
             type=number_arguments.within(int, 1, 1000),
             default=1,
             metavar="N",
-            help="servers in the request",
+            help="servers in the request (default: %(default)s)",
         )
         parser.add_argument(
             "--host",
@@ -297,7 +301,16 @@ class Explain(bus_calls.AskingCommand):
                 expected,
                 float(plugin.options.reporter_bound_seconds),
             )
-        now = self._now(rpc, expected, spec, args) if spec is not None else None
+        now = None
+        if spec is not None:
+            with self.answered(expected, args.scheduler):
+                now = rpc.explain(
+                    self.context(),
+                    spec.obj_to_primitive(),
+                    servers=args.count,
+                    limit=args.limit,
+                    server=args.scheduler,
+                )
         if args.json:
             self.print_json({"past": past, "now": objects.plain(now)})
         else:
@@ -323,26 +336,6 @@ class Explain(bus_calls.AskingCommand):
             project=args.project,
         )
         return made_requests.of_new_server(self.context(), wanted, args.host)
-
-    def _now(
-        self, rpc: Any, expected: tuple[type[Exception], ...], spec: Any, args: argparse.Namespace
-    ) -> Any:
-        try:
-            return rpc.explain(
-                self.context(),
-                spec.obj_to_primitive(),
-                servers=args.count,
-                limit=args.limit,
-                server=args.scheduler,
-            )
-        except errors.NoAnswerInTime as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, str(error)) from error
-        except errors.NodbError:
-            raise
-        except expected as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, f"{type(error).__name__}: {error}") from error
 
 
 def gather(

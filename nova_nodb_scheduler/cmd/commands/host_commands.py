@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -189,7 +188,7 @@ class _StoreCommand(bus_calls.AskingCommand):
             return found
 
         self.query, self.lookup = query, lookup
-        with self._explained(unanswered, args):
+        with self.answered(unanswered, args.scheduler):
             return self.read(rpc, args)
 
     def read(self, rpc: Any, args: argparse.Namespace) -> int:
@@ -199,21 +198,6 @@ class _StoreCommand(bus_calls.AskingCommand):
     def _cell(self, name: str, value: Any) -> str | None:
         """Return what a table shows of a value: a cell by its name."""
         return self.names.shown(value) if name == "cell" else _text(value)
-
-    @contextlib.contextmanager
-    def _explained(
-        self, unanswered: tuple[type[Exception], ...], args: argparse.Namespace
-    ) -> Iterator[None]:
-        try:
-            yield
-        except errors.NoAnswerInTime as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, str(error)) from error
-        except errors.NodbError:
-            raise
-        except unanswered as error:
-            asked = f"scheduler {args.scheduler}" if args.scheduler else "any scheduler"
-            raise errors.NoAnswer(asked, f"{type(error).__name__}: {error}") from error
 
 
 class HostList(_StoreCommand):

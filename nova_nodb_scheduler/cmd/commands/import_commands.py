@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import rich.progress
+import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
@@ -42,13 +42,13 @@ class _ScopeCommand(command.Command):
 
 
 class Import(_ScopeCommand):
-    """Publish what Nova's databases hold, beside live writes.
+    """Publish what Nova's databases hold to the synchronizer, while services go on writing.
 
-    Safe to repeat at any time: it takes the reporters' own way and writes only
-    what differs. After an interruption, --resume begins at the cells that are
-    not done; it is for that only: what was written since, by services without
-    the plugin, it would leave out. A cell whose database is down is left out
-    and stays cold: schedulers read it themselves.
+    Safe to repeat at any time: it compares before it writes, as the reporters
+    do, and writes only what differs. After an interruption, --resume leaves
+    out the cells that are done; it is for that only: what services without the
+    plugin wrote there since would be missed. A cell whose database is down is
+    left out and not served from memory: schedulers read its database.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -57,7 +57,8 @@ class Import(_ScopeCommand):
         parser.add_argument(
             "--resume",
             action="store_true",
-            help="leave out the cells that were walked whole in this epoch before",
+            help="leave out the cells that an import or a sweep has compared wholly since the back "
+            "end's present epoch began",
         )
         return parser
 
@@ -68,20 +69,10 @@ class Import(_ScopeCommand):
         plugin = self.plugin()
         scopes = self.scopes(plugin, args)
         silent = reaching.silent_databases(plugin, scopes)
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open()
-        try:
+        with reaching.opened(plugin.make_synchronizer, makes=True) as synchronizer:
             done = scope_transfer.imported(synchronizer) if args.resume else set()
             results = []
-            with rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}"),
-                rich.progress.BarColumn(),
-                rich.progress.TextColumn("{task.completed} of {task.total} rows"),
-                rich.progress.TimeElapsedColumn(),
-                console=self.progress_console,
-                disable=args.json,
-            ) as bars:
+            with self.progress("rows", quiet=args.json) as bars:
                 for scope in scopes:
                     if scope in done:
                         results.append(
@@ -92,8 +83,6 @@ class Import(_ScopeCommand):
                         results.append(scope_transfer.left_out(scope, silent[scope]))
                         continue
                     results.append(self._one(plugin, synchronizer, scope, bars))
-        finally:
-            synchronizer.close()
         self._show(results, cell_names.read(plugin), args.json)
         return 1 if any(result.failed for result in results) else 0
 
@@ -120,7 +109,7 @@ class Import(_ScopeCommand):
     def _show(self, results: list[Any], names: cell_names.CellNames, as_json: bool) -> None:
         if as_json:
             self.print_json(
-                [{**each.as_dict(), "cell_name": names.name(each.scope)} for each in results]
+                [{**attrs.asdict(each), "cell_name": names.name(each.scope)} for each in results]
             )
             return
         failed = sum(bool(each.failed) for each in results)
@@ -161,16 +150,11 @@ class Compare(_ScopeCommand):
                 reason,
                 "Mend it, or name the cells to compare with --cell",
             )
-        reaching.backend(plugin.make_synchronizer)
-        synchronizer = plugin.make_synchronizer()
-        synchronizer.open_existing()
-        try:
+        with reaching.opened(plugin.make_synchronizer) as synchronizer:
             found = {
                 scope: scope_transfer.compare_scope(synchronizer, plugin.scopes, scope)
                 for scope in scopes
             }
-        finally:
-            synchronizer.close()
         differing = any(
             not comparison.clean for by_table in found.values() for comparison in by_table.values()
         )
@@ -292,14 +276,7 @@ class MirrorImport(command.Command):
         from nova_nodb_scheduler.nova_adapter.placement.mirror import bulk_import
         from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
-        with rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("{task.completed} of {task.total} trees"),
-            rich.progress.TimeElapsedColumn(),
-            console=self.progress_console,
-            disable=args.json,
-        ) as bars:
+        with self.progress("trees", quiet=args.json) as bars:
             bar = bars.add_task("placement", total=trees)
             return bulk_import.fill(
                 database,
@@ -311,7 +288,7 @@ class MirrorImport(command.Command):
 
     def _show(self, result: Any, as_json: bool) -> None:
         if as_json:
-            self.print_json(result.as_dict())
+            self.print_json(attrs.asdict(result))
             return
         self.print_line(
             f"{result.refused} records could not be written."

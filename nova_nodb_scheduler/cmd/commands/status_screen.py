@@ -136,7 +136,8 @@ def watch(
                 if number != frames:
                     pause.wait(every_seconds)
     except KeyboardInterrupt:
-        pass  # That is how it ends.
+        # No error: ctrl-C is the way to end the screen, and the last line of each frame says so.
+        pass
     finally:
         reader.stop()
     if console.is_terminal and last is not None:
@@ -158,8 +159,8 @@ class _Plain:
 
     def update(self, drawn: rich.console.RenderableType, *, refresh: bool) -> None:
         del refresh  # there is no screen
+        # It flushes what it prints.
         self._console.print(drawn)
-        self._console.file.flush()
 
 
 def frame(

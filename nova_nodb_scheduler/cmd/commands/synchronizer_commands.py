@@ -216,13 +216,8 @@ class NewEpoch(command.Command):
         def make() -> Any:
             return loader.load(plugin.options.synchronizer, plugin.conf)
 
-        reaching.backend(make)
-        backend = make()
-        backend.open_existing()
-        try:
+        with reaching.opened(make) as backend:
             outcome = self._begin(backend, asks=not args.yes)
-        finally:
-            backend.close()
         if args.json:
             self.print_json(outcome)
         else:

@@ -31,8 +31,8 @@ class DoctorUpgradeChecks(check_command.UpgradeChecks):
             process_reports.read_backend(self.plugin.make_synchronizer()),
             None,
             (),
-            float(self.plugin.options.reporter_bound_seconds),
-            float(self.plugin.options.mirror_bound_seconds),
+            float(self.options.reporter_bound_seconds),
+            float(self.options.mirror_bound_seconds),
         )
 
     def all(self) -> Sequence[tuple[str, Callable[[Any], Any]]]:

@@ -7,10 +7,11 @@ The commands that ask schedulers are made of :class:`AskingCommand`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import oslo_messaging
@@ -132,6 +133,25 @@ class AskingCommand(command.Command):
 
         line = BusCalls(rpc_server.bus_address(), args.timeout, deadline)
         return rpc_server.make_client(plugin, args.timeout, line.call), rpc_server.CALL_ERRORS
+
+    @contextlib.contextmanager
+    def answered(
+        self, expected: tuple[type[Exception], ...], scheduler: str | None
+    ) -> Iterator[None]:
+        """Say of calls that are not answered who was asked.
+
+        :param scheduler: the host; None for any
+        :raises NoAnswer: one was not
+        """
+        asked = f"scheduler {scheduler}" if scheduler else "any scheduler"
+        try:
+            yield
+        except errors.NoAnswerInTime as error:
+            raise errors.NoAnswer(asked, str(error)) from error
+        except errors.NodbError:
+            raise
+        except expected as error:
+            raise errors.NoAnswer(asked, f"{type(error).__name__}: {error}") from error
 
     def context(self) -> Any:
         """Return the context of a call."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import rich.console
+import rich.progress
 from cliff import command
 
 from nova_nodb_scheduler.cmd.framework import configuration, guard, terminal
@@ -86,6 +87,20 @@ class Command(command.Command):  # type: ignore[misc]
             self.app_args.config_file,
             self.app_args.config_dir,
             verbose=self.is_verbose,
+        )
+
+    def progress(self, unit: str, *, quiet: bool) -> rich.progress.Progress:
+        """Return bars on standard error, which count in a unit.
+
+        :param quiet: none is shown
+        """
+        return rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.TextColumn("{task.completed} of {task.total} " + unit),
+            rich.progress.TimeElapsedColumn(),
+            console=self.progress_console,
+            disable=quiet,
         )
 
     def print_json(self, document: object) -> None:

@@ -105,7 +105,8 @@ def _closed(path: str) -> str:
     except PermissionError:
         return "its directory may not be read by this user"
     except OSError:
-        pass
+        # It is not there, as its place in the list of those looked at tells: no news.
+        return ""
     return ""
 
 

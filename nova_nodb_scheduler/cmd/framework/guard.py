@@ -136,7 +136,10 @@ def _one_line(text: str, most_characters: int | None = None) -> str:
 
 
 def masked(text: str) -> str:
-    """Return a text without the credentials of the URLs in it."""
+    """Return a text with ``***`` in the place of each password and token of the URLs in it.
+
+    A user's name stays: whose password is wrong, or whose rights are missing, is to be seen.
+    """
     return _CREDENTIALS.sub(r"\1***@", text)
 
 

@@ -8,7 +8,8 @@ service: Nova's databases are tried for 100 seconds, the message bus for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -38,6 +39,25 @@ def backend(make: Callable[[], Any]) -> None:
             synchronizer.close()
 
     _ask("The synchronizer's back end", bounded.BACKEND_SECONDS, look, _BACKEND_REMEDY)
+
+
+@contextlib.contextmanager
+def opened(make: Callable[[], Any], *, makes: bool = False) -> Iterator[Any]:
+    """Give a driver over a back end that answers, open; it is closed in the end.
+
+    :param makes: whether a store that is not there shall be made
+    :raises NotReached: see :func:`backend`
+    """
+    backend(make)
+    synchronizer = make()
+    if makes:
+        synchronizer.open()
+    else:
+        synchronizer.open_existing()
+    try:
+        yield synchronizer
+    finally:
+        synchronizer.close()
 
 
 def database(settings: Any) -> None:

@@ -138,6 +138,11 @@ class Deployment:
     claims: Mapping[str, Any]
     problems: tuple[str, ...]
 
+    @property
+    def error(self) -> str | None:
+        """Why the back end could not be read; None if it was."""
+        return self.backend.error
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
@@ -210,6 +215,14 @@ def gather(
     )
 
 
+#: What is shown of a worker's beat as it stands there.
+_OF_A_SCHEDULER = (
+    *("state", "epoch", "hosts", "fallbacks", "outcomes", "candidates", "claims", "claiming"),
+    *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
+    *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
+)
+
+
 def _scheduler(
     worker: str,
     beat: Mapping[str, Any],
@@ -230,24 +243,8 @@ def _scheduler(
         "age_seconds": age_seconds,
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),
-        "state": beat.get("state"),
-        "epoch": beat.get("epoch"),
-        "hosts": beat.get("hosts"),
-        "fallbacks": beat.get("fallbacks"),
-        "outcomes": beat.get("outcomes"),
-        "candidates": beat.get("candidates"),
-        "claims": beat.get("claims"),
-        "claiming": beat.get("claiming"),
-        "left_out": beat.get("left_out"),
-        "schedule_seconds_p50": beat.get("schedule_seconds_p50"),
-        "schedule_seconds_p99": beat.get("schedule_seconds_p99"),
         "feed_lag_seconds": beat.get("lag_seconds"),
-        "quarantined": beat.get("quarantined"),
-        "memory_bytes": beat.get("memory_bytes"),
-        "machine_bytes": beat.get("machine_bytes"),
-        "clock_offset_seconds": beat.get("clock_offset_seconds"),
-        "settling": beat.get("settling"),
-        "beat_at": beat.get("beat_at"),
+        **{name: beat.get(name) for name in _OF_A_SCHEDULER},
         "answered": None,
         "error": None,
         "detail": None,
@@ -278,6 +275,13 @@ def _scheduler(
     return entry
 
 
+#: What is shown of a reporter's beat as it stands there; those of older releases lack some.
+_OF_A_REPORTER = (
+    *("host", "pid", "cell", "queued", "published", "failed_flushes", "refused", "claiming"),
+    *("clock_offset_seconds", "since"),
+)
+
+
 def _reporter(
     name: str, beat: Mapping[str, Any], backend: process_reports.Backend, bound_seconds: float
 ) -> dict[str, Any]:
@@ -286,24 +290,14 @@ def _reporter(
     return {
         "id": name,
         "role": beat.get("binary"),
-        "host": beat.get("host"),
-        "pid": beat.get("pid"),
-        "cell": beat.get("cell"),
         "guards": list(beat.get("guards", ())),
         "alive": age_seconds <= bound_seconds,
         "age_seconds": age_seconds,
-        "queued": beat.get("queued"),
         "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
-        "published": beat.get("published"),
-        "failed_flushes": beat.get("failed_flushes"),
-        # Of an older release nothing is known of it.
-        "refused": beat.get("refused"),
-        "clock_offset_seconds": beat.get("clock_offset_seconds"),
-        "since": since,
         "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
-        "claiming": beat.get("claiming"),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),
+        **{name: beat.get(name) for name in _OF_A_REPORTER},
     }
 
 

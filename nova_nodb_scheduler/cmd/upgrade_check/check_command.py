@@ -56,7 +56,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Ask everything that the checks will want; without it each asks when it wants."""
-        if self.plugin.options.synchronizer == "sqlalchemy":
+        if self.options.synchronizer == "sqlalchemy":
             self._schema()
         for ask in (self._found, self._services, self._nodes_by_cell):
             ask()
@@ -72,6 +72,16 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         from nova_nodb_scheduler.nova_adapter import assembly
 
         return assembly.Plugin(CONF)
+
+    @property
+    def options(self) -> Any:
+        """The plugin's own options."""
+        return self.plugin.options
+
+    @property
+    def scopes(self) -> Any:
+        """The databases of cells and API."""
+        return self.plugin.scopes
 
     @property
     def found(self) -> deployment.Deployment:
@@ -112,7 +122,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
         from nova_nodb_scheduler.nova_adapter import rpc_server
 
-        plugin, deadline = self.plugin, self._deadline
+        plugin, options, deadline = self.plugin, self.options, self._deadline
         make = plugin.make_synchronizer
 
         def read() -> deployment.Deployment:
@@ -122,8 +132,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 process_reports.read_backend_within(make, deadline),
                 lambda host: client.get_status(context.get_admin_context(), server=host),
                 rpc_server.CALL_ERRORS,
-                float(plugin.options.reporter_bound_seconds),
-                float(plugin.options.mirror_bound_seconds),
+                float(options.reporter_bound_seconds),
+                float(options.mirror_bound_seconds),
             )
 
         return bounded.BoundedQuestion(read)
@@ -155,7 +165,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     def _services(
         self,
     ) -> bounded.BoundedQuestion[tuple[list[judgements.NovaService], list[str]]]:
-        scopes = self.plugin.scopes
+        scopes = self.scopes
 
         def read() -> tuple[list[judgements.NovaService], list[str]]:
             from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
@@ -228,10 +238,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     @_stopped_by_errors
     def check_schema(self) -> upgradecheck.Result:
         """Is the back end's schema this release's?"""
-        if self.plugin.options.synchronizer != "sqlalchemy":
-            return upgradecheck.Result(
-                Code.SUCCESS, f"{self.plugin.options.synchronizer} has no schema."
-            )
+        if self.options.synchronizer != "sqlalchemy":
+            return upgradecheck.Result(Code.SUCCESS, f"{self.options.synchronizer} has no schema.")
         try:
             findings = self._answer(self._schema())
         except errors.NoAnswerInTime as error:
@@ -258,22 +266,19 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     @_stopped_by_errors
     def check_services(self) -> upgradecheck.Result:
         """Does every conductor, API and scheduler that is up run the plugin?"""
-        if self.found.backend.error is not None:
+        if self.found.error is not None:
             return self._unknown()
         services, unread = self.services
         findings = judgements.judge_services(
             services, self.found, expects_schedulers=self.plugin.replaces_scheduler()
         )
-        findings += [
-            judgements.Judgement(Code.WARNING, f"Services of {each} are not known.")
-            for each in unread
-        ]
+        findings += [judgements.warning(f"Services of {each} are not known.") for each in unread]
         return judgements.result([*findings, *judgements.judge_versions(self.found)])
 
     @_stopped_by_errors
     def check_feed(self) -> upgradecheck.Result:
         """Do reporters and feeds live, and do all schedulers claim or none?"""
-        if self.found.backend.error is not None:
+        if self.found.error is not None:
             return self._unknown()
         return judgements.result(
             [
@@ -288,37 +293,32 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     @_stopped_by_errors
     def check_cells(self) -> upgradecheck.Result:
         """Do mappings, reporters and records name the same cells?"""
-        if self.found.backend.error is not None:
+        if self.found.error is not None:
             return self._unknown()
         services, unread = self.services
-        if not self.plugin.scopes.has_api_database():
+        if not self.scopes.has_api_database():
             return upgradecheck.Result(
                 Code.WARNING, "Without [api_database] connection cells are not known."
             )
         nodes: dict[str, int] = self._answer(self._nodes_by_cell())
-        findings = judgements.judge_cells(
-            bounded.ask(bounded.CONNECT_SECONDS, self.plugin.scopes.all_cells),
-            services,
-            self.found,
-            nodes,
+        mapped = bounded.ask(bounded.CONNECT_SECONDS, self.scopes.all_cells)
+        return judgements.result(
+            [
+                *judgements.judge_cells(mapped, services, self.found, nodes),
+                *(judgements.warning(f"The database of {each} cannot be read.") for each in unread),
+            ]
         )
-        findings += [
-            judgements.Judgement(Code.WARNING, f"The database of {each} cannot be read.")
-            for each in unread
-        ]
-        return judgements.result(findings)
 
     @_stopped_by_errors
     def check_mirror(self) -> upgradecheck.Result:
         """Is Placement mirrored?"""
-        if self.found.backend.error is not None:
+        if self.found.error is not None:
             return self._unknown()
-        options = self.plugin.options
         return judgements.result(
             judgements.judge_mirror(
                 self.found,
-                float(options.mirror_bound_seconds),
-                wanted=self.plugin.replaces_scheduler() and options.candidates == "memory",
+                float(self.options.mirror_bound_seconds),
+                wanted=self.plugin.replaces_scheduler() and self.options.candidates == "memory",
             )
         )
 

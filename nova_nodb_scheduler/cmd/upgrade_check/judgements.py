@@ -15,7 +15,7 @@ that nobody reads it tells nothing.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -50,8 +50,24 @@ class Judgement:
     text: str
 
 
-def result(findings: Sequence[Judgement]) -> upgradecheck.Result:
+def success(text: str) -> Judgement:
+    """Return what is as it should be."""
+    return Judgement(Code.SUCCESS, text)
+
+
+def warning(text: str) -> Judgement:
+    """Return what should be mended."""
+    return Judgement(Code.WARNING, text)
+
+
+def failure(text: str) -> Judgement:
+    """Return what must be mended."""
+    return Judgement(Code.FAILURE, text)
+
+
+def result(judged: Iterable[Judgement]) -> upgradecheck.Result:
     """Put findings together: the worst of them decides."""
+    findings = list(judged)
     worst = max((finding.code for finding in findings), default=Code.SUCCESS)
     return upgradecheck.Result(worst, " ".join(finding.text for finding in findings) or None)
 
@@ -86,11 +102,10 @@ def judge_services(
                 proved += 1
             else:
                 findings.append(
-                    Judgement(
-                        Code.FAILURE,
+                    failure(
                         f"{name} (cell {service.cell}) runs without the plugin: what it writes "
                         "is found by sweeps only, and its cell is not served from memory. Give "
-                        "it the plugin's lines of nova.conf and restart it.",
+                        "it the plugin's lines of nova.conf and restart it."
                     )
                 )
         elif service.binary == "nova-scheduler":
@@ -98,79 +113,61 @@ def judge_services(
                 proved += 1
             elif expects_schedulers:
                 findings.append(
-                    Judgement(
-                        Code.WARNING,
+                    warning(
                         f"{name} runs Nova's own scheduler: it reads the databases, and takes "
-                        "no claims. Restart it with the plugin's lines of nova.conf.",
+                        "no claims. Restart it with the plugin's lines of nova.conf."
                     )
                 )
     if not any(service.binary == "nova-conductor" and service.up for service in services):
-        findings.append(Judgement(Code.WARNING, "No nova-conductor is up in any cell."))
+        findings.append(warning("No nova-conductor is up in any cell."))
     if unproved_apis:
         findings.append(
-            Judgement(
-                Code.SUCCESS,
+            success(
                 f"Nothing is known of {', '.join(unproved_apis)}: an API shows itself with its "
-                "first write.",
+                "first write."
             )
         )
-    return [Judgement(Code.SUCCESS, f"{proved} services run the plugin."), *findings]
+    return [success(f"{proved} services run the plugin."), *findings]
 
 
-def judge_reporters(found: deployment.Deployment) -> list[Judgement]:
+def judge_reporters(found: deployment.Deployment) -> Iterator[Judgement]:
     """Say which reporters are silent or behind."""
-    findings = []
     for each in found.reporters:
         name = f"The reporter of the {each['role']} on {each['host']}"
         if not each["alive"]:
-            findings.append(
-                Judgement(
-                    Code.WARNING,
-                    f"{name} (process {each['pid']}) is silent for {each['age_seconds']:.0f} s.",
-                )
+            yield warning(
+                f"{name} (process {each['pid']}) is silent for {each['age_seconds']:.0f} s."
             )
         elif each["behind_seconds"] > 0 and each["failed_flushes"]:
-            findings.append(
-                Judgement(
-                    Code.WARNING,
-                    f"{name} is {each['behind_seconds']:.1f} s behind; it failed to publish "
-                    f"{each['failed_flushes']} times.",
-                )
+            yield warning(
+                f"{name} is {each['behind_seconds']:.1f} s behind; it failed to publish "
+                f"{each['failed_flushes']} times."
             )
     if not any(each["alive"] for each in found.reporters):
-        findings.append(Judgement(Code.FAILURE, "No reporter lives."))
-    return findings
+        yield failure("No reporter lives.")
 
 
-def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> list[Judgement]:
+def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> Iterator[Judgement]:
     """Say which schedulers do not follow, do not answer, or cannot read records."""
-    findings = []
     alive = [each for each in found.schedulers if each["alive"]]
     if not alive and expects_schedulers:
-        findings.append(Judgement(Code.FAILURE, "No scheduler runs the plugin."))
+        yield failure("No scheduler runs the plugin.")
     for each in alive:
         name = f"The scheduler on {each['host']} (process {each['pid']})"
         if str(each["state"]).startswith(deployment.STARTING):
-            findings.append(
-                Judgement(Code.WARNING, f"{name} takes no request yet: {each['state']}.")
-            )
+            yield warning(f"{name} takes no request yet: {each['state']}.")
         elif each["state"] != deployment.FOLLOWING:
-            findings.append(Judgement(Code.FAILURE, f"{name}: its feed is {each['state']}."))
+            yield failure(f"{name}: its feed is {each['state']}.")
         if each["answered"] is False:
-            findings.append(
-                Judgement(Code.WARNING, f"{name} does not answer over RPC: {each['error']}.")
-            )
+            yield warning(f"{name} does not answer over RPC: {each['error']}.")
         if each["quarantined"]:
-            findings.append(
-                Judgement(Code.FAILURE, f"{name} cannot read {each['quarantined']} records.")
-            )
-    return findings
+            yield failure(f"{name} cannot read {each['quarantined']} records.")
 
 
-def judge_claims(found: deployment.Deployment) -> list[Judgement]:
+def judge_claims(found: deployment.Deployment) -> Iterator[Judgement]:
     """Say where some schedulers and conductors claim hosts and others do not."""
     texts = deployment.claims_that_differ(found.schedulers, found.reporters)
-    return [Judgement(Code.WARNING, text) for text in texts]
+    yield from map(warning, texts)
 
 
 def judge_cells(
@@ -178,127 +175,95 @@ def judge_cells(
     services: Collection[NovaService],
     found: deployment.Deployment,
     nodes_by_cell: Mapping[str, int],
-) -> list[Judgement]:
+) -> Iterator[Judgement]:
     """Say where cell mappings, reporters and records name different cells.
 
     :param mapped: uuids of the cell mappings, cell0 included
     :param nodes_by_cell: compute nodes on the back end by the cell they name
     """
-    findings = []
     alive = [each for each in found.reporters if each["alive"]]
     for cell in sorted(mapped):
         if not any(cell in each["guards"] for each in alive):
-            findings.append(
-                Judgement(
-                    Code.WARNING,
-                    f"No conductor reports for cell {cell}: schedulers read its database.",
-                )
-            )
+            yield warning(f"No conductor reports for cell {cell}: schedulers read its database.")
         known = found.backend.cells.get(cell, {})
         if known.get("epoch") != found.backend.epoch:
-            findings.append(
-                Judgement(
-                    Code.WARNING,
-                    f"Cell {cell} was never imported: schedulers read its database until a "
-                    "conductor has swept it, or run 'nova-nodb-manage import'.",
-                )
+            yield warning(
+                f"Cell {cell} was never imported: schedulers read its database until a "
+                "conductor has swept it, or run 'nova-nodb-manage import'."
             )
     known_scopes = {*mapped, "api", _EVERY_CELL}
     for each in alive:
         foreign = sorted({str(each["cell"]), *each["guards"]} - known_scopes)
         if foreign:
-            findings.append(
-                Judgement(
-                    Code.FAILURE,
-                    f"The {each['role']} on {each['host']} reports for {', '.join(foreign)}, "
-                    "which no cell mapping names: correct [nodb_scheduler] cell_uuid there.",
-                )
+            yield failure(
+                f"The {each['role']} on {each['host']} reports for {', '.join(foreign)}, "
+                "which no cell mapping names: correct [nodb_scheduler] cell_uuid there."
             )
-    findings += _disagreeing(services, alive)
+    yield from _disagreeing(services, alive)
     for cell in sorted({*found.backend.cells, *nodes_by_cell} - known_scopes):
-        findings.append(
-            Judgement(
-                Code.WARNING,
-                f"The back end holds {nodes_by_cell.get(cell, 0)} compute nodes of cell {cell}, "
-                "which no cell mapping names.",
-            )
+        yield warning(
+            f"The back end holds {nodes_by_cell.get(cell, 0)} compute nodes of cell {cell}, "
+            "which no cell mapping names."
         )
-    return findings
 
 
 def _disagreeing(
     services: Collection[NovaService], reporters: Collection[Mapping[str, Any]]
-) -> list[Judgement]:
+) -> Iterator[Judgement]:
     """Find conductors that report for another cell than the one they are registered in."""
     registered: dict[str, set[str]] = {}
     for service in services:
         if service.binary == "nova-conductor":
             registered.setdefault(service.host, set()).add(service.cell)
-    findings = []
     for each in reporters:
         cells = registered.get(str(each["host"]))
         if each["role"] != "conductor" or not cells or each["cell"] in cells:
             continue
-        findings.append(
-            Judgement(
-                Code.FAILURE,
-                f"The conductor on {each['host']} reports for cell {each['cell']}, and is "
-                f"registered in cell {', '.join(sorted(cells))}: correct [nodb_scheduler] "
-                "cell_uuid or [database] connection there.",
-            )
+        yield failure(
+            f"The conductor on {each['host']} reports for cell {each['cell']}, and is "
+            f"registered in cell {', '.join(sorted(cells))}: correct [nodb_scheduler] "
+            "cell_uuid or [database] connection there."
         )
-    return findings
 
 
 def judge_mirror(
     found: deployment.Deployment, bound_seconds: float, *, wanted: bool
-) -> list[Judgement]:
+) -> Iterator[Judgement]:
     """Say whether candidates can come from memory, and what that does not cover.
 
     :param bound_seconds: age beyond which the mirror is not used
     :param wanted: whether the configuration takes candidates from memory
     """
     if not wanted:
-        return [
-            Judgement(
-                Code.SUCCESS,
-                "Candidates are asked of Placement, as [DEFAULT] scheduler_driver or "
-                "[nodb_scheduler] candidates says.",
-            )
-        ]
+        yield success(
+            "Candidates are asked of Placement, as [DEFAULT] scheduler_driver or "
+            "[nodb_scheduler] candidates says."
+        )
+        return
     mirror = found.mirror
     if not mirror or mirror["age_seconds"] > bound_seconds:
-        return [
-            Judgement(
-                Code.WARNING,
-                "No scheduler keeps a current mirror of Placement: candidates are asked of "
-                "Placement itself. Look at the log of nova-scheduler and at [placement] in its "
-                "nova.conf.",
-            )
-        ]
-    findings = [Judgement(Code.SUCCESS, f"{mirror['providers']} providers are mirrored.")]
+        yield warning(
+            "No scheduler keeps a current mirror of Placement: candidates are asked of "
+            "Placement itself. Look at the log of nova-scheduler and at [placement] in its "
+            "nova.conf."
+        )
+        return
+    yield success(f"{mirror['providers']} providers are mirrored.")
     if mirror["broken"]:
-        findings.append(
-            Judgement(
-                Code.WARNING,
-                f"{sum(mirror['broken'].values())} provider trees cannot be mirrored "
-                f"({', '.join(sorted(mirror['broken']))}): their hosts get servers only where "
-                "nobody else has room. 'nova-nodb-manage host list --namespace providers' shows "
-                "them.",
-            )
+        yield warning(
+            f"{sum(mirror['broken'].values())} provider trees cannot be mirrored "
+            f"({', '.join(sorted(mirror['broken']))}): their hosts get servers only where "
+            "nobody else has room. 'nova-nodb-manage host list --namespace providers' shows "
+            "them."
         )
-    findings.append(
-        Judgement(
-            Code.SUCCESS,
-            "Placement's option [placement] allocation_conflict_retry_count cannot be seen from "
-            "here: unless it is 1, allocations of other services (neutron, cyborg, blazar, "
-            "operators) that race with Nova's may over-commit a provider, as in stock Nova.",
-        )
+    yield success(
+        "Placement's option [placement] allocation_conflict_retry_count cannot be seen from "
+        "here: unless it is 1, allocations of other services (neutron, cyborg, blazar, "
+        "operators) that race with Nova's may over-commit a provider, as in stock Nova."
     )
-    return findings
 
 
-def judge_versions(found: deployment.Deployment) -> list[Judgement]:
+def judge_versions(found: deployment.Deployment) -> Iterator[Judgement]:
     """Say whether all processes run the same release of the plugin."""
     versions = sorted(
         {
@@ -308,14 +273,10 @@ def judge_versions(found: deployment.Deployment) -> list[Judgement]:
         }
     )
     if len(versions) > 1:
-        return [
-            Judgement(
-                Code.WARNING,
-                f"Several releases of the plugin run: {', '.join(versions)}. Restart the "
-                "services with the older one; 'db sync --contract' must wait for that.",
-            )
-        ]
-    return []
+        yield warning(
+            f"Several releases of the plugin run: {', '.join(versions)}. Restart the "
+            "services with the older one; 'db sync --contract' must wait for that."
+        )
 
 
 GROUP = "oslo_messaging_notifications"
@@ -341,7 +302,7 @@ def judge_activation_line(drivers: Collection[str], written: Lines) -> list[Judg
     :param drivers: values of the option, as oslo.config reads them
     """
     if NAME in drivers:
-        return [Judgement(Code.SUCCESS, f"{_RIGHT} is there.")]
+        return [success(f"{_RIGHT} is there.")]
     slips = [f"[{GROUP}] {OPTION} = {each}" for each in drivers if _is_meant(each)]
     slips += [
         f"[{group}] {option} = {value}"
@@ -354,16 +315,14 @@ def judge_activation_line(drivers: Collection[str], written: Lines) -> list[Judg
     ]
     if slips:
         return [
-            Judgement(
-                Code.FAILURE,
-                f"{'; '.join(slips)}: nobody reads that, and services run stock Nova. {_REMEDY}",
+            failure(
+                f"{'; '.join(slips)}: nobody reads that, and services run stock Nova. {_REMEDY}"
             )
         ]
     return [
-        Judgement(
-            Code.WARNING,
+        warning(
             f"{_RIGHT} is missing: only services that are started by nova-nodb-scheduler, "
-            f"nova-nodb-conductor or nova_nodb_scheduler.cmd.wsgi run the plugin. {_REMEDY}",
+            f"nova-nodb-conductor or nova_nodb_scheduler.cmd.wsgi run the plugin. {_REMEDY}"
         )
     ]
 

@@ -134,6 +134,7 @@ def _is_of(before: model.HeldClaim | None, held: model.HeldClaim) -> bool:
     return before is not None and before.claim_id == held.claim_id
 
 
+@attrs.define(eq=False, slots=False)
 class ClaimNotes:
     """Notes claims without judging them; any thread. Blocks for the back end.
 
@@ -143,21 +144,13 @@ class ClaimNotes:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        batches: ledger_claimer.ClaimBatches,
-        deadline_seconds: float,
-        strict: frozenset[ledger_claimer.Policy] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._batches = batches
-        self._deadline_seconds = deadline_seconds
-        self._strict = strict
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._rests_until = float("-inf")
+    _synchronizer: contract.Synchronizer
+    _batches: ledger_claimer.ClaimBatches
+    _deadline_seconds: float
+    _strict: frozenset[ledger_claimer.Policy] = frozenset()
+    _clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _rests_until: float = attrs.field(init=False, default=float("-inf"))
 
     def note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         """Note a server on its host; None where that is not possible now. Raises nothing."""
@@ -256,6 +249,7 @@ class UnjudgedClaimsMaker:
         return UnjudgedClaims(self.verifier, notes, capacities)
 
 
+@attrs.define(eq=False, slots=False)
 class UnjudgedClaims:
     """Allocates as Nova does, and verifies it: :class:`outside_claims.OutsideClaimer`. Any thread.
 
@@ -263,15 +257,9 @@ class UnjudgedClaims:
     :param capacities: by provider and class, as Placement just offered them
     """
 
-    def __init__(
-        self,
-        verifier: verification.AllocationVerifier,
-        notes: ClaimNotes | None = None,
-        capacities: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> None:
-        self._verifier = verifier
-        self._notes = notes
-        self._capacities = capacities or {}
+    _verifier: verification.AllocationVerifier
+    _notes: ClaimNotes | None = None
+    _capacities: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
 
     def stop(self) -> None:
         """Nothing is kept."""

@@ -8,11 +8,13 @@ Placement and of Nova's databases.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
@@ -22,6 +24,8 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from nova_nodb_scheduler.wire import codec, payload_packing
+
+LOG = logging.getLogger(__name__)
 
 _READ = (
     known_namespaces.COMPUTE_NODES,
@@ -162,12 +166,10 @@ class OrphanAudit:
         return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
 
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
-        view = self._snapshot.namespace(namespace)
-        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
         return [
-            (each.key, each.state)
-            for each in found
-            if each is not None and float(each.state.get("beat_at", 0.0)) >= self._least_beat
+            (name, beat)
+            for name, beat in self._snapshot.namespace(namespace).states()
+            if float(beat.get("beat_at", 0.0)) >= self._least_beat
         ]
 
 
@@ -178,6 +180,8 @@ def _batches(names: Sequence[str]) -> Iterable[Sequence[str]]:
 def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
     """Return what the back end holds; records that cannot be read are left out.
 
+    Whose record is missing is asked of Nova's databases all the same.
+
     :raises BackendUnavailable: it cannot be read
     """
     store = host_state_store.HostStateStore(
@@ -185,22 +189,25 @@ def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
     )
     for page in synchronizer.snapshot([each.name for each in _READ]).pages:
         for record in page:
-            store.apply(records.Change(record, codec.decode_state(record.payload)))
+            try:
+                store.apply(records.Change(record, codec.decode_state(record.payload)))
+            except (errors.UndecodableRecord, errors.InvalidRecord) as error:
+                LOG.warning(
+                    "Record %(key)s is left out: %(error)s", {"key": record.key, "error": error}
+                )
     return store.snapshot()
 
 
 def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
     """Return hosts by consumers that stand there and are nowhere in memory."""
     found: dict[str, set[str]] = {}
-    view = snapshot.namespace(known_namespaces.PROVIDERS.name)
-    for root in view.keys():  # noqa: SIM118 - a view is no mapping
-        record = view.get(root)
-        for consumer in (record.state.get("allocations") or {}) if record is not None else ():
+    for root, state in snapshot.namespace(known_namespaces.PROVIDERS.name).states():
+        for consumer in state.get("allocations") or {}:
             if not orphan_verdicts.is_known(snapshot, consumer):
                 found.setdefault(consumer, set()).add(root)
     return found
 
 
 def _name(snapshot: snapshot_module.Snapshot, provider: str) -> str:
-    found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).get(provider)
-    return provider if found is None else str(found.state["row"]["hypervisor_hostname"])
+    node = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).state(provider)
+    return provider if node is None else str(node["row"]["hypervisor_hostname"])

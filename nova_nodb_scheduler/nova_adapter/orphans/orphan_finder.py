@@ -84,6 +84,7 @@ class _Verdict:
     generation: int | None = None
 
 
+@attrs.define(eq=False, slots=False)
 class OrphanFinder:
     """Looks at suspects; one thread, of the worker that settles for all.
 
@@ -94,31 +95,19 @@ class OrphanFinder:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        snapshot: Callable[[], snapshot_module.Snapshot | None],
-        judge: orphan_verdicts.OrphanJudge,
-        alive: lapsed_claims.ClaimWriters,
-        now_seconds: Callable[[], float],
-        cache: record_editor.RecordCache,
-        hint: Callable[[Sequence[str], Sequence[str]], None],
-        options: OrphanFinderOptions | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._snapshot = snapshot
-        self._judge = judge
-        self._writers = alive
-        self._now_seconds = now_seconds
-        self._cache = cache
-        self._hint = hint
-        self._options = options or OrphanFinderOptions()
-        self._clock = clock
-        self._verdicts: dict[str, _Verdict] = {}
-        #: When suspects were first seen that nobody looked at yet.
-        self._seen_at: dict[str, float] = {}
-        self.status = OrphanFinderStatus()
+    _synchronizer: contract.Synchronizer
+    _snapshot: Callable[[], snapshot_module.Snapshot | None]
+    _judge: orphan_verdicts.OrphanJudge
+    _writers: lapsed_claims.ClaimWriters
+    _now_seconds: Callable[[], float]
+    _cache: record_editor.RecordCache
+    _hint: Callable[[Sequence[str], Sequence[str]], None]
+    _options: OrphanFinderOptions = attrs.field(factory=OrphanFinderOptions)
+    _clock: Callable[[], float] = time.monotonic
+    _verdicts: dict[str, _Verdict] = attrs.field(init=False, factory=dict)
+    #: When suspects were first seen that nobody looked at yet.
+    _seen_at: dict[str, float] = attrs.field(init=False, factory=dict)
+    status: OrphanFinderStatus = attrs.field(init=False, factory=OrphanFinderStatus)
 
     def pace(self, options: OrphanFinderOptions) -> None:
         """Work by these paces and bounds from the next turn on."""

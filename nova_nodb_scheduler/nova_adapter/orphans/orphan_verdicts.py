@@ -268,5 +268,5 @@ def _kind(
 
 
 def _place(snapshot: snapshot_module.Snapshot, node: str) -> tuple[str, str] | None:
-    found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).get(node)
-    return None if found is None else (str(found.state["cell"]), str(found.state["row"]["host"]))
+    state = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).state(node)
+    return None if state is None else (str(state["cell"]), str(state["row"]["host"]))

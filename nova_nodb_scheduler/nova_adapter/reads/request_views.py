@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 from nova import context as nova_context
 from nova import objects
@@ -289,6 +290,7 @@ FellBack = Callable[[str, proof_module.UnprovedReason], None]
 Look = Callable[[], tuple[MemoryReads, proof_module.StateProof]]
 
 
+@attrs.define(eq=False, slots=False)
 class RequestView:
     """A request's view of the cloud, and where it had to leave memory.
 
@@ -298,48 +300,41 @@ class RequestView:
     :param look: see :meth:`renew`; None where it is what it was made with for good
     """
 
-    def __init__(
-        self,
-        reads: MemoryReads | None,
-        proof: proof_module.StateProof,
-        cells: tuple[str, ...],
-        fell_back: FellBack,
-        *,
-        stock: bool = False,
-        look: Look | None = None,
-    ) -> None:
-        self._reads = reads
-        self._look = look
-        self.proof = proof
-        self.cells = cells
-        self._judged = frozenset(_judged(cells))
-        self._fell_back = fell_back
-        self._stock = stock
-        #: Cell of each host among the candidates, once they are known.
-        self.cell_of_host: Mapping[str, str] = {}
-        #: The host manager's CellMappings by uuid, once hosts are made states of.
-        self.cell_mappings: Mapping[str, Any] = {}
-        #: Of cells that are not served: instance uuids by host, once read.
-        self.instances_read: dict[str, Mapping[str, Any]] = {}
-        #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,
-        #: so that a server placed on one is seen on the others.
-        self.instances_of: dict[tuple[str, str], Any] = {}
-        #: The providers of Placement's answer, where Nova's own code chooses among them.
-        self.offered: tuple[str, ...] = ()
-        #: True once Placement offered a host that the store does not know.
-        self.unknown_candidates = False
-        #: The questions to Placement, kept back; None where Placement is asked.
-        self.deferred: deferred_candidates.DeferredCandidates | None = None
-        #: True where the choice itself is made over columns.
-        self.decides = False
-        #: Why it was not, in the end; None if it was.
-        self.asked_placement: str | None = None
-        #: What the decision came to, for those who ask later.
-        self.trace = decision_log.DecisionTrace()
-        #: Scopes that were answered from memory.
-        self.served: set[str] = set()
-        #: Scopes that were not, and why.
-        self.missed: dict[str, proof_module.UnprovedReason] = {}
+    _reads: MemoryReads | None
+    proof: proof_module.StateProof
+    cells: tuple[str, ...]
+    _fell_back: FellBack
+    stock: bool = attrs.field(default=False, kw_only=True)
+    _look: Look | None = attrs.field(default=None, kw_only=True)
+    _judged: frozenset[str] = attrs.field(init=False)
+    #: Cell of each host among the candidates, once they are known.
+    cell_of_host: Mapping[str, str] = attrs.field(init=False, factory=dict)
+    #: The host manager's CellMappings by uuid, once hosts are made states of.
+    cell_mappings: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    #: Of cells that are not served: instance uuids by host, once read.
+    instances_read: dict[str, Mapping[str, Any]] = attrs.field(init=False, factory=dict)
+    #: By (cell, host): one mapping for all nodes of a host, as Nova tracks them,
+    #: so that a server placed on one is seen on the others.
+    instances_of: dict[tuple[str, str], Any] = attrs.field(init=False, factory=dict)
+    #: The providers of Placement's answer, where Nova's own code chooses among them.
+    offered: tuple[str, ...] = attrs.field(init=False, default=())
+    #: True once Placement offered a host that the store does not know.
+    unknown_candidates: bool = attrs.field(init=False, default=False)
+    #: The questions to Placement, kept back; None where Placement is asked.
+    deferred: deferred_candidates.DeferredCandidates | None = attrs.field(init=False, default=None)
+    #: True where the choice itself is made over columns.
+    decides: bool = attrs.field(init=False, default=False)
+    #: Why it was not, in the end; None if it was.
+    asked_placement: str | None = attrs.field(init=False, default=None)
+    #: What the decision came to, for those who ask later.
+    trace: decision_log.DecisionTrace = attrs.field(init=False, factory=decision_log.DecisionTrace)
+    #: Scopes that were answered from memory.
+    served: set[str] = attrs.field(init=False, factory=set)
+    #: Scopes that were not, and why.
+    missed: dict[str, proof_module.UnprovedReason] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._judged = frozenset(_judged(self.cells))
 
     def renew(self) -> bool:
         """See the present from here on; False if what was served is not proved now.
@@ -362,14 +357,9 @@ class RequestView:
         assert self._reads is not None  # a stock view serves nothing
         return self._reads
 
-    @property
-    def stock(self) -> bool:
-        """True where every scope takes Nova's own path."""
-        return self._stock
-
     def serves(self, scope: str) -> bool:
         """Tell whether a scope is answered from memory; note it either way."""
-        if self._stock or scope in self.missed:
+        if self.stock or scope in self.missed:
             return False
         lacking = self.lacks(scope)
         if lacking is not None:
@@ -398,6 +388,7 @@ class RequestView:
             self._fell_back(scope, reason)
 
 
+@attrs.define(eq=False, slots=False)
 class RequestViews:
     """Opens views over a store; keeps the current request's per thread.
 
@@ -406,21 +397,12 @@ class RequestViews:
     :param fell_back: told of each scope and request that left memory
     """
 
-    def __init__(
-        self,
-        store: host_state_store.HostStateStore,
-        judge: proof_module.StateJudge,
-        built: BuiltObjects,
-        cells: Callable[[], list[str]],
-        generation: Callable[[], int],
-        fell_back: FellBack,
-    ) -> None:
-        self._store = store
-        self._judge = judge
-        self._built = built
-        self._cells = cells
-        self._generation = generation
-        self._fell_back = fell_back
+    _store: host_state_store.HostStateStore
+    _judge: proof_module.StateJudge
+    _built: BuiltObjects
+    _cells: Callable[[], list[str]]
+    _generation: Callable[[], int]
+    _fell_back: FellBack
 
     def open(self) -> RequestView:
         """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""

@@ -29,7 +29,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -82,35 +82,30 @@ _QUEUED_SECONDS = 60.0
 _EXAMPLES = 10
 
 
+#: Rows of a table that is compared whole, read by one SELECT.
+_COMPARED_ROWS = 1000
+
+
 class SweepStopped(Exception):
     """The process is ending; the sweep is not complete and counts for nothing."""
 
 
+@attrs.define(eq=False, slots=False)
 class CellSweeper:
-    """Compares one scope's tables with the synchronizer, row by row, and repairs it.
+    """Compares a scope's tables with the synchronizer, whole or since a moment, and repairs it.
 
     :param node_publisher: writes namespace ``cells`` (owner ``nodb``)
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        rows: row_publisher.RowPublisher,
-        node_publisher: publisher_module.Publisher,
-        scopes: scopes_module.Scopes,
-        page_rows: int,
-        pause_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._rows = rows
-        self._node_publisher = node_publisher
-        self._scopes = scopes
-        self._page_rows = page_rows
-        self._pause_seconds = pause_seconds
-        self._clock = clock
-        self._unpublishable: set[str] = set()
-        self._unnamed: set[str] = set()
+    _synchronizer: contract.Synchronizer
+    _rows: row_publisher.RowPublisher
+    _node_publisher: publisher_module.Publisher
+    _scopes: scopes_module.Scopes
+    _page_rows: int
+    _pause_seconds: float
+    _clock: Callable[[], float] = time.monotonic
+    _unpublishable: set[str] = attrs.field(init=False, factory=set)
+    _unnamed: set[str] = attrs.field(init=False, factory=set)
 
     def sweep(
         self,
@@ -131,7 +126,7 @@ class CellSweeper:
         """
         started = self._clock()
         noted = self._unreported_by_service(scope)
-        self.begin()
+        self._begin()
         began_at = self._synchronizer.now_seconds()
         heard_before = _iso(began_at - _QUEUED_SECONDS)
         epoch = self._synchronizer.head().epoch
@@ -161,19 +156,9 @@ class CellSweeper:
         self._node_publisher.publish({key: lambda current: state})
         return SweptScope(scope, rows, repaired, self._clock() - started)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Forget what could not be published before."""
         self._unpublishable, self._unnamed = set(), set()
-
-    @property
-    def unpublishable(self) -> Collection[str]:
-        """Records that could not be written as they are since :meth:`begin`."""
-        return frozenset(self._unpublishable)
-
-    @property
-    def unnamed(self) -> Collection[str]:
-        """Rows whose names no record may have, since :meth:`begin`; for people."""
-        return frozenset(self._unnamed)
 
     def unreported(self, scope: str) -> int:
         """Sum the heartbeats of a cell that no reporter saw."""
@@ -188,7 +173,7 @@ class CellSweeper:
             return {}
         return {
             record.key.key: int(state["unreported"])
-            for record, state in self.read(known_namespaces.SERVICE_LIVENESS.name)
+            for record, state in self._read(known_namespaces.SERVICE_LIVENESS.name)
             if state is not None
             and state.get("cell") == scope
             and int(state["unreported"]) > 0
@@ -210,7 +195,7 @@ class CellSweeper:
             after, keys = table.page(context, scope, after, self._page_rows)
             if not keys:
                 return seen, changed
-            changed += self.publish(scope, table.namespace, keys, heard_before)
+            changed += self._publish(scope, table.namespace, keys, heard_before)
             seen.update(keys)
             progress(SweepProgress(table.namespace, len(seen), changed))
             if stop.wait(self._pause_seconds):
@@ -222,17 +207,29 @@ class CellSweeper:
         """Look again at the records whose rows the walk did not meet: most have none."""
         keys = [
             record.key.key
-            for record, state in self.read(table.namespace)
-            if record.key.key not in seen and self.is_of(scope, table, record.key.key, state)
+            for record, state in self._read(table.namespace)
+            if record.key.key not in seen and self._is_of(scope, table, record.key.key, state)
         ]
+        return self._publish_pages(scope, table.namespace, keys, stop, self._pause_seconds)
+
+    def _publish_pages(
+        self,
+        scope: str,
+        namespace: str,
+        keys: list[str],
+        stop: threading.Event,
+        pause_seconds: float = 0.0,
+    ) -> int:
         changed = 0
         for first in range(0, len(keys), self._page_rows):
-            changed += self.publish(scope, table.namespace, keys[first : first + self._page_rows])
-            if stop.wait(self._pause_seconds):
+            if stop.is_set():
+                raise SweepStopped
+            changed += self._publish(scope, namespace, keys[first : first + self._page_rows])
+            if stop.wait(pause_seconds):
                 raise SweepStopped
         return changed
 
-    def is_of(
+    def _is_of(
         self, scope: str, table: nova_tables.NovaTable, key: str, state: Mapping[str, Any] | None
     ) -> bool:
         """Tell whether a record is a scope's own to judge."""
@@ -251,7 +248,7 @@ class CellSweeper:
             for cell in self._scopes.all_cells()
         )
 
-    def publish(
+    def _publish(
         self, scope: str, namespace: str, keys: list[str], heard_before: str | None = None
     ) -> int:
         """Bring some rows' records up to date; return how many records that changed.
@@ -274,7 +271,7 @@ class CellSweeper:
             raise SweepIncomplete(scope, namespace, len(unread))
         return published.written
 
-    def read(self, namespace: str) -> Iterator[tuple[records.Record, Mapping[str, Any] | None]]:
+    def _read(self, namespace: str) -> Iterator[tuple[records.Record, Mapping[str, Any] | None]]:
         """Read a namespace's records with their states, None where nobody can read it."""
         for page in self._synchronizer.snapshot([namespace]).pages:
             for record in page:
@@ -285,54 +282,9 @@ class CellSweeper:
                     LOG.warning("Record %(key)s cannot be read.", {"key": record.key})
                     yield record, None
 
+    # -- since a moment -----------------------------------------------------------
 
-class SweepIncomplete(Exception):
-    """Some rows could not be published: the sweep counts for nothing."""
-
-    def __init__(self, scope: str, namespace: str, count: int) -> None:
-        super().__init__(scope, namespace, count)
-        self.scope, self.namespace, self.count = scope, namespace, count
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count} records of {self.namespace} in {self.scope} could not be "
-            "published; the cell's database or the back end did not answer"
-        )
-
-
-def _iso(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(tzinfo=None).isoformat()
-
-
-#: Rows of a table that is compared whole, read by one SELECT.
-_COMPARED_ROWS = 1000
-
-
-class DeltaSweeper:
-    """Compares what was written of one scope since a moment.
-
-    :param sweeper: publishes rows, and reads records
-    :param node_publisher: writes namespace ``cells`` (owner ``nodb``)
-    :param page_rows: rows that are published at once
-    """
-
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        sweeper: CellSweeper,
-        node_publisher: publisher_module.Publisher,
-        scopes: scopes_module.Scopes,
-        page_rows: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._sweeper = sweeper
-        self._node_publisher = node_publisher
-        self._scopes = scopes
-        self._page_rows = page_rows
-        self._clock = clock
-
-    def sweep(
+    def sweep_since(
         self, scope: str, since_seconds: float, stop: threading.Event, *, by: str
     ) -> SweptScope:
         """Repair what was written since then, and say so in the scope's record of ``cells``.
@@ -351,34 +303,23 @@ class DeltaSweeper:
         began_at = self._synchronizer.now_seconds()
         epoch = self._synchronizer.head().epoch
         since = dt.datetime.fromtimestamp(since_seconds, dt.UTC).replace(tzinfo=None, microsecond=0)
-        self._sweeper.begin()
+        self._begin()
         rows, repaired = 0, {}
         for table in nova_tables.tables_of(scope):
             if table.namespace == known_namespaces.SERVICE_LIVENESS.name:
                 # Comes and goes with its service; else heartbeats are no API's.
                 continue
-            if table.changed is None:
-                keys = list(self._differing(scope, table, stop))
-            else:
+            if table.tells_changes:
                 keys = table.changed(self._scopes.context_for(scope), scope, since)
+            else:
+                keys = list(self._differing(scope, table, stop))
             rows += len(keys)
-            repaired[table.namespace] = self._publish(scope, table.namespace, keys, stop)
+            repaired[table.namespace] = self._publish_pages(scope, table.namespace, keys, stop)
             if table.namespace == known_namespaces.SERVICES.name:
                 liveness = known_namespaces.SERVICE_LIVENESS.name
-                repaired[liveness] = self._publish(scope, liveness, keys, stop)
+                repaired[liveness] = self._publish_pages(scope, liveness, keys, stop)
         self._say(scope, epoch, began_at, by)
         return SweptScope(scope, rows, repaired, self._clock() - started)
-
-    def _publish(
-        self, scope: str, namespace: str, keys: Sequence[str], stop: threading.Event
-    ) -> int:
-        changed = 0
-        for first in range(0, len(keys), self._page_rows):
-            if stop.is_set():
-                raise SweepStopped
-            page = list(keys[first : first + self._page_rows])
-            changed += self._sweeper.publish(scope, namespace, page)
-        return changed
 
     def _differing(
         self, scope: str, table: nova_tables.NovaTable, stop: threading.Event
@@ -386,8 +327,8 @@ class DeltaSweeper:
         """Name the rows and records of a table that are not alike; no record is held for long."""
         seen: set[str] = set()
         held: dict[str, Mapping[str, Any] | None] = {}
-        for record, state in self._sweeper.read(table.namespace):
-            if not self._sweeper.is_of(scope, table, record.key.key, state):
+        for record, state in self._read(table.namespace):
+            if not self._is_of(scope, table, record.key.key, state):
                 continue
             held[record.key.key] = state
             if len(held) >= _COMPARED_ROWS:
@@ -418,11 +359,9 @@ class DeltaSweeper:
             yield from (key for key, state in held.items() if rows.get(key) != state)
 
     def _say(self, scope: str, epoch: str, began_at: float, by: str) -> None:
-        unpublishable, unnamed = self._sweeper.unpublishable, self._sweeper.unnamed
+        unpublishable, unnamed = self._unpublishable, self._unnamed
 
-        def update(
-            current: Mapping[str, Any] | None,
-        ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+        def update(current: publisher_module.State | None) -> publisher_module.Computed:
             if current is None or current.get("epoch") != epoch:
                 # Nothing stands for it to be added to: a whole sweep is due.
                 return publisher_module.UNCHANGED
@@ -438,3 +377,21 @@ class DeltaSweeper:
 
         key = records.RecordKey(known_namespaces.CELLS.name, scope)
         self._node_publisher.publish({key: update})
+
+
+class SweepIncomplete(Exception):
+    """Some rows could not be published: the sweep counts for nothing."""
+
+    def __init__(self, scope: str, namespace: str, count: int) -> None:
+        super().__init__(scope, namespace, count)
+        self.scope, self.namespace, self.count = scope, namespace, count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} records of {self.namespace} in {self.scope} could not be "
+            "published; the cell's database or the back end did not answer"
+        )
+
+
+def _iso(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(tzinfo=None).isoformat()

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import prometheus_client
@@ -93,14 +93,7 @@ class ChangeReporterStatus:
     running: bool
 
 
-class ReporterCompanion(Protocol):
-    """What is started and stopped with a reporter's thread, in its process."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
+@attrs.define(eq=False, slots=False)
 class ChangeReporter:
     """Gathers dirty names and publishes them in batches.
 
@@ -109,50 +102,44 @@ class ChangeReporter:
     :param heartbeats: False for short-lived processes, which only flush at exit
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        rows: row_publisher.RowPublisher,
-        beat_publisher: publisher_module.Publisher,
-        identify: Callable[[], ReporterIdentity],
-        options: ReporterOptions,
-        *,
-        heartbeats: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._rows = rows
-        self._implausible = rows.implausible
-        self._beat_publisher = beat_publisher
-        self._identify = identify
-        self._options = options
-        self._heartbeats = heartbeats
-        self._clock = clock
-        self._dirty = dirty_module.DirtyRecords(options.max_dirty_records, clock)
+    _synchronizer: contract.Synchronizer
+    _rows: row_publisher.RowPublisher
+    _beat_publisher: publisher_module.Publisher
+    _identify: Callable[[], ReporterIdentity]
+    _options: ReporterOptions
+    _heartbeats: bool = attrs.field(default=True, kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    #: Who this reporter is; None before its thread ran.
+    identity: ReporterIdentity | None = attrs.field(init=False, default=None)
+    #: Called with scopes whose tables must be compared with the store.
+    on_lost: Callable[[Collection[str]], None] = attrs.field(
+        init=False, default=lambda scopes: None
+    )
+    #: Makes what runs in the process as long as the flushing thread; None for nothing.
+    make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
+    _company: ReporterExport | None = attrs.field(init=False, default=None)
+    _start_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _flush_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    _pid: int | None = attrs.field(init=False, default=None)
+    _since: float | None = attrs.field(init=False, default=None)
+    _opened: bool = attrs.field(init=False, default=False)
+    _last_error: str | None = attrs.field(init=False, default=None)
+    #: Scopes of which names were forgotten, and the back end's time of it.
+    _lost: dict[str, float] = attrs.field(init=False, factory=dict)
+    #: Scopes with rows whose names no record may have, and the back end's time at
+    #: which that was said first; those that are yet to be said.
+    _unnamed: dict[str, float] = attrs.field(init=False, factory=dict)
+    _unnamed_unsaid: set[str] = attrs.field(init=False, factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        self._implausible = self._rows.implausible
+        self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
-        self._start_lock = threading.Lock()
-        self._flush_lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._pid: int | None = None
-        self._identity: ReporterIdentity | None = None
-        self._since: float | None = None
-        self._opened = False
         self._last_beat = self._last_heartbeats = float("-inf")
         self._published = self._refused = self._failed_flushes = 0
         self._version = self._beat_number = 0
-        self._last_error: str | None = None
-        #: Scopes of which names were forgotten, and the back end's time of it.
-        self._lost: dict[str, float] = {}
-        #: Scopes with rows whose names no record may have, and the back end's time at
-        #: which that was said first; those that are yet to be said.
-        self._unnamed: dict[str, float] = {}
-        self._unnamed_unsaid: set[str] = set()
-        #: Called with scopes whose tables must be compared with the store.
-        self.on_lost: Callable[[Collection[str]], None] = lambda scopes: None
-        #: Makes what runs in the process as long as the flushing thread; None for nothing.
-        self.make_company: Callable[[], ReporterCompanion] | None = None
-        self._company: ReporterCompanion | None = None
 
     # -- Nova's threads ---------------------------------------------------
 
@@ -246,11 +233,6 @@ class ChangeReporter:
             running=thread is not None and thread.is_alive(),
         )
 
-    @property
-    def identity(self) -> ReporterIdentity | None:
-        """Who this reporter is; None before its thread ran."""
-        return self._identity
-
     # -- the flushing thread ----------------------------------------------
 
     def _run(self) -> None:
@@ -313,7 +295,7 @@ class ChangeReporter:
     def _open(self) -> None:
         if not self._opened:
             self._synchronizer.open()
-            self._identity = self._identify()
+            self.identity = self._identify()
             if self._since is None:
                 # Marks are taken since an earlier moment: all that is written
                 # from now on is reported here.
@@ -408,7 +390,7 @@ class ChangeReporter:
         now = self._clock()
         if not self._heartbeats or now < self._last_beat + self._options.beat_interval_seconds:
             return
-        identity = self._identity
+        identity = self.identity
         assert identity is not None  # set by _open
         self._beat_number += 1
         if self._unnamed_unsaid:
@@ -455,9 +437,9 @@ class ChangeReporter:
                     self._flush_heartbeats(force=True)
                 complete = not len(self._dirty) and not self._lost
                 # Left behind, a beat falls silent, and its cells are swept.
-                if self._heartbeats and self._identity is not None and complete:
+                if self._heartbeats and self.identity is not None and complete:
                     key = records.RecordKey(
-                        known_namespaces.REPORTERS.name, self._identity.reporter_id
+                        known_namespaces.REPORTERS.name, self.identity.reporter_id
                     )
                     self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
         except errors.NodbError as error:
@@ -569,7 +551,7 @@ def identity_of(role: str, host: str, cell: Callable[[], str]) -> metric_labels.
 
 
 class ReporterExport:
-    """Fulfils :class:`ReporterCompanion`.
+    """The metrics of a reporter's process, served as long as its thread runs.
 
     :param register: registers what every process exports
     """

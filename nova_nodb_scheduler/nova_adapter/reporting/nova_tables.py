@@ -95,41 +95,62 @@ def uuid_of(key: str) -> str:
     return key.partition("@")[0]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class NovaTable:
     """How one namespace is read from Nova's database.
 
     :param read: (context, cell, keys) -> states of those that exist; a key
         that is missing shall be deleted
-    :param page: (context, cell, after id, limit) -> (last id, keys): the keys
-        that exist, in order of the table's integer id
-    :param changed: (context, cell, since) -> keys of the rows that were written
-        at that time (naive, UTC, by their writers' clocks) or later, deleted
-        ones too; None where the table's columns do not tell
+    :param key: column by whose values records are named
+    :param exists: what holds for rows that have a record
+    :param is_in_cells: its keys name the cell, too
+    :param tells_changes: its columns tell when a row was written
+    :param select: reads rows of its database
     """
 
     namespace: str
     read: Callable[[Any, str, Collection[str]], dict[str, State]]
-    page: Callable[[Any, str, int, int], tuple[int, list[str]]]
-    changed: Callable[[Any, str, datetime.datetime], list[str]] | None = None
+    key: Any
+    exists: tuple[Any, ...] = ()
+    is_in_cells: bool = False
+    tells_changes: bool = False
+    select: Callable[[Any, sa.Select[Any]], list[Row]] = select_main
+
+    def page(self, context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
+        """Return the next keys that exist, in the order of the table's id, and the last id."""
+        number = self.key.table.c.id
+        query = sa.select(number.label("id"), self.key.label("key"))
+        query = query.where(number > after, *self.exists).order_by(number).limit(limit)
+        rows = self.select(context, query)
+        return int(rows[-1]["id"]) if rows else 0, self._keys(rows, cell)
+
+    def changed(self, context: Any, cell: str, since: datetime.datetime) -> list[str]:
+        """Return the keys of rows that were written since, deleted ones too.
+
+        No index serves it: one scan, few rows.
+
+        :param since: naive, UTC; by the clocks of who wrote
+        """
+        columns = self.key.table.c
+        written = (columns.updated_at, columns.created_at, columns.deleted_at)
+        query = sa.select(self.key.label("key")).where(
+            sa.or_(*(column >= since for column in written)), self.key.is_not(None)
+        )
+        return self._keys(self.select(context, query), cell)
+
+    def count(self, context: Any) -> int:
+        """Count the rows that have a record."""
+        query = sa.select(sa.func.count().label("rows")).select_from(self.key.table)
+        return int(self.select(context, query.where(*self.exists))[0]["rows"])
+
+    def _keys(self, rows: Collection[Row], cell: str) -> list[str]:
+        keys = [str(row["key"]) for row in rows]
+        return [cell_key(key, cell) for key in keys] if self.is_in_cells else keys
 
 
 def _state(cell: str, object_name: str, row: State) -> State:
     version = str(getattr(objects, object_name).VERSION)
     return {"cell": cell, "object_version": version, "row": row}
-
-
-def _page(
-    select: Callable[[Any, Any], list[Row]],
-    context: Any,
-    statement: Any,
-    key_of: Callable[[Row], str],
-    id_name: str = "id",
-) -> tuple[int, list[str]]:
-    rows = select(context, statement)
-    if not rows:
-        return 0, []
-    return int(rows[-1][id_name]), [key_of(row) for row in rows]
 
 
 _COMPUTE = main_models.ComputeNode.__table__
@@ -144,27 +165,12 @@ _HOST_MAPPING = api_models.HostMapping.__table__
 _CELL_MAPPING = api_models.CellMapping.__table__
 
 
-def _live_page(table: Any, key: Any, after: int, limit: int, *more: Any) -> Any:
-    return (
-        sa.select(table.c.id, key.label("key"))
-        .where(table.c.id > after, table.c.deleted == 0, *more)
-        .order_by(table.c.id)
-        .limit(limit)
-    )
-
-
 def read_compute_nodes(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read rows of ``compute_nodes`` by uuid."""
     query = sa.select(_COMPUTE).where(_COMPUTE.c.uuid.in_(list(keys)), _COMPUTE.c.deleted == 0)
     return {
         row["uuid"]: _state(cell, "ComputeNode", plain(row)) for row in select_main(context, query)
     }
-
-
-def page_compute_nodes(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List live compute nodes; rows older than uuids have none and are left out."""
-    query = _live_page(_COMPUTE, _COMPUTE.c.uuid, after, limit, _COMPUTE.c.uuid.is_not(None))
-    return _page(select_main, context, query, lambda row: str(row["key"]))
 
 
 def read_services(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -187,12 +193,6 @@ def read_liveness(context: Any, cell: str, keys: Collection[str]) -> dict[str, S
         _SERVICE.c.binary == "nova-compute",
     )
     return {row["uuid"]: {"cell": cell, **plain(row)} for row in select_main(context, query)}
-
-
-def page_services(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List live services of all binaries."""
-    query = _live_page(_SERVICE, _SERVICE.c.uuid, after, limit, _SERVICE.c.uuid.is_not(None))
-    return _page(select_main, context, query, lambda row: str(row["key"]))
 
 
 def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -218,20 +218,13 @@ def read_instances(context: Any, cell: str, keys: Collection[str]) -> dict[str, 
     return {cell_key(uuid, cell): _state(cell, "Instance", row) for uuid, row in found.items()}
 
 
-def page_instances(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List placed, live instances."""
-    query = _live_page(_INSTANCE, _INSTANCE.c.uuid, after, limit, _INSTANCE.c.host.is_not(None))
-    return _page(select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
+_IN_PROGRESS = (_MIGRATION.c.deleted == 0, _MIGRATION.c.status.not_in(ENDED_MIGRATIONS))
 
 
 def read_migrations(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read migrations in progress by uuid."""
     uuids = [uuid_of(key) for key in keys]
-    query = sa.select(_MIGRATION).where(
-        _MIGRATION.c.uuid.in_(uuids),
-        _MIGRATION.c.deleted == 0,
-        _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
-    )
+    query = sa.select(_MIGRATION).where(_MIGRATION.c.uuid.in_(uuids), *_IN_PROGRESS)
     return {
         cell_key(row["uuid"], cell): _state(cell, "Migration", plain(row))
         for row in select_main(context, query)
@@ -243,23 +236,9 @@ def migrations_of(context: Any, instance: str) -> list[str]:
     query = sa.select(_MIGRATION.c.uuid).where(
         _MIGRATION.c.instance_uuid == instance,
         _MIGRATION.c.uuid.is_not(None),
-        _MIGRATION.c.deleted == 0,
-        _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
+        *_IN_PROGRESS,
     )
     return [str(row["uuid"]) for row in select_main(context, query)]
-
-
-def page_migrations(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List migrations in progress."""
-    query = _live_page(
-        _MIGRATION,
-        _MIGRATION.c.uuid,
-        after,
-        limit,
-        _MIGRATION.c.uuid.is_not(None),
-        _MIGRATION.c.status.not_in(ENDED_MIGRATIONS),
-    )
-    return _page(select_main, context, query, lambda row: cell_key(str(row["key"]), cell))
 
 
 def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -286,17 +265,6 @@ def read_aggregates(context: Any, cell: str, keys: Collection[str]) -> dict[str,
     return {row["uuid"]: _state(cell, "Aggregate", row) for row in rows.values()}
 
 
-def page_aggregates(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List aggregates."""
-    query = (
-        sa.select(_AGGREGATE.c.id, _AGGREGATE.c.uuid.label("key"))
-        .where(_AGGREGATE.c.id > after)
-        .order_by(_AGGREGATE.c.id)
-        .limit(limit)
-    )
-    return _page(select_api, context, query, lambda row: str(row["key"]))
-
-
 def read_host_mappings(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read host mappings by host name; the state's cell is the mapped one."""
     query = (
@@ -310,59 +278,49 @@ def read_host_mappings(context: Any, cell: str, keys: Collection[str]) -> dict[s
     }
 
 
-def page_host_mappings(context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
-    """List host mappings."""
-    query = (
-        sa.select(_HOST_MAPPING.c.id, _HOST_MAPPING.c.host.label("key"))
-        .where(_HOST_MAPPING.c.id > after)
-        .order_by(_HOST_MAPPING.c.id)
-        .limit(limit)
-    )
-    return _page(select_api, context, query, lambda row: str(row["key"]))
-
-
-def _changed(table: Any, context: Any, since: datetime.datetime) -> list[str]:
-    """Return the uuids of rows written since then; no index serves it: one scan, few rows."""
-    written = (table.c.updated_at, table.c.created_at, table.c.deleted_at)
-    query = sa.select(table.c.uuid).where(
-        sa.or_(*(column >= since for column in written)), table.c.uuid.is_not(None)
-    )
-    return [str(row["uuid"]) for row in select_main(context, query)]
-
-
-def changed_compute_nodes(context: Any, cell: str, since: datetime.datetime) -> list[str]:
-    """List compute nodes that were written since then."""
-    return _changed(_COMPUTE, context, since)
-
-
-def changed_instances(context: Any, cell: str, since: datetime.datetime) -> list[str]:
-    """List instances that were written since then."""
-    return [cell_key(uuid, cell) for uuid in _changed(_INSTANCE, context, since)]
-
-
-def changed_migrations(context: Any, cell: str, since: datetime.datetime) -> list[str]:
-    """List migrations that were written since then."""
-    return [cell_key(uuid, cell) for uuid in _changed(_MIGRATION, context, since)]
-
+_LIVE_SERVICE = (_SERVICE.c.deleted == 0, _SERVICE.c.uuid.is_not(None))
 
 CELL_TABLES: tuple[NovaTable, ...] = (
     NovaTable(
         known_namespaces.COMPUTE_NODES.name,
         read_compute_nodes,
-        page_compute_nodes,
-        changed_compute_nodes,
+        _COMPUTE.c.uuid,
+        # Rows older than uuids have none.
+        exists=(_COMPUTE.c.deleted == 0, _COMPUTE.c.uuid.is_not(None)),
+        tells_changes=True,
     ),
-    NovaTable(known_namespaces.SERVICES.name, read_services, page_services),
-    NovaTable(known_namespaces.SERVICE_LIVENESS.name, read_liveness, page_services),
-    NovaTable(known_namespaces.INSTANCES.name, read_instances, page_instances, changed_instances),
+    NovaTable(known_namespaces.SERVICES.name, read_services, _SERVICE.c.uuid, _LIVE_SERVICE),
     NovaTable(
-        known_namespaces.MIGRATIONS.name, read_migrations, page_migrations, changed_migrations
+        known_namespaces.SERVICE_LIVENESS.name, read_liveness, _SERVICE.c.uuid, _LIVE_SERVICE
+    ),
+    NovaTable(
+        known_namespaces.INSTANCES.name,
+        read_instances,
+        _INSTANCE.c.uuid,
+        exists=(_INSTANCE.c.deleted == 0, _INSTANCE.c.host.is_not(None)),
+        is_in_cells=True,
+        tells_changes=True,
+    ),
+    NovaTable(
+        known_namespaces.MIGRATIONS.name,
+        read_migrations,
+        _MIGRATION.c.uuid,
+        exists=(*_IN_PROGRESS, _MIGRATION.c.uuid.is_not(None)),
+        is_in_cells=True,
+        tells_changes=True,
     ),
 )
 
 API_TABLES: tuple[NovaTable, ...] = (
-    NovaTable(known_namespaces.AGGREGATES.name, read_aggregates, page_aggregates),
-    NovaTable(known_namespaces.HOST_MAPPINGS.name, read_host_mappings, page_host_mappings),
+    NovaTable(
+        known_namespaces.AGGREGATES.name, read_aggregates, _AGGREGATE.c.uuid, select=select_api
+    ),
+    NovaTable(
+        known_namespaces.HOST_MAPPINGS.name,
+        read_host_mappings,
+        _HOST_MAPPING.c.host,
+        select=select_api,
+    ),
 )
 
 BY_NAMESPACE: Mapping[str, NovaTable] = {
@@ -376,21 +334,8 @@ def tables_of(scope: str) -> tuple[NovaTable, ...]:
 
 
 def count_rows(context: Any, scope: str) -> int:
-    """Count the rows a walk of a scope will meet, roughly: for a progress bar."""
-    if scope == scopes_module.API:
-        counted = (_AGGREGATE, _HOST_MAPPING)
-        return sum(_count(select_api, context, table) for table in counted)
-    live = [(_COMPUTE, 1), (_SERVICE, 2), (_INSTANCE, 1)]
-    return sum(
-        times * _count(select_main, context, table, table.c.deleted == 0) for table, times in live
-    )
-
-
-def _count(
-    select: Callable[[Any, Any], list[Row]], context: Any, table: Any, *conditions: Any
-) -> int:
-    query = sa.select(sa.func.count().label("rows")).select_from(table).where(*conditions)
-    return int(select(context, query)[0]["rows"])
+    """Count the rows a walk of a scope will meet: for a progress bar."""
+    return sum(table.count(context) for table in tables_of(scope))
 
 
 #: Binary, host, cell, and whether Nova takes it to be up.

@@ -48,19 +48,42 @@ class PublishedRows:
     version: int
 
 
+#: Services that are named in the log for implausible counts.
+_MOST_NAMED = 1000
+
+
+class ImplausibleCounts:
+    """Counts of heartbeats that were ignored; each service is named once. Any thread.
+
+    :ivar count: how many were, those of one batch of one service together
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._named: set[str] = set()
+
+    def note(self, service: str, known: int, count: int) -> None:
+        """Count one, and name the service."""
+        self.count += 1
+        if service in self._named or len(self._named) >= _MOST_NAMED:
+            return
+        self._named.add(service)
+        LOG.warning(
+            "Compute service %(service)s says it has sent %(count)d heartbeats where "
+            "%(known)d were known: no service beats so often. Such counts are ignored (said "
+            "once). Its row was edited, or somebody else speaks for its host.",
+            {"service": records.printable_name(service), "count": count, "known": known},
+        )
+
+
+@attrs.define(eq=False, slots=False)
 class RowPublisher:
     """Publishes rows of Nova's tables by name; any thread may call it."""
 
-    def __init__(
-        self,
-        publisher: publisher_module.Publisher,
-        scopes: scopes_module.Scopes,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._publisher = publisher
-        self._scopes = scopes
-        self._now = now
-        self.implausible = ImplausibleCounts()
+    _publisher: publisher_module.Publisher
+    _scopes: scopes_module.Scopes
+    _now: Callable[[], float] = time.time
+    implausible: ImplausibleCounts = attrs.field(init=False, factory=ImplausibleCounts)
 
     def publish(
         self, batch: Collection[dirty_records.DirtyRecord], heard_before: str | None = None
@@ -120,52 +143,17 @@ class RowPublisher:
         )
 
 
-class ImplausibleCounts:
-    """Counts of heartbeats that were ignored; each service is named once. Any thread.
-
-    :ivar count: how many were, those of one batch of one service together
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._named: set[str] = set()
-
-    def note(self, service: str, known: int, count: int) -> None:
-        """Count one, and name the service."""
-        self.count += 1
-        if service in self._named or len(self._named) >= _MOST_NAMED:
-            return
-        self._named.add(service)
-        LOG.warning(
-            "Compute service %(service)s says it has sent %(count)d heartbeats where "
-            "%(known)d were known: no service beats so often. Such counts are ignored (said "
-            "once). Its row was edited, or somebody else speaks for its host.",
-            {"service": records.printable_name(service), "count": count, "known": known},
-        )
-
-
-#: Services that are named in the log for implausible counts.
-_MOST_NAMED = 1000
-
-
+@attrs.define(eq=False, slots=False)
 class _Rows:
     """The rows of one batch, read anew in each round."""
 
-    def __init__(
-        self,
-        scopes: scopes_module.Scopes,
-        scope_of: Mapping[records.RecordKey, str],
-        heard_before: str | None,
-        now_seconds: float,
-        implausible: ImplausibleCounts,
-    ) -> None:
-        self._now_seconds = now_seconds
-        self._implausible = implausible
-        self._scopes = scopes
-        self._scope_of = scope_of
-        self._heard_before = heard_before
-        self._states: dict[records.RecordKey, nova_tables.State] = {}
-        self.unreadable: frozenset[records.RecordKey] = frozenset()
+    _scopes: scopes_module.Scopes
+    _scope_of: Mapping[records.RecordKey, str]
+    _heard_before: str | None
+    _now_seconds: float
+    _implausible: ImplausibleCounts
+    _states: dict[records.RecordKey, nova_tables.State] = attrs.field(init=False, factory=dict)
+    unreadable: frozenset[records.RecordKey] = attrs.field(init=False, factory=frozenset)
 
     def refresh(self, keys: Collection[records.RecordKey]) -> None:
         groups: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
@@ -198,9 +186,7 @@ class _Rows:
                 self._states[key] = found[key.key]
 
     def compute(self, key: records.RecordKey) -> publisher_module.Compute:
-        def state(
-            current: Mapping[str, Any] | None,
-        ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+        def state(current: publisher_module.State | None) -> publisher_module.Computed:
             if key in self.unreadable:
                 return publisher_module.UNCHANGED
             wanted = self._states.get(key)
@@ -233,7 +219,7 @@ def swept_liveness(
     *,
     heard_at: float,
     implausible: Callable[[int, int], None],
-) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+) -> publisher_module.Computed:
     """Bring liveness up to a row that a sweep read.
 
     A heartbeat may be in a reporter's queue at this moment: counts that differ
@@ -286,9 +272,7 @@ def merge_heartbeats(
     :param heartbeats: of one service, by their counts
     """
 
-    def update(
-        current: Mapping[str, Any] | None,
-    ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+    def update(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is None:
             # Not known yet, and then its row brings the count; or deleted, and
             # then a late heartbeat must not bring it back.
@@ -336,9 +320,7 @@ def _renumbered(
 
 
 def _settled(count: int) -> publisher_module.Compute:
-    def update(
-        current: Mapping[str, Any] | None,
-    ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+    def update(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is None:
             return publisher_module.UNCHANGED
         return _with_count({**current, "base": int(current["base"]) + count}, None, 0, None)

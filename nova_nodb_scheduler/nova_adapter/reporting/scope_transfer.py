@@ -55,10 +55,6 @@ class TransferResult:
     seconds: float
     failed: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return attrs.asdict(self)
-
 
 def imported(synchronizer: contract.Synchronizer) -> set[str]:
     """Return the scopes that were walked whole in the present epoch."""

@@ -143,6 +143,7 @@ class ProofOptions:
     unreported_grace_seconds: float
 
 
+@attrs.define(eq=False, slots=False)
 class StateJudge:
     """Judges cells by what the plugin's own namespaces say. Any thread.
 
@@ -153,28 +154,20 @@ class StateJudge:
         have no conductor that says it lives: ``api`` and cell0
     """
 
-    def __init__(
-        self,
-        feed_alive: Callable[[float], bool],
-        epoch: Callable[[], str],
-        quarantine: quarantine_module.Quarantine,
-        backend_now_seconds: Callable[[], float],
-        options: ProofOptions,
-        unguarded: Collection[str] = (scopes_module.API,),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._unguarded = frozenset(unguarded)
-        self._feed_alive = feed_alive
-        self._epoch = epoch
-        self._quarantine = quarantine
-        self._backend_now_seconds = backend_now_seconds
-        self._options = options
-        self._clock = clock
-        self._unreported_since: dict[str, float] = {}
-        # Kept from request to request: of the reporters' beats as long as they are the
-        # same, of the heartbeats that nobody reported as long as none comes or goes.
-        self._beats_seen: tuple[object, ReporterHeartbeats] | None = None
-        self._unreported_seen: tuple[object, Mapping[str, int]] | None = None
+    _feed_alive: Callable[[float], bool]
+    _epoch: Callable[[], str]
+    _quarantine: quarantine_module.Quarantine
+    _backend_now_seconds: Callable[[], float]
+    _options: ProofOptions
+    _unguarded: Collection[str] = (scopes_module.API,)
+    _clock: Callable[[], float] = time.monotonic
+    _unreported_since: dict[str, float] = attrs.field(init=False, factory=dict)
+    # Kept from request to request: of the reporters' beats as long as they are the
+    # same, of the heartbeats that nobody reported as long as none comes or goes.
+    _beats_seen: tuple[object, ReporterHeartbeats] | None = attrs.field(init=False, default=None)
+    _unreported_seen: tuple[object, Mapping[str, int]] | None = attrs.field(
+        init=False, default=None
+    )
 
     def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> StateProof:
         """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
@@ -205,12 +198,8 @@ class StateJudge:
     ) -> frozenset[str]:
         """Return the scopes of which the last sweep, or a reporter since, refused names."""
         cells = snapshot.namespace(known_namespaces.CELLS.name)
-        found = set(heartbeats.unnamed)
-        for scope in scopes:
-            swept = cells.get(scope)
-            if swept is not None and swept.state.get("unnamed"):
-                found.add(scope)
-        return frozenset(found.intersection(scopes))
+        swept = {scope for scope in scopes if (cells.state(scope) or {}).get("unnamed")}
+        return frozenset(swept | heartbeats.unnamed.intersection(scopes))
 
     def _missing(
         self,
@@ -221,12 +210,12 @@ class StateJudge:
     ) -> UnprovedReason | None:
         if self._unreadable(snapshot, scope):
             return UnprovedReason.QUARANTINE
-        swept = snapshot.namespace(known_namespaces.CELLS.name).get(scope)
-        if swept is None or swept.state.get("epoch") != self._epoch():
+        swept = snapshot.namespace(known_namespaces.CELLS.name).state(scope)
+        if swept is None or swept.get("epoch") != self._epoch():
             return UnprovedReason.COLD
-        if swept.state.get("unpublishable"):
+        if swept.get("unpublishable"):
             return UnprovedReason.QUARANTINE
-        reason = self._path(scope, heartbeats, swept.state)
+        reason = self._path(scope, heartbeats, swept)
         if reason is not None or scope == scopes_module.API:
             return reason
         return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
@@ -292,8 +281,7 @@ class StateJudge:
         view = snapshot.namespace(known_namespaces.REPORTERS.name)
         seen = self._beats_seen
         if seen is None or seen[0] is not view:
-            found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
-            states = [record.state for record in found if record is not None]
+            states = [beat for _name, beat in view.states()]
             seen = self._beats_seen = (view, ReporterHeartbeats(states))
         return seen[1]
 

@@ -87,6 +87,7 @@ class _Known:
         )
 
 
+@attrs.define(eq=False, slots=False)
 class SweepDuty:
     """One named thread per conductor process; holds the leases of its scopes.
 
@@ -94,30 +95,18 @@ class SweepDuty:
         where it has the API database
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        sweeper: cell_sweeper.CellSweeper,
-        deltas: cell_sweeper.DeltaSweeper,
-        node_publisher: publisher_module.Publisher,
-        scopes: Callable[[], Collection[str]],
-        holder: str,
-        options: SweepDutyOptions,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._sweeper = sweeper
-        self._deltas = deltas
-        self._publisher = node_publisher
-        self._scopes = scopes
-        self._holder = holder
-        self._options = options
-        self._clock = clock
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._asked: set[str] = set()
-        self._counted_at: dict[str, float] = {}
-        self._leases: dict[str, leases.LeaseKeeper] = {}
+    _synchronizer: contract.Synchronizer
+    _sweeper: cell_sweeper.CellSweeper
+    _publisher: publisher_module.Publisher = attrs.field(alias="node_publisher")
+    _scopes: Callable[[], Collection[str]]
+    _holder: str
+    _options: SweepDutyOptions
+    _clock: Callable[[], float] = time.monotonic
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    _asked: set[str] = attrs.field(init=False, factory=set)
+    _counted_at: dict[str, float] = attrs.field(init=False, factory=dict)
+    _leases: dict[str, leases.LeaseKeeper] = attrs.field(init=False, factory=dict)
 
     def start(self) -> None:
         """Start the thread; once per process."""
@@ -225,7 +214,7 @@ class SweepDuty:
         )
 
     def _sweep_delta(self, scope: str, since_seconds: float, now_seconds: float) -> None:
-        swept = self._deltas.sweep(scope, since_seconds, self._stop, by=self._holder)
+        swept = self._sweeper.sweep_since(scope, since_seconds, self._stop, by=self._holder)
         LOG.info(
             "A process that writes %(scope)s is silent. Compared in %(seconds).1f s what was "
             "written in the last %(window).0f s: %(rows)d rows, repaired %(repaired)s.",
@@ -408,9 +397,7 @@ def _writes(beat: Mapping[str, Any], scope: str) -> bool:
 def _delete_if(beat_at: float) -> publisher_module.Compute:
     """Delete a reporter unless it has sent another beat meanwhile."""
 
-    def update(
-        current: Mapping[str, Any] | None,
-    ) -> Mapping[str, Any] | publisher_module.PublishOutcome:
+    def update(current: publisher_module.State | None) -> publisher_module.Computed:
         # Another beat may carry a smaller time: the clock may have been set back.
         if current is None or float(current["beat_at"]) != beat_at:
             return publisher_module.UNCHANGED

@@ -284,13 +284,15 @@ def _walk(
         best = plan.best(1)
         if not best:
             break
-        placed.append(_placed_choice(server, best[0]))
+        placed.append(_placed(server, best[0]))
         if len(uuids) > 1:
             plan.take(best[0], server)
     return placed
 
 
-def _placed_choice(server: str, chosen: chosen_hosts.Choice) -> explanations.PlacedServer:
+def _placed(
+    server: str, chosen: chosen_hosts.Choice | decision_log.ServerPlacement
+) -> explanations.PlacedServer:
     return explanations.PlacedServer(
         server=server,
         uuid=chosen.uuid,
@@ -335,17 +337,7 @@ def _past(decision: decision_log.Decision, server: str) -> explanations.PastDeci
         candidates=decision.candidates,
         servers=len(decision.servers),
         counts=_counts(decision.counts),
-        placed=[
-            explanations.PlacedServer(
-                server=each.server,
-                uuid=each.uuid,
-                host=each.host,
-                node=each.node,
-                score=_finite(each.score),
-            )
-            for each in decision.placed
-            if each.server == server
-        ],
+        placed=[_placed(server, each) for each in decision.placed if each.server == server],
         refused=[
             explanations.RefusedHost(
                 server=each.server, uuid=each.uuid, host=each.host, reason=each.reason

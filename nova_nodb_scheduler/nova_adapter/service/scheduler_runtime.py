@@ -364,11 +364,8 @@ class SchedulerRuntime:
             return self.decisions.claiming
         least = self.clock.now_seconds() - silent_seconds
         view = self.store.snapshot().namespace(known_namespaces.SCHEDULERS.name)
-        found = (view.get(key) for key in view.keys())  # noqa: SIM118 - a view is no mapping
         return any(
-            record.state.get("claiming") and float(record.state["beat_at"]) > least
-            for record in found
-            if record is not None
+            beat.get("claiming") and float(beat["beat_at"]) > least for _name, beat in view.states()
         )
 
     def _signatures(self) -> dict[str, float]:
@@ -400,11 +397,7 @@ class SchedulerRuntime:
         now = self.clock.now_seconds()
         kinds = ("living", "queued", "silent", "refused")
         found: dict[str, dict[metrics_module.ReporterName, float]] = {kind: {} for kind in kinds}
-        for key in view.keys():  # noqa: SIM118 - a view is no mapping
-            record = view.get(key)
-            if record is None:
-                continue
-            beat = record.state
+        for _key, beat in view.states():
             # Reporters of an older release do not say all of it.
             name = tuple(str(beat.get(each, "")) for each in ("binary", "host", "cell"))
             who = (name[0], name[1], name[2])

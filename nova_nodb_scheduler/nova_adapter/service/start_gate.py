@@ -67,6 +67,7 @@ class GateOutcome(enum.Enum):
     STOPPED = "stopped"
 
 
+@attrs.define(eq=False, slots=False)
 class RequestGate:
     """Holds a worker's requests back until all is proved, or a bound has passed.
 
@@ -77,18 +78,16 @@ class RequestGate:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        judge: Callable[[], StartProgress],
-        bound_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._judge = judge
-        self._bound_seconds = bound_seconds
-        self._clock = clock
-        self._began_at = clock()
-        self._waiting = False
-        self._progress = StartProgress(0.0, ("host states and claims: starting",))
+    _judge: Callable[[], StartProgress]
+    _bound_seconds: float
+    _clock: Callable[[], float] = time.monotonic
+    _waiting: bool = attrs.field(init=False, default=False)
+    _progress: StartProgress = attrs.field(
+        init=False, default=StartProgress(0.0, ("host states and claims: starting",))
+    )
+
+    def __attrs_post_init__(self) -> None:
+        self._began_at = self._clock()
 
     def begin(self) -> None:
         """Count the bound from now: the worker begins to prepare."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from nova import objects as nova_objects
 
@@ -187,16 +186,11 @@ def _reporters(
     snapshot: snapshot_module.Snapshot, now_seconds: float
 ) -> Sequence[objects.ReporterStatus]:
     view = snapshot.namespace(known_namespaces.REPORTERS.name)
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for key in sorted(view.row_keys()):
-        record = view.get(key)
-        if record is not None:
-            found.append((key, record.state))
     return [
         objects.ReporterStatus(
             reporter_id=key,
             age_seconds=now_seconds - float(beat.get("beat_at", 0.0)),
             beat=beat,
         )
-        for key, beat in found
+        for key, beat in sorted(view.states(), key=lambda each: each[0])
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
@@ -46,56 +46,57 @@ def draw(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         drawn = [
-            _latency(directory / "simulation-latency.png", found),
-            _feed(directory / "simulation-feed.png", found),
-            _throughput(directory / "simulation-throughput.png", found),
-            _harm(directory / "simulation-harm.png", found),
+            _draw(directory / "simulation-latency.png", _latency, found),
+            _draw(directory / "simulation-feed.png", _feed, found),
+            _draw(directory / "simulation-throughput.png", _throughput, found),
+            _draw(directory / "simulation-harm.png", _harm, found),
         ]
         if packing:
-            drawn.append(_packing(directory / "simulation-packing.png", packing))
+            drawn.append(_draw(directory / "simulation-packing.png", _packing, packing))
         return drawn
     except OSError as error:
         raise errors.ConfigurationError("--charts", str(directory), str(error)) from error
 
 
-def _axes() -> tuple[Any, Any]:
+def _draw(path: pathlib.Path, plot: Callable[[Any, Any], None], what: object) -> pathlib.Path:
+    """Have something plotted on axes of its own, with a legend; return where it was written."""
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=True, alpha=0.25)
-    return figure, axes
+    plot(axes, what)
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return path
 
 
-def _latency(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
-    figure, axes = _axes()
+def _plot_shares(
+    axes: Any,
+    found: Sequence[results.RunResult],
+    seconds: Callable[[results.RunResult], list[float]],
+) -> None:
+    """Draw of each run which share of some durations was how short, in milliseconds."""
     for each, color in zip(found, _COLORS, strict=False):
-        values = sorted(1000 * decision[2] for decision in each.decisions)
+        values = sorted(1000 * duration for duration in seconds(each))
         shares = [(place + 1) / len(values) for place in range(len(values))]
         axes.plot(values, shares, color=color, label=each.strategy)
+
+
+def _latency(axes: Any, found: Sequence[results.RunResult]) -> None:
+    _plot_shares(axes, found, lambda each: [decision[2] for decision in each.decisions])
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds from request to answer")
     axes.set_ylabel("share of requests answered")
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
-    return path
 
 
-def _feed(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
-    figure, axes = _axes()
-    for each, color in zip(found, _COLORS, strict=False):
-        values = sorted(1000 * lag for lag in each.lags)
-        shares = [(place + 1) / len(values) for place in range(len(values))]
-        axes.plot(values, shares, color=color, label=each.strategy)
+def _feed(axes: Any, found: Sequence[results.RunResult]) -> None:
+    _plot_shares(axes, found, lambda each: list(each.lags))
     axes.set_xlabel("milliseconds from published to applied in the slowest scheduler")
     axes.set_ylabel("share of batches")
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
-    return path
 
 
-def _throughput(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
-    figure, axes = _axes()
+def _throughput(axes: Any, found: Sequence[results.RunResult]) -> None:
     for each, color in zip(found, _COLORS, strict=False):
         counted = collections.Counter(int(decision[0]) for decision in each.decisions)
         seconds = range(max(counted, default=0) + 1)
@@ -109,13 +110,9 @@ def _throughput(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathl
     axes.set_xlabel("seconds from the beginning of the run")
     axes.set_ylabel("decisions in the second")
     axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
-    return path
 
 
-def _harm(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Path:
-    figure, axes = _axes()
+def _harm(axes: Any, found: Sequence[results.RunResult]) -> None:
     kinds = (
         ("servers over-committed", "overcommitted_servers"),
         ("refusals at hosts", "refusals_at_hosts"),
@@ -138,13 +135,9 @@ def _harm(path: pathlib.Path, found: Sequence[results.RunResult]) -> pathlib.Pat
     )
     axes.set_ylabel("in the whole run")
     axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
-    return path
 
 
-def _packing(path: pathlib.Path, packing: Mapping[str, Mapping[str, Any]]) -> pathlib.Path:
-    figure, axes = _axes()
+def _packing(axes: Any, packing: Mapping[str, Mapping[str, Any]]) -> None:
     whole = max(each["of"] for each in packing.values())
     # Where not even the whole fleet holds it all, there is no bar.
     bars = axes.bar(
@@ -161,6 +154,3 @@ def _packing(path: pathlib.Path, packing: Mapping[str, Mapping[str, Any]]) -> pa
     axes.axhline(whole, color="#555555", linestyle="--", label=f"the whole fleet, {whole:,} hosts")
     axes.set_ylabel("least hosts that hold it all")
     axes.set_ylim(bottom=0, top=1.15 * whole)
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
-    return path

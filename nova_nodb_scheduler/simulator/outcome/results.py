@@ -42,11 +42,11 @@ def of(run: world.World) -> RunResult:
     seconds = found.decisions[-1][0] if found.decisions else 0.0
     # What is published while claims come to rest meets schedulers that are idle.
     last = run.began_at + seconds
-    published = [each for each in run.reporter.figures.published if each[0] <= last]
+    published = [each for each in run.reporter.published if each[0] <= last]
     lags = run.feed_lags.of(published)
     rate = sum(count for _, _, count in published) / seconds if seconds else None
     return RunResult(
-        strategy=run.options.strategy.name,
+        strategy=run.strategy.name,
         figures={
             **_decided(found, seconds),
             **_harm(run),

@@ -7,37 +7,32 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from nova_nodb_scheduler.simulator.run import fleet, grants, host_reporter
 from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timeline
 from nova_nodb_scheduler.simulator.schedulers import backend_line, scheduler_process
 
 
+@attrs.define(eq=False, slots=False)
 class FaultInjection:
     """The faults of one run; its own thread alone calls.
 
     :param schedulers: in the order of their numbers
     """
 
-    def __init__(
-        self,
-        options: run_options.RunOptions,
-        schedulers: Sequence[scheduler_process.SchedulerProcess],
-        reporter: host_reporter.HostReporter,
-        line: backend_line.BackendLine,
-        hosts: fleet.Fleet,
-        granted: grants.Grants,
-        clock: run_clock.RunClock,
-        happenings: run_clock.Events,
-    ) -> None:
-        self._options = options
-        self._schedulers = schedulers
-        self._reporter = reporter
-        self._line = line
-        self._hosts = hosts
-        self._grants = granted
-        self._clock = clock
-        self._events = happenings
-        self._chance = random.Random(f"world {options.seed}")
+    _options: run_options.RunOptions
+    _schedulers: Sequence[scheduler_process.SchedulerProcess]
+    _reporter: host_reporter.HostReporter
+    _line: backend_line.BackendLine
+    _hosts: fleet.Fleet
+    _grants: grants.Grants = attrs.field(alias="granted")
+    _clock: run_clock.RunClock
+    _events: run_clock.Events = attrs.field(alias="happenings")
+    _chance: random.Random = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._chance = random.Random(f"world {self._options.seed}")
 
     def begin(self, fault: timeline.PlannedFault) -> None:
         """Let a fault begin; its end is arranged for."""

@@ -207,27 +207,18 @@ def _key(namespace: str, name: str) -> records.RecordKey:
 TICK_SECONDS = 0.5
 
 
+@attrs.define(eq=False, slots=False)
 class HostTicks:
     """The hosts' own pace. One thread."""
 
-    def __init__(
-        self,
-        options: run_options.RunOptions,
-        cluster: made_hosts.Cluster,
-        fleet: Fleet,
-        ledger: ledger_module.TrueLedger,
-        measures: measures_module.Measures,
-        clock: run_clock.RunClock,
-        events: run_clock.Events,
-    ) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._fleet = fleet
-        self._ledger = ledger
-        self._measures = measures
-        self._clock = clock
-        self._events = events
-        self._ticked = 0.0
+    _options: run_options.RunOptions
+    _cluster: made_hosts.Cluster
+    _fleet: Fleet
+    _ledger: ledger_module.TrueLedger
+    _measures: measures_module.Measures
+    _clock: run_clock.RunClock
+    _events: run_clock.Events
+    _ticked: float = attrs.field(init=False, default=0.0)
 
     def tick(self) -> None:
         """Have those hosts beat and report whose time came since the last tick; again soon."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from nova_nodb_scheduler.simulator.run import fleet as fleet_module
 from nova_nodb_scheduler.simulator.run import measures as measures_module
 from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
@@ -14,24 +16,17 @@ from nova_nodb_scheduler.simulator.schedulers import pipe_messages
 _ABANDONED_SECONDS = 5.0
 
 
+@attrs.define(eq=False, slots=False)
 class Grants:
     """The servers of one run, from the first allocation to the last deletion. One thread."""
 
-    def __init__(
-        self,
-        options: run_options.RunOptions,
-        ledger: ledger_module.TrueLedger,
-        fleet: fleet_module.Fleet,
-        measures: measures_module.Measures,
-        events: events_module.Events,
-    ) -> None:
-        self._options = options
-        self._ledger = ledger
-        self._fleet = fleet
-        self._measures = measures
-        self._events = events
-        #: By request that is being decided: (server, host uuid) that stand.
-        self._written: dict[int, set[tuple[str, str]]] = {}
+    _options: run_options.RunOptions
+    _ledger: ledger_module.TrueLedger
+    _fleet: fleet_module.Fleet
+    _measures: measures_module.Measures
+    _events: events_module.Events
+    #: By request that is being decided: (server, host uuid) that stand.
+    _written: dict[int, set[tuple[str, str]]] = attrs.field(init=False, factory=dict)
 
     def allocations(self, asked: pipe_messages.AskAllocations) -> pipe_messages.ServerAllocations:
         """Return what a server has."""

@@ -103,6 +103,11 @@ class HostReporter:
         """Records that are to be published."""
         return sum(len(marked) for marked in self._dirty.values())
 
+    @property
+    def published(self) -> list[tuple[float, int, int]]:
+        """See :class:`Figures`."""
+        return self.figures.published
+
     def populate(
         self,
         everything: Iterable[tuple[records.RecordKey, made_hosts.State]],

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection as mp_connection
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.simulator.run import grants
 from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, workload
@@ -122,6 +124,7 @@ class SimulationFailed(errors.NodbError):
         return f"a scheduler of the run failed:\n{self.detail}"
 
 
+@attrs.define(eq=False, slots=False)
 class Listener:
     """The world's end of the pipes. One thread.
 
@@ -129,19 +132,12 @@ class Listener:
     :param decided: told of each request's end
     """
 
-    def __init__(
-        self,
-        schedulers: Sequence[scheduler_process.SchedulerProcess],
-        lock: threading.RLock,
-        granted: grants.Grants,
-        decided: Callable[[pipe_messages.Decided], None],
-    ) -> None:
-        self._schedulers = schedulers
-        self._lock = lock
-        self._grants = granted
-        self._decided = decided
-        self._untold: set[int] = set()
-        self.feed_lags = feed_lag.FeedLags()
+    _schedulers: Sequence[scheduler_process.SchedulerProcess]
+    _lock: threading.RLock
+    _grants: grants.Grants = attrs.field(alias="granted")
+    _decided: Callable[[pipe_messages.Decided], None]
+    _untold: set[int] = attrs.field(init=False, factory=set)
+    feed_lags: feed_lag.FeedLags = attrs.field(init=False, factory=feed_lag.FeedLags)
 
     def listen(self, timeout_seconds: float) -> None:
         """Answer what schedulers say; wait so long for the first word.

@@ -70,11 +70,12 @@ class World:
         faults: Sequence[timeline.PlannedFault] = (),
         told: Told = not_told,
     ) -> None:
-        if options.pace is run_clock.Pace.VIRTUAL and options.schedulers != 1:
+        if options.in_step and options.schedulers != 1:
             raise errors.ConfigurationError(
                 "--pace", "virtual", "it is for one scheduler; use real or saturated with several."
             )
         self.options = options
+        self.strategy = options.strategy
         self.measures = measures_module.Measures()
         self._told = told
         self._told_at = 0.0
@@ -84,7 +85,7 @@ class World:
         self._lock = threading.RLock()
         self._events = run_clock.Events(self._clock)
         self.cluster = cluster_module.Cluster(options.cluster)
-        self.ledger = true_ledger.TrueLedger(self.cluster, checked=options.strategy.checked)
+        self.ledger = true_ledger.TrueLedger(self.cluster, checked=self.strategy.checked)
         self._fleet = fleet.Fleet(self.cluster, self.ledger, self._mark)
         self._synchronizer = backend_line.LinedSynchronizer(options.backend.make(), self._line)
         self.reporter = host_reporter.HostReporter(
@@ -96,9 +97,7 @@ class World:
             beat_seconds=options.beat_seconds,
         )
         self.schedulers = [
-            scheduler_process.SchedulerProcess(
-                number, context, self._line, self._clock, scheduler_process.worker_options(options)
-            )
+            scheduler_process.SchedulerProcess(number, context, self._line, self._clock, options)
             for number in range(options.schedulers)
         ]
         self._ticks = fleet.HostTicks(
@@ -155,12 +154,12 @@ class World:
         try:
             self._prepare()
             self._begin()
-            if not self._in_step:
+            if not self.options.in_step:
                 thread = host_reporter.ReporterThread(self.reporter)
                 thread.start()
             while not self._is_over():
                 self._happen()
-                if self._in_step:
+                if self.options.in_step:
                     self.reporter.flush(everything=True)
                 self._queue.dispatch()
                 self._listener.listen(self._pause_seconds())
@@ -207,12 +206,12 @@ class World:
 
     def _come_to_rest(self) -> None:
         """Wait until no claim is left but those of servers that stand, and count the others."""
-        if not self.options.strategy.claims:
+        if not self.strategy.claims:
             return
         deadline = time.monotonic() + self.options.rest_seconds
         pass_seconds = self.options.build_seconds + fleet.TICK_SECONDS
         while True:
-            if self._in_step:
+            if self.options.in_step:
                 self._let_pass(pass_seconds)
                 for each in self.schedulers:
                     each.say(pipe_messages.SettleClaims())
@@ -221,7 +220,7 @@ class World:
                 return
             self._told(RunProgress("waiting for claims to end", 0, self.leaked_claims))
             for _ in range(10):
-                if not self._in_step:
+                if not self.options.in_step:
                     self._happen()
                 self._listener.listen(scheduler_traffic.LISTEN_SECONDS)
 
@@ -254,7 +253,7 @@ class World:
         self.measures.decided(at - self.began_at, now, decision)
         self.measures.stale_seconds.append(
             measures_module.staleness_seconds(
-                self.reporter.figures.published, decision.version, at - decision.seconds
+                self.reporter.published, decision.version, at - decision.seconds
             )
         )
         self._grants.end(number)
@@ -263,13 +262,9 @@ class World:
 
     # -- time ---------------------------------------------------------------------------
 
-    @property
-    def _in_step(self) -> bool:
-        return self.options.pace is run_clock.Pace.VIRTUAL
-
     def _happen(self) -> None:
         """Let happen what is due; step by step, the next thing once all is answered."""
-        if self._in_step:
+        if self.options.in_step:
             due = self._events.next_seconds
             if due is not None and not self._is_held_up:
                 self._clock.advance(due)
@@ -289,7 +284,7 @@ class World:
 
     def _pause_seconds(self) -> float:
         due = self._events.next_seconds
-        if self._in_step:
+        if self.options.in_step:
             return scheduler_traffic.LISTEN_SECONDS if self._is_held_up or due is None else 0.0
         if due is None:
             return scheduler_traffic.LISTEN_SECONDS

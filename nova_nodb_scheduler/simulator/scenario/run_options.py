@@ -77,9 +77,12 @@ class RunOptions:
     :param heartbeat_seconds: between two heartbeats of a host
     :param report_seconds: between two reports of a host that nothing happened to
     :param updates_per_second: most records the reporter publishes in a second
+    :param beat_seconds: between two beats of the reporter
     :param authority_seconds: how long each write of allocations takes
+    :param cache_seconds: how long a periodic strategy looks at the same states
     :param patience_seconds: how long a request is asked again while no claim
         can be taken
+    :param start_seconds: most time until a scheduler knows the cluster
     :param rest_seconds: how long the end is put off, at most, until claims of
         servers that do not stand are gone
     """
@@ -106,3 +109,12 @@ class RunOptions:
     patience_seconds: float = 60.0
     start_seconds: float = 900.0
     rest_seconds: float = 30.0
+
+    @property
+    def in_step(self) -> bool:
+        """Whether it goes from event to event, and each scheduler follows the feed by itself.
+
+        Its deciding thread does, up to the back end's head before each request:
+        decisions are then reproducible.
+        """
+        return self.pace is run_clock.Pace.VIRTUAL

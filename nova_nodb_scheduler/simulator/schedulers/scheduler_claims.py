@@ -167,13 +167,13 @@ class SchedulerClaims:
             cache=cache,
             shown=views.shown,
         )
-        self.meter = ConflictMeter()
-        self.claimer = TimedClaimer(ledger_claimer.LedgerClaimer(batches, views, meter=self.meter))
+        self._meter = ConflictMeter()
+        self.claimer = TimedClaimer(ledger_claimer.LedgerClaimer(batches, views, meter=self._meter))
         # What it loses no request waits for.
-        self.settling = synchronizer.beside()
+        self._settling = synchronizer.beside()
         settled_by = now_seconds or time.monotonic
         self._settler = settlement_worker.Settler(
-            self.settling,
+            self._settling,
             store,
             follower.followed,
             ask,
@@ -184,13 +184,26 @@ class SchedulerClaims:
             cache=cache,
         )
         self._duty = settlement_worker.SettlementWorker(
-            self.settling, self._settler, identity, clock=settled_by
+            self._settling, self._settler, identity, clock=settled_by
         )
 
     def _fits(
         self, snapshot: snapshot_module.Snapshot, _request: requests.Request
     ) -> claim_rules.Fits:
         return claim_fit.make_fits(snapshot, self._bounds)
+
+    def reap_conflicts(self) -> int:
+        """Return how many claims others' writes left no way for since the last call."""
+        return self._meter.reap()
+
+    def reap_times(self) -> tuple[Times, ...]:
+        """Return the times of claims confirmed since the last call."""
+        return self.claimer.reap()
+
+    @property
+    def settling_writes_lost(self) -> int:
+        """Compare-and-sets that the settling lost so far."""
+        return sum(self._settling.writes_lost.values())
 
     def start(self) -> None:
         """Start settling in a thread; the feed is followed already."""

@@ -22,7 +22,7 @@ from multiprocessing import context as mp_context
 import attrs
 
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, placing
-from nova_nodb_scheduler.simulator.scenario import backend_choice, run_clock, run_options
+from nova_nodb_scheduler.simulator.scenario import run_clock, run_options
 from nova_nodb_scheduler.simulator.schedulers import (
     backend_line,
     pipe_messages,
@@ -32,45 +32,9 @@ from nova_nodb_scheduler.simulator.schedulers import (
 LOG = logging.getLogger(__name__)
 
 
-@attrs.frozen(kw_only=True)
-class WorkerOptions:
-    """What a scheduler's process is given at its start.
-
-    :param identity: unique, restarts included
-    :param authority_seconds: how long the authority takes for each write
-    :param start_seconds: most time until the cluster is known
-    """
-
-    identity: str
-    backend: backend_choice.BackendChoice
-    scheduler: simulated_scheduler.SchedulerOptions
-    authority_seconds: float = 0.0
-    start_seconds: float = 600.0
-
-
-def worker_options(options: run_options.RunOptions) -> WorkerOptions:
-    """Return what the options of a run make of each process's, its identity left out."""
-    return WorkerOptions(
-        identity="",
-        backend=options.backend,
-        authority_seconds=options.authority_seconds,
-        start_seconds=options.start_seconds,
-        scheduler=simulated_scheduler.SchedulerOptions(
-            strategy=options.strategy,
-            seed=options.seed,
-            in_step=options.pace is run_clock.Pace.VIRTUAL,
-            service_down_seconds=options.service_down_seconds,
-            cache_seconds=options.cache_seconds,
-            beat_seconds=options.beat_seconds,
-            deadline_seconds=options.deadline_seconds,
-            claim_lease_seconds=options.claim_lease_seconds,
-            claim_spread=options.claim_spread,
-        ),
-    )
-
-
 def run_worker(
-    options: WorkerOptions,
+    identity: str,
+    options: run_options.RunOptions,
     pipe: mp_connection.Connection,
     questions: mp_connection.Connection,
     line: backend_line.BackendLine,
@@ -78,12 +42,13 @@ def run_worker(
 ) -> None:
     """Serve one pipe until told to stop, or until the world is gone.
 
+    :param identity: unique, restarts included
     :param questions: a second pipe, for the thread that settles claims
     """
     # A cut line is told of in the report, not by every thread that meets it.
     logging.getLogger("nova_nodb_scheduler").setLevel(logging.CRITICAL)
     try:
-        _serve(options, pipe, questions, line, clock)
+        _serve(identity, options, pipe, questions, line, clock)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception:  # noqa: BLE001 - whatever it is, the world shall hear of it
@@ -92,7 +57,8 @@ def run_worker(
 
 
 def _serve(
-    options: WorkerOptions,
+    identity: str,
+    options: run_options.RunOptions,
     pipe: mp_connection.Connection,
     questions: mp_connection.Connection,
     line: backend_line.BackendLine,
@@ -108,9 +74,7 @@ def _serve(
             return None  # the world ends
         return answer.by_host
 
-    made = simulated_scheduler.SimulatedScheduler(
-        options.identity, lined, options.scheduler, clock.now_seconds, ask
-    )
+    made = simulated_scheduler.SimulatedScheduler(identity, lined, options, clock.now_seconds, ask)
     pipe.send(pipe_messages.Ready(made.start(options.start_seconds)))
     try:
         while not isinstance(asked := pipe.recv(), pipe_messages.Stop):
@@ -170,10 +134,10 @@ def _allocations(
     )
 
 
+@attrs.define(eq=False, slots=False)
 class SchedulerProcess:
     """One scheduler's place in a run, with the process that fills it now. One thread.
 
-    :param options: but for the identity, which each start makes anew
     :ivar asked: the request it was given and has not answered
     :ivar starts: how often it was started
     :ivar ready_seconds: real seconds from each start until it was ready
@@ -181,30 +145,22 @@ class SchedulerProcess:
         was ended; 0 where the system does not tell
     """
 
-    def __init__(
-        self,
-        number: int,
-        context: mp_context.SpawnContext,
-        line: backend_line.BackendLine,
-        clock: run_clock.RunClock,
-        options: WorkerOptions,
-    ) -> None:
-        self.number = number
-        self._context = context
-        self._line = line
-        self._clock = clock
-        self._options = options
-        self.starts = 0
-        self._started_at = 0.0
-        self._process: multiprocessing.process.BaseProcess | None = None
-        self._paused = False
-        self.pipe: mp_connection.Connection | None = None
-        self.questions: mp_connection.Connection | None = None
-        self.is_ready = False
-        self.asked: pipe_messages.Decide | None = None
-        self.ready_seconds: list[float] = []
-        self.peak_memory_mb = 0.0
-        self.kills = 0
+    number: int
+    _context: mp_context.SpawnContext
+    _line: backend_line.BackendLine
+    _clock: run_clock.RunClock
+    _options: run_options.RunOptions
+    starts: int = attrs.field(init=False, default=0)
+    _started_at: float = attrs.field(init=False, default=0.0)
+    _process: multiprocessing.process.BaseProcess | None = attrs.field(init=False, default=None)
+    _paused: bool = attrs.field(init=False, default=False)
+    pipe: mp_connection.Connection | None = attrs.field(init=False, default=None)
+    questions: mp_connection.Connection | None = attrs.field(init=False, default=None)
+    is_ready: bool = attrs.field(init=False, default=False)
+    asked: pipe_messages.Decide | None = attrs.field(init=False, default=None)
+    ready_seconds: list[float] = attrs.field(init=False, factory=list)
+    peak_memory_mb: float = attrs.field(init=False, default=0.0)
+    kills: int = attrs.field(init=False, default=0)
 
     @property
     def is_idle(self) -> bool:
@@ -225,10 +181,10 @@ class SchedulerProcess:
         for end in (ours, theirs, answers, questions):
             # A socket made where another library has patched sockets does not block.
             os.set_blocking(end.fileno(), True)
-        options = attrs.evolve(self._options, identity=f"sim-{self.number}-{self.starts}")
+        identity = f"sim-{self.number}-{self.starts}"
         self._process = self._context.Process(
             target=run_worker,
-            args=(options, theirs, questions, self._line, self._clock),
+            args=(identity, self._options, theirs, questions, self._line, self._clock),
             name=f"scheduler-{self.number}",
             daemon=True,
         )

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 from stevedore import extension
 
 from nova_nodb_scheduler import errors
@@ -89,32 +88,11 @@ _SILENT_SECONDS = 8.0
 _LATE_BEATS = 3
 
 
-@attrs.frozen(kw_only=True)
-class SchedulerOptions:
-    """How each scheduler of a run is set up.
-
-    :param in_step: the feed is followed by the deciding thread, up to the back
-        end's head before each request: decisions are then reproducible
-    :param cache_seconds: how long a periodic strategy looks at the same states
-    :param beat_seconds: between two beats of the reporter
-    """
-
-    strategy: run_options.Strategy
-    seed: int = 1
-    in_step: bool = False
-    service_down_seconds: float = 60.0
-    cache_seconds: float = 60.0
-    beat_seconds: float = 5.0
-    deadline_seconds: float = 10.0
-    claim_lease_seconds: float = 10.0
-    claim_spread: str = "off"
-
-
 class _PatientEngine:
     """An engine that concludes nothing from a silence in which nobody reported."""
 
     def __init__(self, inner: engine_module.Engine) -> None:
-        self._inner = inner
+        self._down_seconds = inner.settings.service_down_time
         self.lock = inner.lock
         self.frame = inner.frame
         #: How long nobody reported, seconds.
@@ -122,7 +100,7 @@ class _PatientEngine:
 
     def tick(self, now_seconds: float) -> None:
         with self.lock:
-            down_seconds = self._inner.settings.service_down_time + self.silence_seconds
+            down_seconds = self._down_seconds + self.silence_seconds
             self.frame.tick(now_seconds, down_seconds)
 
 
@@ -138,13 +116,14 @@ class SimulatedScheduler:
         self,
         identity: str,
         synchronizer: backend_line.LinedSynchronizer,
-        scheduler_options: SchedulerOptions,
+        options: run_options.RunOptions,
         now_seconds: Callable[[], float],
         ask: scheduler_claims.Ask,
     ) -> None:
         self._identity = identity
         self._synchronizer = synchronizer
-        self._options = scheduler_options
+        self._options = options
+        self._strategy = options.strategy
         self._now_seconds = now_seconds
         self._clock = scheduler_claims.SimulatedBackendClock(synchronizer)
         declared = declarations.load_namespaces()
@@ -162,21 +141,21 @@ class SimulatedScheduler:
             heartbeat=self._beat,
         )
         self._feed_log = feed_lag.FeedLog(self.replicator)
-        if not scheduler_options.in_step:
+        if not options.in_step:
             self.replicator.subscribe(self._feed_log.listen)
         present = fact_source.Present()
         self.engine = make_engine(
             pipeline_settings(
-                scheduler_options.strategy,
-                service_down_seconds=scheduler_options.service_down_seconds,
+                options.strategy,
+                service_down_seconds=options.service_down_seconds,
             ),
-            random.Random(f"{scheduler_options.seed} {identity}"),
+            random.Random(f"{options.seed} {identity}"),
             present,
         )
         self._patient = _PatientEngine(self.engine)
         self.reservations = host_reservations.Reservations(
             time.monotonic,
-            pending_seconds=10 * scheduler_options.deadline_seconds,
+            pending_seconds=10 * options.deadline_seconds,
             confirmed_seconds=120.0,
         )
         self.keeper = frame_keeper.FrameKeeper(
@@ -193,7 +172,7 @@ class SimulatedScheduler:
         self._told_settling = 0
         claims: chosen_hosts.Claimer = chosen_hosts.NoClaims()
         spread = self._spread()
-        if scheduler_options.strategy.claims:
+        if options.strategy.claims:
             self._claims = scheduler_claims.SchedulerClaims(
                 synchronizer,
                 self.store,
@@ -201,9 +180,9 @@ class SimulatedScheduler:
                 self.engine,
                 self._clock,
                 identity=identity,
-                lease_seconds=scheduler_options.claim_lease_seconds,
+                lease_seconds=options.claim_lease_seconds,
                 ask=ask,
-                now_seconds=now_seconds if scheduler_options.in_step else None,
+                now_seconds=now_seconds if options.in_step else None,
                 is_own=None if spread is None else spread.is_own,
             )
             claims = self._claims.claimer
@@ -261,7 +240,7 @@ class SimulatedScheduler:
         version = status.cursor_version or 0
         looked_at = self._looked_at
         if (
-            self._options.strategy.periodic
+            self._strategy.periodic
             and looked_at is not None
             and now_seconds - looked_at < self._options.cache_seconds
         ):
@@ -294,8 +273,7 @@ class SimulatedScheduler:
     def _reporter_beat(self) -> float | None:
         """Return up to when hosts are known to be reported, in simulated seconds."""
         view = self.store.snapshot().namespace(known_namespaces.REPORTERS.name)
-        beats = [view.get(key) for key in view.keys()]  # noqa: SIM118 - a view is no mapping
-        known = [float(beat.state["beat_at"]) for beat in beats if beat is not None]
+        known = [float(beat["beat_at"]) for _name, beat in view.states()]
         return max(known) - made_hosts.BEGINNING_SECONDS if known else None
 
     # -- deciding -------------------------------------------------------------------
@@ -311,7 +289,7 @@ class SimulatedScheduler:
         if self._options.in_step:
             self.go_in_step()
         outcome, hosts = self._place(asked, authority, trace, deadline)
-        if outcome == NO_HOST and not self._options.strategy.periodic and self.follow():
+        if outcome == NO_HOST and not self._strategy.periodic and self.follow():
             # As the plugin, which asks whether hosts are full before it says so.
             outcome, hosts = self._place(asked, authority, trace, deadline)
         return pipe_messages.Decided(
@@ -322,11 +300,11 @@ class SimulatedScheduler:
             chosen_at_seconds=self._chosen_at,
             version=self._version,
             reasons=dict(trace.reasons),
-            conflicts=0 if self._claims is None else self._claims.meter.reap(),
+            conflicts=0 if self._claims is None else self._claims.reap_conflicts(),
             writes_lost=dict(self._synchronizer.writes_lost - before),
             unproved=self._patient.silence_seconds > 0,
             settling_writes_lost=self._settling_writes_lost(),
-            claims=() if self._claims is None else self._claims.claimer.reap(),
+            claims=() if self._claims is None else self._claims.reap_times(),
             applied=self.applied(),
         )
 
@@ -337,7 +315,7 @@ class SimulatedScheduler:
     def _settling_writes_lost(self) -> int:
         if self._claims is None:
             return 0
-        told, self._told_settling = self._told_settling, self._claims.settling.writes_lost.total()
+        told, self._told_settling = self._told_settling, self._claims.settling_writes_lost
         return self._told_settling - told
 
     def go_in_step(self) -> None:

@@ -43,10 +43,13 @@ UNCHANGED = PublishOutcome.UNCHANGED
 
 State = Mapping[str, Any]
 
+#: The state that a record should hold, or what else becomes of it.
+Computed = State | PublishOutcome
+
 #: From the decoded state that the back end holds (None where there is none:
-#: absent, a tombstone, or undecodable) to the state it should hold. May be
-#: called several times; must not change its argument.
-Compute = Callable[[State | None], State | PublishOutcome]
+#: absent, a tombstone, or undecodable) to what it should hold. May be called
+#: several times; must not change its argument.
+Compute = Callable[[State | None], Computed]
 
 #: Called once a round, after the records were read and before they are
 #: computed, with the keys of the round: where the sources are read.

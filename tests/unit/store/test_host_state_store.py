@@ -199,6 +199,16 @@ class TestRefusals(testtools.TestCase):
 
 
 class TestDecoding(testtools.TestCase):
+    def test_states_are_those_of_all_records_and_of_none_that_is_absent(self):
+        store = store_samples.store()
+        for key in "ab":
+            store.apply(store_samples.change(key, 1, {"backend": key}))
+        view = store.snapshot().namespace("pools")
+
+        self.assertEqual({"a": {"backend": "a"}, "b": {"backend": "b"}}, dict(view.states()))
+        self.assertEqual({"backend": "b"}, view.state("b"))
+        self.assertIsNone(view.state("c"))
+
     def test_states_are_decoded_when_asked_for_and_the_recent_ones_kept(self):
         decoded = []
 

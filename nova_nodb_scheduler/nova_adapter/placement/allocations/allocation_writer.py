@@ -172,22 +172,19 @@ class _Piece:
         return attrs.evolve(self, servers=tuple(servers))
 
 
+@attrs.define(eq=False, slots=False)
 class AllocationWrite:
     """One request's write of allocations to Placement; made for one call."""
 
-    def __init__(
-        self,
-        posts: placement_calls.AllocationCalls,
-        batcher: batched_write.CallBatcher[batched_write.RequestPart, placement_replies.Reply],
-        reading: ReadBack,
-    ) -> None:
-        self._posts = posts
-        self._batcher = batcher
-        self._reading = reading
-        self._outcomes: dict[str, placement_replies.WriteOutcome] = {}
-        self._pieces: collections.deque[_Piece] = collections.deque()
-        self._limits = batched_write.RefusedAmounts()
-        self._divisible = False
+    _posts: placement_calls.AllocationCalls
+    _batcher: batched_write.CallBatcher[batched_write.RequestPart, placement_replies.Reply]
+    _reading: ReadBack
+    _outcomes: dict[str, placement_replies.WriteOutcome] = attrs.field(init=False, factory=dict)
+    _pieces: collections.deque[_Piece] = attrs.field(init=False, factory=collections.deque)
+    _limits: batched_write.RefusedAmounts = attrs.field(
+        init=False, factory=batched_write.RefusedAmounts
+    )
+    _divisible: bool = attrs.field(init=False, default=False)
 
     def write(
         self, servers: tuple[placement_replies.NewServer, ...], *, divisible: bool

@@ -64,6 +64,7 @@ class _Place(Generic[Work, Result]):
     done: bool = False
 
 
+@attrs.define(eq=False, slots=False)
 class CallBatcher(Generic[Work, Result]):
     """Makes a few calls at a time, each for as many callers as wait for one.
 
@@ -82,30 +83,23 @@ class CallBatcher(Generic[Work, Result]):
     :param touches: what no two calls under way may have in common
     """
 
-    def __init__(
-        self,
-        call: Callable[[Sequence[Work]], Sequence[Result]],
-        *,
-        window_seconds: float = 0.0,
-        max_size: int = 16,
-        max_calls: int = 1,
-        touches: Callable[[Work], frozenset[Hashable]] = lambda work: frozenset(),
-    ) -> None:
-        self._call = call
-        self._window_seconds = window_seconds
-        self._max_size = max_size
-        self._changed = threading.Condition()
-        self._max_calls = max_calls
-        self._touches = touches
-        self._queue: list[_Place[Work, Result]] = []
-        #: Calls, and what they touch.
-        self._under_way = 0
-        self._touched: set[Hashable] = set()
-        #: Whether somebody waits for company.
-        self._gathering = False
-        #: Threads that said so and have not submitted yet; each remembers its own.
-        self._coming = 0
-        self._said = threading.local()
+    _call: Callable[[Sequence[Work]], Sequence[Result]]
+    _window_seconds: float = attrs.field(default=0.0, kw_only=True)
+    _max_size: int = attrs.field(default=16, kw_only=True)
+    _max_calls: int = attrs.field(default=1, kw_only=True)
+    _touches: Callable[[Work], frozenset[Hashable]] = attrs.field(
+        default=lambda work: frozenset(), kw_only=True
+    )
+    _changed: threading.Condition = attrs.field(init=False, factory=threading.Condition)
+    _queue: list[_Place[Work, Result]] = attrs.field(init=False, factory=list)
+    #: Calls, and what they touch.
+    _under_way: int = attrs.field(init=False, default=0)
+    _touched: set[Hashable] = attrs.field(init=False, factory=set)
+    #: Whether somebody waits for company.
+    _gathering: bool = attrs.field(init=False, default=False)
+    #: Threads that said so and have not submitted yet; each remembers its own.
+    _coming: int = attrs.field(init=False, default=0)
+    _said: threading.local = attrs.field(init=False, factory=threading.local)
 
     @contextlib.contextmanager
     def coming(self) -> Iterator[None]:

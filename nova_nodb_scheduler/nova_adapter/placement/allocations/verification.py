@@ -182,6 +182,7 @@ class WriteTurns:
             yield
 
 
+@attrs.define(eq=False, slots=False)
 class AllocationVerifier:
     """Verifies allocations of one process; any thread. Blocks for HTTP.
 
@@ -192,21 +193,12 @@ class AllocationVerifier:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        client: Callable[[], Any],
-        *,
-        meter: VerificationMeter | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
-    ) -> None:
-        self._client = client
-        self._meter: VerificationMeter = meter or NoVerificationMeter()
-        self._clock = clock
-        self._sleep = sleep
-        self._rng = rng or random.Random()
-        self._turns = WriteTurns()
+    _client: Callable[[], Any]
+    _meter: VerificationMeter = attrs.field(factory=NoVerificationMeter, kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _sleep: Callable[[float], None] = attrs.field(default=time.sleep, kw_only=True)
+    _rng: random.Random = attrs.field(factory=random.Random, kw_only=True)
+    _turns: WriteTurns = attrs.field(init=False, factory=WriteTurns)
 
     def allocated(
         self,

@@ -372,10 +372,6 @@ class BulkImportResult:
     refused: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return attrs.asdict(self)
-
 
 def fill(
     database: PlacementDatabase,
@@ -443,9 +439,7 @@ def _imported(
     written = tree_publisher.PublishedTrees()
     replaced = tree_publisher.replaced(state, began_at, root, written, now_seconds)
 
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         newer.discard(root)
         if current is not None and _same(current, state):
             return publisher_module.UNCHANGED

@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep as sweep_module
@@ -63,6 +65,7 @@ class KeptChanging(errors.NodbError):
         )
 
 
+@attrs.define(eq=False, slots=False)
 class ChosenTrees:
     """Says of chosen hosts whether they are still what the plan took them for. Any thread.
 
@@ -74,30 +77,20 @@ class ChosenTrees:
         leaves open what the listing said of a tree
     """
 
-    def __init__(
-        self,
-        snapshot: Callable[[], snapshot_module.Snapshot],
-        now_seconds: Callable[[], float],
-        reader: placement_reader.PlacementReader,
-        tree_publisher: tree_publisher_module.TreePublisher,
-        wait_for: Callable[[int], None],
-        bound_seconds: float,
-        own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._snapshot = snapshot
-        self._now_seconds = now_seconds
-        self._reader = reader
-        self._trees = tree_publisher
-        self._wait_for = wait_for
-        self._bound_seconds = bound_seconds
-        self._own_seconds = own_seconds
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        #: Back-end seconds at which this worker compared a tree itself.
-        self._noted: dict[str, float] = {}
-        #: Trees that were asked for, and those of them that had changed.
-        self.asked = self.changed = 0
+    _snapshot: Callable[[], snapshot_module.Snapshot]
+    _now_seconds: Callable[[], float]
+    _reader: placement_reader.PlacementReader
+    _trees: tree_publisher_module.TreePublisher
+    _wait_for: Callable[[int], None]
+    _bound_seconds: float
+    _own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds
+    _sleep: Callable[[float], None] = time.sleep
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    #: Back-end seconds at which this worker compared a tree itself.
+    _noted: dict[str, float] = attrs.field(init=False, factory=dict)
+    #: Trees that were asked for, and those of them that had changed.
+    asked: int = attrs.field(init=False, default=0)
+    changed: int = attrs.field(init=False, default=0)
 
     def behind(
         self,
@@ -190,8 +183,7 @@ class ChosenTrees:
 
 
 def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] | None:
-    record = snapshot.namespace(known_namespaces.PROVIDERS.name).get(root)
-    return None if record is None else record.state
+    return snapshot.namespace(known_namespaces.PROVIDERS.name).state(root)
 
 
 def _compared_at(
@@ -208,9 +200,9 @@ def _compared_at(
     if state is None:
         return 0.0
     at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
-    record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
-    if record is not None:
-        swept_from = backend_time.believed(float(record.state["swept_from"]), now_seconds)
+    swept = snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
+    if swept is not None:
+        swept_from = backend_time.believed(float(swept["swept_from"]), now_seconds)
         if float(state.get("written_at", 0.0)) < swept_from - own_seconds:
             at = max(at, swept_from)
     return at

@@ -90,8 +90,7 @@ class FeedHints:
     ) -> Iterator[tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
         older, newer = self._older.namespace(namespace), self._newer.namespace(namespace)
         for key in newer.changed_since(older):
-            before, after = older.get(key), newer.get(key)
-            yield key, before.state if before else None, after.state if after else None
+            yield key, older.state(key), newer.state(key)
 
     def _instances(self) -> Iterator[ProviderHint]:
         for key, before, after in self._changes(known_namespaces.INSTANCES.name):
@@ -158,10 +157,10 @@ class FeedHints:
             return
         for snapshot in (self._older, self._newer):
             for cell in snapshot.namespace(known_namespaces.CELLS.name).keys():  # noqa: SIM118
-                found = snapshot.namespace(known_namespaces.INSTANCES.name).get(
+                found = snapshot.namespace(known_namespaces.INSTANCES.name).state(
                     nova_tables.cell_key(key, cell)
                 )
-                place = self._instance_place(found.state if found else None)
+                place = self._instance_place(found)
                 if place is not None:
                     yield ProviderHint(place, ExpectedChange.UNKNOWN, key)
 
@@ -183,8 +182,8 @@ class FeedHints:
             if len(keys) == 1:
                 return keys[0]
             for key in keys:
-                found = view.get(key)
-                if found is not None and found.state["row"].get("hypervisor_hostname") == node:
+                found = view.state(key)
+                if found is not None and found["row"].get("hypervisor_hostname") == node:
                     return key
         return None
 
@@ -237,8 +236,8 @@ class OrphanAllocations:
     def _orphan_allocations(
         self, snapshot: snapshot_module.Snapshot, root: str, settled: float
     ) -> frozenset[str]:
-        state = _state(snapshot, known_namespaces.PROVIDERS.name, root)
-        node = _state(snapshot, known_namespaces.COMPUTE_NODES.name, root)
+        state = snapshot.namespace(known_namespaces.PROVIDERS.name).state(root)
+        node = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).state(root)
         if state is None or node is None or not state["allocations"]:
             return frozenset()
         if max(state.get("read_at", 0.0), state.get("written_at", 0.0)) > settled:
@@ -254,10 +253,3 @@ class OrphanAllocations:
             and nova_tables.cell_key(consumer, cell) not in migrations
             and not migrations.lookup("instance", consumer)
         )
-
-
-def _state(
-    snapshot: snapshot_module.Snapshot, namespace: str, key: str
-) -> Mapping[str, Any] | None:
-    found = snapshot.namespace(namespace).get(key)
-    return None if found is None else found.state

@@ -33,6 +33,7 @@ class _Waiting:
     hints: set[feed_hints.ProviderHint]
 
 
+@attrs.define(eq=False, slots=False)
 class HintQueue:
     """Hints that wait, by provider; one thread. Those of one provider are followed together.
 
@@ -44,19 +45,13 @@ class HintQueue:
         and the sweep finds them
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        delays_seconds: tuple[float, ...] = (1.0, 5.0, 20.0),
-        limit: int = 50_000,
-    ) -> None:
-        self._clock = clock
-        self._delays = delays_seconds
-        self._limit = limit
-        self._waiting: dict[str, _Waiting] = {}
-        self._heap: list[tuple[float, str]] = []
-        #: Hints forgotten for want of room.
-        self.forgotten = 0
+    _clock: Callable[[], float]
+    _delays: tuple[float, ...] = attrs.field(default=(1.0, 5.0, 20.0), alias="delays_seconds")
+    _limit: int = 50_000
+    _waiting: dict[str, _Waiting] = attrs.field(init=False, factory=dict)
+    _heap: list[tuple[float, str]] = attrs.field(init=False, factory=list)
+    #: Hints forgotten for want of room.
+    forgotten: int = attrs.field(init=False, default=0)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -248,31 +243,23 @@ class HintedReads:
 
 def _is_news(hint: feed_hints.ProviderHint, view: store_snapshot.NamespaceView) -> bool:
     """Tell whether a provider's record does not show yet what is hinted at."""
-    record = view.get(hint.provider)
+    state = view.state(hint.provider)
     if hint.expect is feed_hints.ExpectedChange.MIRRORED:
-        return record is None
+        return state is None
     if hint.expect is feed_hints.ExpectedChange.UNKNOWN:
         return True
-    if record is None:
+    if state is None:
         return False
-    present = hint.consumer in record.state["allocations"]
+    present = hint.consumer in state["allocations"]
     return present is not (hint.expect is feed_hints.ExpectedChange.PRESENT)
 
 
 def _marks(snapshot: store_snapshot.Snapshot) -> dict[str, Mapping[str, Any]]:
-    view = snapshot.namespace(known_namespaces.PROVIDER_HINTS.name)
-    found = {}
-    for key in view.keys():  # noqa: SIM118 - a view is no mapping
-        record = view.get(key)
-        if record is not None:
-            found[key] = record.state
-    return found
+    return dict(snapshot.namespace(known_namespaces.PROVIDER_HINTS.name).states())
 
 
 def _unless_newer(followed: publisher_module.State) -> publisher_module.Compute:
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         return publisher_module.DELETE if current == followed else publisher_module.UNCHANGED
 
     return compute

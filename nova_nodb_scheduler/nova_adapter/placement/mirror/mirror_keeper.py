@@ -77,6 +77,7 @@ class KeeperStatus:
     last_error: str = ""
 
 
+@attrs.define(eq=False, slots=False)
 class MirrorKeeper:
     """One named thread per scheduler worker; one of them all does the work.
 
@@ -87,40 +88,32 @@ class MirrorKeeper:
     :param holder: unique per process start
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        snapshot: Callable[[], snapshot_module.Snapshot],
-        epoch: Callable[[], str | None],
-        publisher: publisher_module.Publisher,
-        hint_publisher: publisher_module.Publisher,
-        reader: placement_reader.PlacementReader,
-        holder: str,
-        options: KeeperOptions,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._snapshot = snapshot
-        self._epoch = epoch
-        self._publisher = publisher
-        self._hint_publisher = hint_publisher
-        self._reader = reader
-        self._holder = holder
-        self._options = options
-        self._sweep_options = options.sweep
-        self._clock = clock
-        self._lease = leases.LeaseKeeper(synchronizer, LEASE, holder, options.lease_seconds)
-        self._backoff = backoff.Backoff(0.5, 30.0, clock)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._asked_lock = threading.Lock()
-        self._asked: set[str] = set()
-        self._renew_at = float("-inf")
-        self._kept_epoch: str | None = None
-        self._readers: futures.ThreadPoolExecutor | None = None
-        self._sweep: sweep_module.MirrorSweep | None = None
-        self._sweep_at = float("-inf")
-        self.status = KeeperStatus()
+    _synchronizer: contract.Synchronizer
+    _snapshot: Callable[[], snapshot_module.Snapshot]
+    _epoch: Callable[[], str | None]
+    _publisher: publisher_module.Publisher
+    _hint_publisher: publisher_module.Publisher
+    _reader: placement_reader.PlacementReader
+    _holder: str
+    _options: KeeperOptions
+    _clock: Callable[[], float] = time.monotonic
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    _asked_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _asked: set[str] = attrs.field(init=False, factory=set)
+    _renew_at: float = attrs.field(init=False, default=float("-inf"))
+    _kept_epoch: str | None = attrs.field(init=False, default=None)
+    _readers: futures.ThreadPoolExecutor | None = attrs.field(init=False, default=None)
+    _sweep: sweep_module.MirrorSweep | None = attrs.field(init=False, default=None)
+    _sweep_at: float = attrs.field(init=False, default=float("-inf"))
+    status: KeeperStatus = attrs.field(init=False, factory=KeeperStatus)
+
+    def __attrs_post_init__(self) -> None:
+        self._sweep_options = self._options.sweep
+        self._lease = leases.LeaseKeeper(
+            self._synchronizer, LEASE, self._holder, self._options.lease_seconds
+        )
+        self._backoff = backoff.Backoff(0.5, 30.0, self._clock)
 
     # -- life -------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class MirrorProof:
     complete: bool = True
 
 
+@attrs.define(eq=False, slots=False)
 class PlacementMirror:
     """Placement's mirror as a scheduler uses it; any thread may call.
 
@@ -56,28 +57,17 @@ class PlacementMirror:
     :param clock: monotonic seconds
     """
 
-    def __init__(
-        self,
-        snapshot: Callable[[], snapshot_module.Snapshot],
-        epoch: Callable[[], str | None],
-        now_seconds: Callable[[], float],
-        reader: placement_reader.PlacementReader,
-        tree_publisher: tree_publisher_module.TreePublisher,
-        bound_seconds: float,
-        read_limit: int = 200,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._snapshot = snapshot
-        self._epoch = epoch
-        self._now_seconds = now_seconds
-        self._reader = reader
-        self._trees = tree_publisher
-        self._bound_seconds = bound_seconds
-        self._read_limit = read_limit
-        self._clock = clock
-        # Held while a comparison runs: one at a time, and who waits shares it.
-        self._lock = threading.Lock()
-        self._last: _Proved | None = None
+    _snapshot: Callable[[], snapshot_module.Snapshot]
+    _epoch: Callable[[], str | None]
+    _now_seconds: Callable[[], float]
+    _reader: placement_reader.PlacementReader
+    _trees: tree_publisher_module.TreePublisher = attrs.field(alias="tree_publisher")
+    _bound_seconds: float
+    _read_limit: int = 200
+    _clock: Callable[[], float] = time.monotonic
+    # Held while a comparison runs: one at a time, and who waits shares it.
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _last: _Proved | None = attrs.field(init=False, default=None)
 
     def age_seconds(self, snapshot: snapshot_module.Snapshot) -> float | None:
         """Return how long ago the last complete sweep began; None if none is known."""
@@ -172,8 +162,7 @@ class PlacementMirror:
             if own is None:
                 # Only a child has room: no candidate of the mirror's kind.
                 continue
-            record = view.get(root)
-            state = None if record is None else record.state
+            state = view.state(root)
             if state is None or state["generation"] != own.generation:
                 moved.append(root)
             elif refused is not None and root not in refused:
@@ -194,8 +183,7 @@ class PlacementMirror:
         return MirrorProof(changed, max(looked.version, read.version))
 
     def _swept(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
-        record = snapshot.namespace(known_namespaces.MIRRORS.name).get(sweep_module.PLACEMENT)
-        return None if record is None else record.state
+        return snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
 
 
 def _judged_otherwise(

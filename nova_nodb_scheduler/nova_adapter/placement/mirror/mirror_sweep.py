@@ -91,8 +91,7 @@ def compare(
             alone = len(members) == 1 == sizes[root] and members[0].uuid == root
             if alone and generations[root] == members[0].generation:
                 continue
-            found = view.get(root)
-            state = found.state if found is not None else None
+            state = view.state(root)
             if state is not None and not alone and provider_trees.matches(state, root, members):
                 continue
             if state is not None and float(state.get("written_at", 0.0)) >= since_seconds:
@@ -103,6 +102,7 @@ def compare(
     return ComparedListing(differing, fresh, gone)
 
 
+@attrs.define(eq=False, slots=False)
 class MirrorSweep:
     """One comparison of the whole mirror with Placement, step by step; one thread.
 
@@ -110,35 +110,25 @@ class MirrorSweep:
     :param epoch: of the records
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        publisher: publisher_module.Publisher,
-        tree_publisher: tree_publisher_module.TreePublisher,
-        reader: placement_reader.PlacementReader,
-        view: store_snapshot.NamespaceView,
-        epoch: str,
-        options: MirrorSweepOptions,
-        by: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._publisher = publisher
-        self._trees = tree_publisher
-        self._reader = reader
-        self._view = view
-        self._epoch = epoch
-        self._options = options
-        self._by = by
-        self._clock = clock
-        self._began = clock()
-        self._requests_before = reader.requests
-        self._todo: list[tree_publisher_module.TreeRecords] = []
-        self._waiting: set[str] = set()
-        self._done: dict[str, int] = dict.fromkeys(("differing", "again", "gone", "changed"), 0)
-        self._said = clock()
-        self._providers = self._roots = 0
-        self._listed_from = 0.0
+    _synchronizer: contract.Synchronizer
+    _publisher: publisher_module.Publisher
+    _trees: tree_publisher_module.TreePublisher
+    _reader: placement_reader.PlacementReader
+    _view: store_snapshot.NamespaceView
+    _epoch: str
+    _options: MirrorSweepOptions
+    _by: str
+    _clock: Callable[[], float] = time.monotonic
+    _todo: list[tree_publisher_module.TreeRecords] = attrs.field(init=False, factory=list)
+    _waiting: set[str] = attrs.field(init=False, factory=set)
+    _providers: int = attrs.field(init=False, default=0)
+    _roots: int = attrs.field(init=False, default=0)
+    _listed_from: float = attrs.field(init=False, default=0.0)
+
+    def __attrs_post_init__(self) -> None:
+        self._began = self._said = self._clock()
+        self._requests_before = self._reader.requests
+        self._done = dict.fromkeys(("differing", "again", "gone", "changed"), 0)
 
     def begin(self) -> Sequence[str]:
         """List Placement and note what must be read.
@@ -200,11 +190,11 @@ class MirrorSweep:
         root: str,
         members: Sequence[provider_trees.ListedProvider],
     ) -> bool:
-        found = view.get(root)
+        state = view.state(root)
         return (
-            found is not None
-            and float(found.state.get("whole_at", 0.0)) >= self._listed_from
-            and provider_trees.matches(found.state, root, members)
+            state is not None
+            and float(state.get("whole_at", 0.0)) >= self._listed_from
+            and provider_trees.matches(state, root, members)
         )
 
     def finish(self, view: store_snapshot.NamespaceView) -> Mapping[str, Any]:

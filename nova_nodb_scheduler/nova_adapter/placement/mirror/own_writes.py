@@ -19,6 +19,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
@@ -32,6 +34,7 @@ LOG = logging.getLogger(__name__)
 Placed = Mapping[str, Mapping[str, int]]
 
 
+@attrs.define(eq=False, slots=False)
 class OwnWrites:
     """Adds this process's writes to the mirror: a bounded queue, and a thread that publishes.
 
@@ -43,30 +46,22 @@ class OwnWrites:
         other schedulers may try a host meanwhile that Placement then refuses
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        publisher: publisher_module.Publisher,
-        hint: Callable[..., None],
-        *,
-        limit: int = 10_000,
-        batch: int = 200,
-        gather_seconds: float = 0.25,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._publisher = publisher
-        self._hint = hint
-        self._limit = limit
-        self._batch = batch
-        self._gather_seconds = gather_seconds
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._calls: collections.deque[Mapping[str, Placed]] = collections.deque()
-        self._thread: threading.Thread | None = None
-        #: Records published with an own write, and hints given instead.
-        self.published = 0
-        self.hinted = 0
+    _synchronizer: contract.Synchronizer
+    _publisher: publisher_module.Publisher
+    _hint: Callable[..., None]
+    _limit: int = attrs.field(default=10_000, kw_only=True)
+    _batch: int = attrs.field(default=200, kw_only=True)
+    _gather_seconds: float = attrs.field(default=0.25, kw_only=True)
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _wake: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _calls: collections.deque[Mapping[str, Placed]] = attrs.field(
+        init=False, factory=collections.deque
+    )
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    #: Records published with an own write, and hints given instead.
+    published: int = attrs.field(init=False, default=0)
+    hinted: int = attrs.field(init=False, default=0)
 
     def observe(self, write: write_hints.ObservedWrite) -> None:
         """Add a write of this process for new servers to the mirror; hint at all others.
@@ -175,9 +170,7 @@ class OwnWrites:
 def _added(
     provider: str, calls: Sequence[Placed], now: float, unsure: set[str]
 ) -> publisher_module.Compute:
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         unsure.discard(provider)
         if current is None or "broken" in current:
             # A child, or a tree that is not mirrored (yet).

@@ -56,6 +56,7 @@ class PublishedTrees:
     seen: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
 
+@attrs.define(eq=False, slots=False)
 class TreePublisher:
     """Reads trees and publishes them; one thread calls it, several may read for it.
 
@@ -63,17 +64,10 @@ class TreePublisher:
     :param readers: threads that ask Placement at once; None: the caller's own
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        publisher: publisher_module.Publisher,
-        reader: placement_reader.PlacementReader,
-        readers: futures.Executor | None = None,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._publisher = publisher
-        self._reader = reader
-        self._readers = readers
+    _synchronizer: contract.Synchronizer
+    _publisher: publisher_module.Publisher
+    _reader: placement_reader.PlacementReader
+    _readers: futures.Executor | None = None
 
     def whole(self, wanted: Sequence[TreeRecords]) -> PublishedTrees:
         """Read trees entirely and publish them; a tree without its root is dropped.
@@ -190,9 +184,7 @@ def replaced(
     :param now_seconds: asks the back end for its time
     """
 
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is not None:
             if _undoes(state["allocations"], current, began_at, now_seconds):
                 written.again.add(root)
@@ -214,9 +206,7 @@ def _allocated(
 ) -> publisher_module.Compute:
     stands = {consumer: answer.by_consumer[consumer] for consumer in sorted(answer.by_consumer)}
 
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is None or "broken" in current:
             written.whole.add(root)
             return publisher_module.UNCHANGED
@@ -235,9 +225,7 @@ def _allocated(
 
 
 def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compute:
-    def compute(
-        current: publisher_module.State | None,
-    ) -> publisher_module.State | publisher_module.PublishOutcome:
+    def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is not None and (
             _written_since(current, asked_at, now_seconds)
             or _time(current, "read_at", asked_at, now_seconds) > asked_at

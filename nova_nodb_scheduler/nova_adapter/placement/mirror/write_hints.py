@@ -168,6 +168,7 @@ class HintOptions:
     exit_flush_seconds: float = 5.0
 
 
+@attrs.define(eq=False, slots=False)
 class HintWriter:
     """Publishes hints at providers that this process changed; any thread may give them.
 
@@ -176,27 +177,20 @@ class HintWriter:
     :param by: who gives the hints, for operators
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        publisher: publisher_module.Publisher,
-        by: str,
-        options: HintOptions | None = None,
-    ) -> None:
-        self._synchronizer = synchronizer
-        self._publisher = publisher
-        self._by = by
-        self._options = options or HintOptions()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        #: name -> whether it is a consumer's
-        self._names: dict[str, bool] = {}
-        self._thread: threading.Thread | None = None
-        self._pid: int | None = None
-        #: Hints published, and those dropped for want of room.
-        self.published = 0
-        self.dropped = 0
+    _synchronizer: contract.Synchronizer
+    _publisher: publisher_module.Publisher
+    _by: str
+    _options: HintOptions = attrs.field(factory=HintOptions)
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _wake: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    #: name -> whether it is a consumer's
+    _names: dict[str, bool] = attrs.field(init=False, factory=dict)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    _pid: int | None = attrs.field(init=False, default=None)
+    #: Hints published, and those dropped for want of room.
+    published: int = attrs.field(init=False, default=0)
+    dropped: int = attrs.field(init=False, default=0)
 
     def observe(self, write: ObservedWrite) -> None:
         """Hint at all that a write touched; never blocks, never raises."""

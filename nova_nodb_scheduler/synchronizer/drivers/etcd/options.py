@@ -52,7 +52,7 @@ File of this client's certificate, where etcd asks for one
         "key_prefix",
         default="nodb",
         help="""
-Begin of every key this driver uses: up to 60 letters, digits, ``-``, ``_``,
+Prefix of every key that this driver writes: up to 60 letters, digits, ``-``, ``_``,
 ``.`` and ``/``. All services of one cloud must have the same value, and clouds
 that share an etcd different ones.
 """,
@@ -61,9 +61,10 @@ that share an etcd different ones.
         "cloud_name",
         default="",
         help="""
-Written below ``key_prefix`` by the first service that starts there; a service
-with another value is refused. Set it where several clouds share an etcd, so
-that a mistake in ``key_prefix`` does not mix their hosts.
+Name of this cloud, kept below ``key_prefix`` by the first service that starts
+there: a service whose ``cloud_name`` differs is refused. Set it where several
+clouds share an etcd, so that a mistake in ``key_prefix`` does not mix their
+hosts.
 """,
     ),
     cfg.FloatOpt(

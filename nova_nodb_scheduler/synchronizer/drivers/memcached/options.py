@@ -40,9 +40,9 @@ server is down, each call takes as long as this.
         default=0.1,
         min=0.01,
         help="""
-Time between two looks of a scheduler worker for changes while none come, in
+Interval at which a scheduler worker polls the server while no changes come, in
 seconds. It is the longest delay that the feed adds to the first change after a
-quiet time; each look is one request of about 100 bytes. While changes come,
+quiet time; each poll is one request of about 100 bytes. While changes come,
 ``busy_poll_interval_seconds`` is what matters.
 """,
     ),
@@ -51,11 +51,12 @@ quiet time; each look is one request of about 100 bytes. While changes come,
         min=0.005,
         sample_default=polling.BUSY_SECONDS,
         help="""
-Time between two looks while changes come all the time, in seconds; not more
-than ``poll_interval_seconds``, which is the default where that is less than
-0.025. In between a worker looks about twice for each change. It is the delay
-that the feed adds to most changes of a busy cloud: lower it for fresher
-states, raise it to spare the processors where there are many workers.
+Interval at which a scheduler worker polls the server while changes come all the
+time, in seconds; not more than ``poll_interval_seconds``, which is the default
+where that is less than 0.025. In between a worker polls about twice for each
+change. It is the delay that the feed adds to most changes of a busy cloud: lower
+it for fresher states, raise it to spare the processors where there are many
+workers.
 """,
     ),
     cfg.FloatOpt(
@@ -75,9 +76,10 @@ delay of a change after a crash is about this long.
         min=60,
         max=2_592_000,
         help="""
-How long the feed's log is kept. A scheduler that lags by more than half of it
-takes a snapshot. Raise it if schedulers are often paused for longer; each
-change costs about 150 bytes of the server's memory for so long.
+How long the server keeps the log of changes that schedulers follow, in seconds.
+A scheduler that lags by more than half of it reads everything again. Raise it if
+schedulers are often paused for longer; each change costs about 150 bytes of the
+server's memory for so long.
 """,
     ),
     cfg.BoolOpt(

@@ -137,11 +137,12 @@ it, carry the records into an empty database with
         min=0.01,
         max=1.0,
         help="""
-Time between two looks at the database for changes while none come, in seconds.
+Interval at which a scheduler worker polls the database while no changes come, in
+seconds.
 
-Each scheduler worker reads one row by primary key per interval: 10 statements
-per second by default. It is the longest delay that the feed adds to the first
-change after a quiet time; raise it to spare the database. While changes come,
+Each poll reads one row by primary key: 10 statements per second by default. It
+is the longest delay that the feed adds to the first change after a quiet time;
+raise it to spare the database. While changes come,
 ``busy_poll_interval_seconds`` is what matters.
 """,
     ),
@@ -151,15 +152,14 @@ change after a quiet time; raise it to spare the database. While changes come,
         max=1.0,
         sample_default=polling.BUSY_SECONDS,
         help="""
-Time between two looks at the database while changes come all the time, in
-seconds; not more than ``poll_interval_seconds``, which is the default where
-that is less than 0.025.
+Interval at which a scheduler worker polls the database while changes come all
+the time, in seconds; not more than ``poll_interval_seconds``, which is the
+default where that is less than 0.025.
 
-In between a worker looks about twice for each change, so a quiet cloud costs
-no more than the idle interval says. It is the delay that the feed adds to most
-changes of a busy cloud. Lower it for fresher states; a look costs worker and
-database together about a millisecond, so raise it where there are many
-workers.
+In between a worker polls about twice for each change, so a quiet cloud costs no
+more than the idle interval says. It is the delay that the feed adds to most
+changes of a busy cloud. Lower it for fresher states; a poll costs worker and
+database together about a millisecond, so raise it where there are many workers.
 """,
     ),
     cfg.FloatOpt(

@@ -17,9 +17,9 @@ CLOUD_OPTS = (
         "key_prefix",
         default="nodb",
         help="""
-Begin of every key this driver uses, for clouds that share a server: up to 60
-letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must have
-the same value, and no other cloud may.
+Prefix of every key that this driver writes, for clouds that share a server: up
+to 60 letters, digits, ``-``, ``_`` and ``.``. All services of one cloud must
+have the same value, and no other cloud may.
 """,
     ),
     cfg.StrOpt(

@@ -14,6 +14,7 @@ from unittest import mock
 
 from nova_nodb_scheduler.cmd import application
 from nova_nodb_scheduler.cmd.commands import allocations_audit
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.orphans import test_orphans
@@ -91,6 +92,18 @@ class AuditCommandTest(test_orphans.OrphansCase):
         self.assertEqual(1, status)
         for told in (absent, "node-h1", "VCPU 1", "buried in cell0", "no claim", "yes"):
             self.assertIn(told, table)
+
+    def test_a_record_that_nobody_can_read_is_left_out_and_stops_no_audit(self):
+        absent = self.died("h1")
+        self.mirrored(absent)
+        instances = test_orphans.known_namespaces.INSTANCES.name
+        damaged = records.RecordKey(instances, f"{uuid.uuid4()}@{cloud.CELL1}")
+        client = self.plugin.make_synchronizer()
+        client.open()
+        self.addCleanup(client.close)
+        client.write([records.Write(damaged, 0, b"damaged")])
+        status, found = self.audit()
+        self.assertEqual((1, {absent}), (status, found.keys()))
 
     def test_it_deletes_what_is_absent_and_of_the_dead_alone(self):
         own = self.runtime.replicator.status().identity

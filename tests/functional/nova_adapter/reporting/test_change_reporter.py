@@ -582,7 +582,7 @@ class UnreportedTest(ReporterCase):
             names.index(known_namespaces.INSTANCES.name),
         )
         cut = tuple(
-            attrs.evolve(each, page=broken)
+            attrs.evolve(each, select=broken)
             if each.namespace == known_namespaces.INSTANCES.name
             else each
             for each in nova_tables.CELL_TABLES

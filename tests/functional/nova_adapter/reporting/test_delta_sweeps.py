@@ -300,7 +300,7 @@ class DeltaSweepTest(test_sweeps.SweepCase):
     def test_a_delta_tells_of_a_row_that_no_record_may_be_named_by(self) -> None:
         change_reporter.install(None, None)
         self.compute_node(cloud.CELL1, "bad", uuid="a\nb")
-        self.duty._deltas.sweep(cloud.CELL1, 0.0, threading.Event(), by="test")
+        self.duty._sweeper.sweep_since(cloud.CELL1, 0.0, threading.Event(), by="test")
         self.assertEqual(1, self.states(known_namespaces.CELLS)[cloud.CELL1]["unnamed"])
 
     def test_a_delta_that_could_not_finish_proves_nothing(self) -> None:
@@ -310,14 +310,14 @@ class DeltaSweepTest(test_sweeps.SweepCase):
         stop = threading.Event()
         stop.set()
         with self.assertRaises(test_sweeps.cell_sweeper.SweepStopped):
-            self.duty._deltas.sweep(cloud.CELL1, 0.0, stop, by="test")
+            self.duty._sweeper.sweep_since(cloud.CELL1, 0.0, stop, by="test")
         self.duty._synchronizer.inner.faults.fail_next(faults.Fault.UNAVAILABLE)
         with self.assertRaises(errors.BackendUnavailable):
-            self.duty._deltas.sweep(cloud.CELL1, 0.0, threading.Event(), by="test")
+            self.duty._sweeper.sweep_since(cloud.CELL1, 0.0, threading.Event(), by="test")
         self.assertEqual(before, self.states(known_namespaces.CELLS))
 
     def test_a_delta_that_ends_in_another_epoch_says_nothing(self) -> None:
-        own = self.duty._deltas._say
-        self.duty._deltas._say = lambda *args: (self.synchronizer.reset(), own(*args))
-        self.duty._deltas.sweep(cloud.CELL1, 0.0, threading.Event(), by="test")
+        own = self.duty._sweeper._say
+        self.duty._sweeper._say = lambda *args: (self.synchronizer.reset(), own(*args))
+        self.duty._sweeper.sweep_since(cloud.CELL1, 0.0, threading.Event(), by="test")
         self.assertEqual({}, self.states(known_namespaces.CELLS))

@@ -113,12 +113,12 @@ class ChecksTest(testtools.TestCase):
     def test_living_reporters_and_feeds_are_well(self):
         found = self.found()
 
-        self.assertEqual([], judgements.judge_reporters(found))
-        self.assertEqual([], judgements.judge_feeds(found, expects_schedulers=True))
+        self.assertEqual([], list(judgements.judge_reporters(found)))
+        self.assertEqual([], list(judgements.judge_feeds(found, expects_schedulers=True)))
 
     def test_schedulers_that_do_not_all_claim_are_a_warning_by_name(self):
         self.cloud.scheduler("sched1", 11, claiming=True)
-        self.assertEqual([], judgements.judge_claims(self.found()))
+        self.assertEqual([], list(judgements.judge_claims(self.found())))
 
         self.cloud.scheduler("sched2", 22, claiming=False)
 
@@ -155,7 +155,7 @@ class ChecksTest(testtools.TestCase):
 
         found = self.found()
 
-        self.assertEqual([], judgements.judge_feeds(found, expects_schedulers=False))
+        self.assertEqual([], list(judgements.judge_feeds(found, expects_schedulers=False)))
         [finding] = judgements.judge_feeds(found, expects_schedulers=True)
         self.assertEqual(Code.FAILURE, finding.code)
 
@@ -253,7 +253,7 @@ class ChecksTest(testtools.TestCase):
     # -- releases ----------------------------------------------------------------------
 
     def test_several_releases_of_the_plugin_are_a_warning(self):
-        self.assertEqual([], judgements.judge_versions(self.found()))
+        self.assertEqual([], list(judgements.judge_versions(self.found())))
 
         self.cloud.reporter("conductor", "cond2", "cell1", plugin="1.1")
 
