@@ -20,8 +20,8 @@ from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, requ
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
-from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
-from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
+from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
+from nova_nodb_scheduler.synchronizer.settlement import claim_proof, settlement_worker
 from nova_nodb_scheduler.testing import patience, single_claims
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.decisions import test_memory_decisions
@@ -153,8 +153,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.wait_for_mirror(uuids)
         for server in uuids[:3]:
             self.client.delete(f"/allocations/{server}")
-        proof = self.runtime.decisions.claim_duty.proof
-        with mock.patch.object(proof, "_most", 0):
+        with mock.patch.object(claim_proof, "_MOST_ASKED", 0):
             self.select()
         self.assertEqual({"memory": 1, "mirror not proved": 1}, self.runtime.candidates())
 
@@ -228,8 +227,7 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertEqual({uuids[0]}, set(self.held(second)))
 
     def test_without_a_back_end_to_claim_on_nova_decides_alone(self):
-        views = self.runtime.decisions.parts.ways.claimer._views
-        with mock.patch.object(views, "view", lambda request: None):
+        with mock.patch.object(claim_views.StoreViews, "view", lambda *_args: None):
             self.select()
         self.assertEqual({"claims unavailable": 1}, self.runtime.candidates())
         self.assertEqual(0, len(self.runtime.decisions.reservations))
