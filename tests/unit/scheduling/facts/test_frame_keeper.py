@@ -203,6 +203,40 @@ class FrameKeeperTest(testtools.TestCase):
         self.assertEqual({"n1"}, set(self.keeper.unreadable))
         self.assertEqual(("a",), self.facts("n3").aggregates)
 
+    def test_instances_that_are_no_texts_leave_their_host_out_and_no_other(self):
+        self.hosts.host("n1", "h1")
+        self.feed.frame.attribute("supported_instances")
+        for text in ('[[["x86_64"], "kvm", "hvm"]]', '[["x86_64", {"kvm": 1}, "hvm"]]'):
+            self.hosts.put(NODES, "n2", hosts.node("n2", "h2", supported_instances=text))
+            self.catch_up()
+            self.assertEqual({"n2"}, set(self.keeper.unreadable))
+            self.assertEqual(1, len(self.feed.frame))
+
+    def test_what_should_be_a_text_and_is_none_stops_no_other_host(self):
+        self.hosts.host("n1", "h1")
+        for path in ("cpu_info", "host_ip", "updated"):
+            self.feed.frame.attribute(path)
+        for wrong in ([], ["x"], {}, {"x": 1}):
+            node = hosts.node("n2", "h2", cpu_info=wrong, host_ip=wrong, updated_at=wrong)
+            self.hosts.put(NODES, "n2", node)
+            self.hosts.put(NODES, "n1", hosts.node("n1", free_ram_mb=1 + len(repr(wrong))))
+            self.catch_up()
+            frame = self.feed.frame
+            self.assertEqual(1 + len(repr(wrong)), self.facts("n1").free_ram_mb)
+            for path in ("cpu_info", "host_ip", "updated"):
+                self.assertIsNone(frame.attribute(path).value(frame.row_of("n2")))
+
+    def test_topologies_that_are_no_texts_are_for_novas_own_code_and_stop_no_request(self):
+        self.hosts.host("n1", "h1")
+        for numa, pools in (({}, []), ({"x": 1}, ["x"])):
+            self.hosts.put(NODES, "n1", hosts.node("n1", numa_topology=numa, pci_stats=pools))
+            self.catch_up()
+            self.feed.frame.read_topologies()
+            row = self.feed.frame.row_of("n1")
+            # What is empty is none to Nova, too.
+            known = self.feed.frame.topologies.cells.known[row]
+            self.assertEqual(not numa, bool(known))
+
     def test_a_provider_that_breaks_the_model_leaves_its_host_in(self):
         self.hosts.host()
         for broken in (
