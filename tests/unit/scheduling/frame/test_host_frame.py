@@ -135,6 +135,20 @@ class HostFrameTest(testtools.TestCase):
         self.assertEqual((), tuple(self.frame.rows_of_name("HOST-9")))
         self.assertIsNone(self.frame.row_of_tree("child"))
 
+    def test_a_child_that_moves_to_another_tree_is_found_there_whichever_is_told_first(self):
+        with_child, without = (
+            attrs.evolve(toys.facts(0).provider, tree=frozenset(tree))
+            for tree in ({"root", "child"}, ())
+        )
+        for first, last in ((1, 2), (2, 1)):
+            self.frame.put(toys.facts(1, provider=with_child))
+            self.frame.put(toys.facts(2, provider=without))
+            moved = {1: toys.facts(1, provider=without), 2: toys.facts(2, provider=with_child)}
+            self.frame.take(frame_columns.HostPage.of(moved[first], moved[last]))
+            self.assertEqual(self.frame.row_of("uuid-2"), self.frame.row_of_tree("child"), first)
+        self.frame.put(toys.facts(2, provider=without))
+        self.assertIsNone(self.frame.row_of_tree("child"))
+
     def test_values_that_no_host_has_any_more_are_forgotten(self):
         column = frame_columns.CodedColumn(3, None)
         for number in range(10_000):
