@@ -192,6 +192,22 @@ class HostFrameTest(testtools.TestCase):
             flipped = set(np.flatnonzero(frame.up[: len(up)] != up).tolist())
             self.assertLessEqual(flipped, set(frame.log.since(before).tolist()))
 
+    def test_who_is_ahead_by_no_more_than_rounding_is_up_a_moment_later(self):
+        now, seen = 107.449, 167.449
+        # By its age it is too far ahead, by the clock it is not.
+        self.assertGreater(seen - now, 60.0)
+        self.assertLessEqual(seen, now + 60.0)
+        for put_first in (False, True):
+            frame = host_frame.HostFrame()
+            if put_first:
+                row = frame.put(toys.facts(1, last_seen_seconds=seen))
+            frame.tick(now, 60.0)
+            if not put_first:
+                row = frame.put(toys.facts(1, last_seen_seconds=seen))
+            self.assertFalse(frame.up[row])
+            frame.tick(now + 1.0, 60.0)
+            self.assertTrue(frame.up[row], put_first)
+
 
 class ChangeLogTest(testtools.TestCase):
     def test_rows_come_once_each(self):
