@@ -114,11 +114,14 @@ def read_aggregate(record: str, uuid: str, state: Mapping[str, Any]) -> Aggregat
     try:
         whole.check_major(_OBJECT_MAJOR)
         row = whole.mapping("row")
+        hosts = row.get("hosts")
+        if hosts is None:
+            raise row.wrong("hosts", "it is no list")
         return AggregateFacts(
             host_facts.HostAggregate(
                 uuid, row.integer("id"), row.text("name"), row.texts("metadata")
             ),
-            frozenset(row.get("hosts")),
+            frozenset(hosts),
         )
     except errors.InvalidRecord as error:
         # The hosts are a column of the namespace: what they are, the store has checked.

@@ -260,9 +260,11 @@ class FactSource(Whereabouts):
             found = claim_facts.unreported_usage(claims, allocations, uncounted)
             amounts = (*found.used.values(), *_numbers_of_share(found.share), found.devices)
             absurd = max(amounts) > _MOST_CLAIMED or min(amounts) < -_MOST_CLAIMED
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             raise errors.InvalidRecord(record_name, "claims", why) from error
+        if not all(isinstance(amount, int) for amount in amounts):
+            raise errors.InvalidRecord(record_name, "claims", "their amounts are no whole numbers")
         if absurd:
             raise errors.InvalidRecord(record_name, "claims", "their amounts are beyond all bounds")
         return found

@@ -112,7 +112,7 @@ class ServiceLiveness:
             block = row // BLOCK_ROWS
             self._oldest[block] = min(self._oldest.item(block), last_seen)
             self._first = min(self._first, last_seen)
-        if last_seen > self._now + self._down_time:
+        if not near and last_seen > self._now:
             self._ahead.add(row)
         if frame.up.item(row) == up:
             return False
@@ -138,14 +138,15 @@ class ServiceLiveness:
         assert self._now is not None
         rows = (blocks[:, None] * BLOCK_ROWS + np.arange(BLOCK_ROWS)).reshape(-1)
         last_seen = frame.last_seen_seconds[rows]
-        up = np.abs(self._now - last_seen) <= self._down_time
-        up &= ~frame.forced_down[rows] & frame.alive[rows]
+        near = np.abs(self._now - last_seen) <= self._down_time
+        up = near & ~frame.forced_down[rows] & frame.alive[rows]
         changed: npt.NDArray[np.intp] = rows[up != frame.up[rows]]
         frame.up[rows] = up
         heard = np.where(up, last_seen, math.inf).reshape(-1, BLOCK_ROWS)
         self._oldest[blocks] = heard.min(axis=1)
         self._first = self._oldest.min(initial=math.inf)
-        ahead = (last_seen > self._now + self._down_time) & frame.alive[rows]
+        # Asked as above: another order of the same numbers may round to neither.
+        ahead = ~near & (last_seen > self._now) & frame.alive[rows]
         self._ahead.difference_update(rows.tolist())
         self._ahead.update(rows[ahead].tolist())
         return changed

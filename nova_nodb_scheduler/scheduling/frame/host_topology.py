@@ -390,8 +390,7 @@ class TopologyColumns:
         for row in stale[:_ROWS_AT_ONCE].tolist():
             self._is_stale[row] = False
             texts = read(row)
-            # Of texts in memory Python's own hash, with a secret of the process.
-            hashes = hash(texts[0]), hash(texts[1])
+            hashes = _hashed(texts[0]), _hashed(texts[1])
             before = self._hashes[row]
             if before is not None and before == hashes:
                 continue
@@ -408,6 +407,11 @@ class TopologyColumns:
                 self.cells.known[row] = self.pools.known[row] = False
                 changed.append(row)
         return changed
+
+
+def _hashed(text: object) -> int:
+    """Return Python's own hash, with a secret of the process; of what is no text, of its form."""
+    return hash(text if text is None or type(text) is str else repr(text))
 
 
 def _wide(rows: int, width: int) -> IntArray:

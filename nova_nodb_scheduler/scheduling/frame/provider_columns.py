@@ -165,7 +165,9 @@ class ProviderColumns:
         if before is not None:
             self.nested.subtract(before.nested)
             for uuid in before.tree:
-                self._row_of_child.pop(uuid, None)
+                # Another row's, where it moved there and that was told first.
+                if self._row_of_child.get(uuid) == row:
+                    del self._row_of_child[uuid]
         self.broken.discard(row)
         if provider is None:
             return True

@@ -266,13 +266,18 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
     elif name == "updated":
         found = row.get("updated_at")
     elif path == host_topology.TEXTS:
-        found = (row.get("numa_topology"), row.get("pci_stats"))
+        return row.get("numa_topology"), row.get("pci_stats")
     elif name in _VERBATIM:
         found = row.get(name)
     else:
         return None
     for part in rest:
         found = found.get(part) if isinstance(found, Mapping) else None
+    try:
+        hash(found)
+    except TypeError as error:
+        # Columns cannot hold it, and every host would wait for this one.
+        raise row.wrong(name, str(error)) from error
     return found
 
 
@@ -313,8 +318,13 @@ def _count(row: record_fields.RecordFields, stats: Mapping[str, str | None], nam
 
 @functools.lru_cache(maxsize=1024)
 def parse_instances(text: str) -> tuple[tuple[Any, ...], ...]:
-    """Return supported_instances as the HostState has them."""
-    return tuple((arch, hv_type, vm_mode) for arch, hv_type, vm_mode, *_ in orjson.loads(text))
+    """Return supported_instances as the HostState has them.
+
+    :raises TypeError, ValueError: they are none, or have no hash, as columns need
+    """
+    found = tuple((arch, hv_type, vm_mode) for arch, hv_type, vm_mode, *_ in orjson.loads(text))
+    hash(found)
+    return found
 
 
 def _supported_instances(row: record_fields.RecordFields) -> tuple[tuple[Any, ...], ...]:

@@ -99,7 +99,7 @@ def _read(whole: record_fields.RecordFields, uuid: str) -> host_facts.ProviderFa
         below = whole.mapping("children")
         for child in children:
             its = below.mapping(child)
-            parent = its.get("parent")
+            parent = its.text("parent")
             if parent != uuid and parent not in children:
                 raise whole.wrong(f"children.{child}.parent", "no provider of the tree")
             found.update(_inventories(its))
@@ -167,7 +167,7 @@ def _inventories(whole: record_fields.RecordFields) -> Mapping[str, host_facts.I
             for name, one in stored.items()
         )
         return _interned_inventories(named)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise whole.wrong("inventories", reason) from error
 

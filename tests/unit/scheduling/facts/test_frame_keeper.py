@@ -203,15 +203,59 @@ class FrameKeeperTest(testtools.TestCase):
         self.assertEqual({"n1"}, set(self.keeper.unreadable))
         self.assertEqual(("a",), self.facts("n3").aggregates)
 
+    def test_instances_that_are_no_texts_leave_their_host_out_and_no_other(self):
+        self.hosts.host("n1", "h1")
+        self.feed.frame.attribute("supported_instances")
+        for text in ('[[["x86_64"], "kvm", "hvm"]]', '[["x86_64", {"kvm": 1}, "hvm"]]'):
+            self.hosts.put(NODES, "n2", hosts.node("n2", "h2", supported_instances=text))
+            self.catch_up()
+            self.assertEqual({"n2"}, set(self.keeper.unreadable))
+            self.assertEqual(1, len(self.feed.frame))
+
+    def test_what_should_be_a_text_and_is_none_stops_no_other_host(self):
+        self.hosts.host("n1", "h1")
+        for path in ("cpu_info", "host_ip", "updated"):
+            self.feed.frame.attribute(path)
+        for wrong in ([], ["x"], {}, {"x": 1}):
+            node = hosts.node("n2", "h2", cpu_info=wrong, host_ip=wrong, updated_at=wrong)
+            self.hosts.put(NODES, "n2", node)
+            self.hosts.put(NODES, "n1", hosts.node("n1", free_ram_mb=1 + len(repr(wrong))))
+            self.catch_up()
+            frame = self.feed.frame
+            self.assertEqual(1 + len(repr(wrong)), self.facts("n1").free_ram_mb)
+            for path in ("cpu_info", "host_ip", "updated"):
+                self.assertIsNone(frame.attribute(path).value(frame.row_of("n2")))
+
+    def test_topologies_that_are_no_texts_are_for_novas_own_code_and_stop_no_request(self):
+        self.hosts.host("n1", "h1")
+        for numa, pools in (({}, []), ({"x": 1}, ["x"])):
+            self.hosts.put(NODES, "n1", hosts.node("n1", numa_topology=numa, pci_stats=pools))
+            self.catch_up()
+            self.feed.frame.read_topologies()
+            row = self.feed.frame.row_of("n1")
+            # What is empty is none to Nova, too.
+            known = self.feed.frame.topologies.cells.known[row]
+            self.assertEqual(not numa, bool(known))
+
+    def test_an_aggregate_whose_hosts_are_none_is_told_of_and_leaves_all_hosts_in(self):
+        self.hosts.host()
+        state = hosts.aggregate("a", 1, ["h1"])
+        state["row"]["hosts"] = None
+        self.hosts.put(AGGREGATES, "a", state)
+        self.catch_up()
+        self.assertEqual((1, ["a"]), (len(self.feed.frame), list(self.keeper.unreadable)))
+
     def test_a_provider_that_breaks_the_model_leaves_its_host_in(self):
         self.hosts.host()
         for broken in (
             {"inventories": {"VCPU": hosts.inventory(-1)}},
             {"inventories": {"vcpu?": hosts.inventory(1)}},
             {"children": {"x": {"parent": "y", "inventories": {}}}},
+            {"children": {"x": {"parent": ["y"], "inventories": {}}}},
             # Found by a history: 2^63 as the product of floats.
             {"inventories": {"VCPU": hosts.inventory(2**63 - 512)}},
             {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio=1e30)}},
+            {"inventories": {"VCPU": hosts.inventory(16, allocation_ratio=1e308)}},
             {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio="inf")}},
             {"inventories": {"VCPU": hosts.inventory(1, allocation_ratio="nan")}},
             {"allocations": None},
@@ -343,6 +387,19 @@ class FrameKeeperTest(testtools.TestCase):
 
     def test_claims_of_no_numbers_keep_out_one_host(self):
         self.check_odd_claims_keep_out_one_host(3, memory_mb="much")
+
+    def test_claims_of_parts_of_numbers_keep_out_one_host(self):
+        for name in ("vcpus", "memory_mb", "disk_gb", "instances", "io_operations"):
+            self.check_odd_claims_keep_out_one_host(3, **{name: 1.5})
+
+    def test_claims_beside_allocations_of_no_consumer_keep_out_one_host(self):
+        self.hosts.put(PROVIDERS, "n0", hosts.provider(allocations={"x": "VCPU"}))
+        for number in range(3):
+            self.hosts.put(NODES, f"n{number}", hosts.node(f"n{number}", f"h{number}"))
+        self.hosts.put(CLAIMS, "n0", claims.record("n0", {"x": claims.held(VCPU=1)}))
+        self.catch_up()
+        self.assertEqual(2, len(self.feed.frame))
+        self.assertEqual(["n0"], list(self.keeper.unreadable))
 
     def check_claims_count_up_to_the_bounds_of_columns(self, count):
         for number in range(count):

@@ -135,6 +135,20 @@ class HostFrameTest(testtools.TestCase):
         self.assertEqual((), tuple(self.frame.rows_of_name("HOST-9")))
         self.assertIsNone(self.frame.row_of_tree("child"))
 
+    def test_a_child_that_moves_to_another_tree_is_found_there_whichever_is_told_first(self):
+        with_child, without = (
+            attrs.evolve(toys.facts(0).provider, tree=frozenset(tree))
+            for tree in ({"root", "child"}, ())
+        )
+        for first, last in ((1, 2), (2, 1)):
+            self.frame.put(toys.facts(1, provider=with_child))
+            self.frame.put(toys.facts(2, provider=without))
+            moved = {1: toys.facts(1, provider=without), 2: toys.facts(2, provider=with_child)}
+            self.frame.take(frame_columns.HostPage.of(moved[first], moved[last]))
+            self.assertEqual(self.frame.row_of("uuid-2"), self.frame.row_of_tree("child"), first)
+        self.frame.put(toys.facts(2, provider=without))
+        self.assertIsNone(self.frame.row_of_tree("child"))
+
     def test_values_that_no_host_has_any_more_are_forgotten(self):
         column = frame_columns.CodedColumn(3, None)
         for number in range(10_000):
@@ -177,6 +191,22 @@ class HostFrameTest(testtools.TestCase):
             self.assertEqual(expected, set(np.flatnonzero(frame.up).tolist()))
             flipped = set(np.flatnonzero(frame.up[: len(up)] != up).tolist())
             self.assertLessEqual(flipped, set(frame.log.since(before).tolist()))
+
+    def test_who_is_ahead_by_no_more_than_rounding_is_up_a_moment_later(self):
+        now, seen = 107.449, 167.449
+        # By its age it is too far ahead, by the clock it is not.
+        self.assertGreater(seen - now, 60.0)
+        self.assertLessEqual(seen, now + 60.0)
+        for put_first in (False, True):
+            frame = host_frame.HostFrame()
+            if put_first:
+                row = frame.put(toys.facts(1, last_seen_seconds=seen))
+            frame.tick(now, 60.0)
+            if not put_first:
+                row = frame.put(toys.facts(1, last_seen_seconds=seen))
+            self.assertFalse(frame.up[row])
+            frame.tick(now + 1.0, 60.0)
+            self.assertTrue(frame.up[row], put_first)
 
 
 class ChangeLogTest(testtools.TestCase):
