@@ -170,7 +170,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
     def _pages(
         self, cursor: records.Cursor, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
-        return self._reader.pages(namespaces)
+        return self._reader.pages(cursor.epoch, namespaces)
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000
