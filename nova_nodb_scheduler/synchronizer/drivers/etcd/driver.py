@@ -125,6 +125,9 @@ class EtcdSynchronizer(driver_base.Driver):
                 except failures.Failure:
                     revision = 0
                     continue
+                if reply["header"]["cluster_id"] != epoch.cluster:
+                    # Which holds nothing below the epoch's keys, and may be left again.
+                    raise epoch_memory.EpochEnded(f"another cluster than of {epoch.cursor_name}")
                 found = reply.get("kvs", ())
                 more = bool(reply.get("more"))
                 if not found:

@@ -663,6 +663,17 @@ class TestWatch(etcd_case.EtcdCase):
         self.assertEqual(names, fed)
 
 
+class _LedAtTheHead(etcd.EtcdSynchronizer):
+    """Whose address may lead elsewhere before it asks for the head."""
+
+    before_head: Callable[[], None] | None = None
+
+    def head(self) -> records.Cursor:
+        if self.before_head is not None:
+            self.before_head()
+        return super().head()
+
+
 class TestOtherStores(etcd_case.EtcdCase):
     """Another cluster behind the same address is another epoch."""
 
@@ -804,6 +815,25 @@ class TestOtherStores(etcd_case.EtcdCase):
         self.server.put("elsewhere")
         self.server.compact()
         self.assertEqual(cursor.epoch, client.head().epoch)
+
+    def test_a_snapshot_with_a_page_of_another_cluster_is_interrupted(self) -> None:
+        """An address that goes from A to B and back to A, while pages are read."""
+        other = self.enterContext(etcd_server.Etcd(private=True))
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        settings = etcd.EtcdOptions(
+            endpoints=(f"http://{switch.address}",), key_prefix=self.etcd.key_prefix
+        )
+        client = _LedAtTheHead(settings)
+        client.open()
+        self.addCleanup(client.close)
+        self.fill(client, 300)
+        pages = client.snapshot().pages
+        next(pages)
+        switch.redirect(other.server.port)
+        client.before_head = lambda: switch.redirect(self.server.port)
+        with self.assertRaises(contract.SnapshotInterrupted):
+            for _ in pages:
+                pass
 
     def test_an_epoch_older_than_one_seen_is_never_adopted(self) -> None:
         """An address that goes from A to B and back to A."""
