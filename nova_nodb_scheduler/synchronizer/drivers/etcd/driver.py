@@ -84,6 +84,7 @@ class EtcdSynchronizer(driver_base.Driver):
         server_check.check_files(self._settings)
         self._settings.warn_of_plain_password()
         self._connection.open()
+        self._feed.open()
 
     def _check(self) -> None:
         server_check.check_server(self._settings, self._connection)

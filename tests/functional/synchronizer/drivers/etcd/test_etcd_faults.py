@@ -457,6 +457,30 @@ class TestWatch(etcd_case.EtcdCase):
             self.assert_reader_is_right(reader)
         self.assertEqual(5, len(reader.held))
 
+    def test_a_fetch_that_meets_a_close_leaves_no_watch_behind(self) -> None:
+        client = self.client()
+        ended = threading.Event()
+
+        def fetch() -> None:
+            while not ended.is_set():
+                with contextlib.suppress(errors.BackendUnavailable):
+                    client.fetch(client.head())
+
+        readers = [threading.Thread(target=fetch, daemon=True) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        left: list[str] = []
+        for _ in range(30):
+            client.open()
+            time.sleep(0.03)
+            client.close()
+            time.sleep(0.03)
+            left += [each.name for each in threading.enumerate() if "etcd-watch" in each.name]
+        ended.set()
+        for reader in readers:
+            reader.join(contract_case.PATIENCE_SECONDS)
+        self.assertEqual([], left)
+
     def test_a_watch_open_on_one_side_only_is_noticed_by_the_next_fetch(self) -> None:
         client = self.through(self.proxy.address)
         cursor = client.head()
