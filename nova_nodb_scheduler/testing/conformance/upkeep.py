@@ -217,6 +217,29 @@ class EpochOrder(contract_case.Case):
             [records.WriteResult(records.Verdict.LOST, record) for record in standing], late
         )
 
+    def test_a_snapshot_read_from_two_servers_in_turn_is_interrupted(self) -> None:
+        swap = self._swappable()
+        client = self.client()
+        written = self.fill(client, 3000)
+        swap()
+        elsewhere = self.client()
+        self.fill(elsewhere, 1500)
+        elsewhere.close()
+        swap()
+        found: list[records.Record] = []
+        try:
+            pages = client.snapshot().pages
+            found.extend(next(pages))
+            self.assertLess(len(found), len(written), "one page holds all: nothing is tested")
+            swap()
+            found.extend(next(pages, ()))
+            swap()
+            for page in pages:
+                found.extend(page)
+        except (contract.SnapshotInterrupted, errors.BackendUnavailable):
+            return
+        self.assertEqual({each.key: each for each in written}, {each.key: each for each in found})
+
     def test_closing_and_opening_forgets_no_epoch(self) -> None:
         swap = self._swappable()
         client = self.client()

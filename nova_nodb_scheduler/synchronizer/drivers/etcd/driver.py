@@ -84,6 +84,7 @@ class EtcdSynchronizer(driver_base.Driver):
         server_check.check_files(self._settings)
         self._settings.warn_of_plain_password()
         self._connection.open()
+        self._feed.open()
 
     def _check(self) -> None:
         server_check.check_server(self._settings, self._connection)
@@ -125,6 +126,9 @@ class EtcdSynchronizer(driver_base.Driver):
                 except failures.Failure:
                     revision = 0
                     continue
+                if reply["header"]["cluster_id"] != epoch.cluster:
+                    # Which holds nothing below the epoch's keys, and may be left again.
+                    raise epoch_memory.EpochEnded(f"another cluster than of {epoch.cursor_name}")
                 found = reply.get("kvs", ())
                 more = bool(reply.get("more"))
                 if not found:

@@ -189,6 +189,7 @@ class Feed:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._is_open = False
         self._stream: Stream | None = None
         self._endpoint = connection.preferred
         self._is_watching = False
@@ -276,9 +277,15 @@ class Feed:
             )
             return self._position > version or self._end is not None
 
-    def close(self) -> None:
-        """End the thread; idempotent."""
+    def open(self) -> None:
+        """Let what is asked for be watched; idempotent."""
         with self._changed:
+            self._is_open = True
+
+    def close(self) -> None:
+        """End the thread, which nobody starts again before :meth:`open`; idempotent."""
+        with self._changed:
+            self._is_open = False
             thread, self._thread = self._thread, None
             self._stopping.set()
             self._generation += 1
@@ -291,6 +298,9 @@ class Feed:
     # -- the buffer; all of these with the lock held ----------------------------
 
     def _follow_from(self, meta: epochs_module.Meta, version: int) -> None:
+        if not self._is_open:
+            # It was closed since the head was asked for: nobody would end the thread.
+            raise self._connection.unavailable("this client is closed")
         covered = self._epoch == meta.epoch and self._end is None and self._begin <= version
         if not covered:
             self._generation += 1

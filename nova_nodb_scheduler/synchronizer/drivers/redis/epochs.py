@@ -101,7 +101,12 @@ class Epochs(epoch_memory.EpochKeeper):
                 f"{self._settings.key_prefix!r}"
             )
         if verdict == b"NEW":
-            self._tell(value, answer[2], *(each.decode(errors="replace") for each in answer[3:]))
+            why, replaced = (each.decode(errors="replace") for each in answer[3:])
+            if answer[2]:
+                why = self.memory.why_replaced(replaced)
+            # A first start is no news, a loss in mid-run is.
+            is_first = not newest and why == "the server held none"
+            self._tell(logging.INFO if is_first else logging.WARNING, value, why)
         if not self.memory.admits(epoch.rank(answer[2])):
             raise epoch_memory.EpochEnded
         return epoch
@@ -129,13 +134,10 @@ class Epochs(epoch_memory.EpochKeeper):
         if verdict == b"OLD":
             raise self._connection.unavailable(self.memory.refusal(value))
 
-    def _tell(self, name: str, turns: int, why: str, replaced: str) -> None:
-        """Say that an epoch was begun: a first start is no news, a loss in mid-run is."""
-        if turns:
-            why = self.memory.why_replaced(replaced)
-        first = self._known is None and why == "the server held none"
+    def _tell(self, level: int, name: str, why: str) -> None:
+        """Say that an epoch was begun."""
         LOG.log(
-            logging.INFO if first else logging.WARNING,
+            level,
             "Began epoch %(new)s on %(server)s: %(why)s. Host states are published anew",
             {"new": name, "server": self._connection.label, "why": why},
         )

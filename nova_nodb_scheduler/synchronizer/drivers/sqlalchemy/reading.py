@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading: the feed, snapshots, single records, and waiting for a change.
 
-Every reader asks for records FIRST and for the sequence's row SECOND (a snapshot
-once, behind its last page), without a transaction around them. If the second
-still shows the reader's epoch and a floor not above its cursor, the first was of
-that epoch and complete too: neither ever goes back. The other way round a
-collection or a new epoch could slip in between.
+Every reader asks for records FIRST and for the sequence's row SECOND, on one
+connection, without a transaction around them. If the second still shows the
+reader's epoch and a floor not above its cursor, the first was of that epoch and
+complete too: neither ever goes back. The other way round a collection or a new
+epoch could slip in between. A snapshot does so at each page: its address may lead
+to another database for one of them, and back before the last.
 
 In sequencer mode a row without a version is none of the feed's: it gets one
 that is greater than all cursors. Reads and snapshots wait for it (see
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -42,6 +44,8 @@ _RECORD = schema.record
 _HEAD = records.RecordKey(*schema.HEAD_KEY)
 #: How often a reader looks again at rows that wait for their version.
 _LOOKS = 2
+
+_Result = TypeVar("_Result")
 
 
 @attrs.define(eq=False)
@@ -115,33 +119,38 @@ class Reader:
             by_key.update((record.key, record) for record in self._sequencer.read(part))
         return list(by_key.values())
 
-    def pages(self, namespaces: Collection[str] | None) -> Iterator[Sequence[records.Record]]:
-        """Read all live records by key, each page in a short transaction of its own."""
+    def pages(
+        self, epoch: str, namespaces: Collection[str] | None
+    ) -> Iterator[Sequence[records.Record]]:
+        """Read all live records by key, each page in a short transaction of its own.
+
+        :raises EpochBroken: a page was not of that epoch
+        """
         wanted = None if namespaces is None else sorted(set(namespaces))
-        namespace = self._next_namespace("", wanted)
+        namespace = self._next_namespace(epoch, "", wanted)
         while namespace is not None:
             last_key = ""
             while True:
-                page = self._page(namespace, last_key)
+                page = self._page(epoch, namespace, last_key)
                 yield self._numbered(page)
                 if len(page) < PAGE_RECORDS:
                     break
                 last_key = page[-1].key.key
-            namespace = self._next_namespace(namespace, wanted)
+            namespace = self._next_namespace(epoch, namespace, wanted)
 
-    def _next_namespace(self, after: str, wanted: list[str] | None) -> str | None:
+    def _next_namespace(self, epoch: str, after: str, wanted: list[str] | None) -> str | None:
         if wanted is not None:
             return next((name for name in wanted if name > after), None)
         # One look-up by primary key; DISTINCT would read the whole index.
         query = sa.select(sa.func.min(_RECORD.c.namespace, type_=_RECORD.c.namespace.type)).where(
             _RECORD.c.namespace > after
         )
-        found: str | None = self._database.ask(
-            lambda connection: connection.execute(query).scalar_one()
+        found: str | None = self._ask_in(
+            epoch, lambda connection: connection.execute(query).scalar_one()
         )
         return found
 
-    def _page(self, namespace: str, after: str) -> list[records.Record]:
+    def _page(self, epoch: str, namespace: str, after: str) -> list[records.Record]:
         query = (
             statements.select_records()
             .where(_RECORD.c.namespace == namespace, _RECORD.c.record_key > after)
@@ -149,9 +158,21 @@ class Reader:
             .order_by(_RECORD.c.record_key)
             .limit(PAGE_RECORDS)
         )
-        return self._database.ask(
-            lambda connection: statements.to_records(connection.execute(query))
+        return self._ask_in(
+            epoch, lambda connection: statements.to_records(connection.execute(query))
         )
+
+    def _ask_in(self, epoch: str, question: Callable[[sa.Connection], _Result]) -> _Result:
+        """Answer a question of an epoch.
+
+        :raises EpochBroken: the answer was of another
+        """
+        found, row = self._database.ask(
+            lambda connection: (question(connection), statements.peek(connection))
+        )
+        if row is None or row.epoch != epoch or row.records_missing:
+            raise epochs.EpochBroken(f"epoch {epoch} is not in force")
+        return found
 
 
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:

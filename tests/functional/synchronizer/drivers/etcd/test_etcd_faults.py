@@ -457,6 +457,30 @@ class TestWatch(etcd_case.EtcdCase):
             self.assert_reader_is_right(reader)
         self.assertEqual(5, len(reader.held))
 
+    def test_a_fetch_that_meets_a_close_leaves_no_watch_behind(self) -> None:
+        client = self.client()
+        ended = threading.Event()
+
+        def fetch() -> None:
+            while not ended.is_set():
+                with contextlib.suppress(errors.BackendUnavailable):
+                    client.fetch(client.head())
+
+        readers = [threading.Thread(target=fetch, daemon=True) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        left: list[str] = []
+        for _ in range(30):
+            client.open()
+            time.sleep(0.03)
+            client.close()
+            time.sleep(0.03)
+            left += [each.name for each in threading.enumerate() if "etcd-watch" in each.name]
+        ended.set()
+        for reader in readers:
+            reader.join(contract_case.PATIENCE_SECONDS)
+        self.assertEqual([], left)
+
     def test_a_watch_open_on_one_side_only_is_noticed_by_the_next_fetch(self) -> None:
         client = self.through(self.proxy.address)
         cursor = client.head()
@@ -663,6 +687,17 @@ class TestWatch(etcd_case.EtcdCase):
         self.assertEqual(names, fed)
 
 
+class _LedAtTheHead(etcd.EtcdSynchronizer):
+    """Whose address may lead elsewhere before it asks for the head."""
+
+    before_head: Callable[[], None] | None = None
+
+    def head(self) -> records.Cursor:
+        if self.before_head is not None:
+            self.before_head()
+        return super().head()
+
+
 class TestOtherStores(etcd_case.EtcdCase):
     """Another cluster behind the same address is another epoch."""
 
@@ -804,6 +839,25 @@ class TestOtherStores(etcd_case.EtcdCase):
         self.server.put("elsewhere")
         self.server.compact()
         self.assertEqual(cursor.epoch, client.head().epoch)
+
+    def test_a_snapshot_with_a_page_of_another_cluster_is_interrupted(self) -> None:
+        """An address that goes from A to B and back to A, while pages are read."""
+        other = self.enterContext(etcd_server.Etcd(private=True))
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        settings = etcd.EtcdOptions(
+            endpoints=(f"http://{switch.address}",), key_prefix=self.etcd.key_prefix
+        )
+        client = _LedAtTheHead(settings)
+        client.open()
+        self.addCleanup(client.close)
+        self.fill(client, 300)
+        pages = client.snapshot().pages
+        next(pages)
+        switch.redirect(other.server.port)
+        client.before_head = lambda: switch.redirect(self.server.port)
+        with self.assertRaises(contract.SnapshotInterrupted):
+            for _ in pages:
+                pass
 
     def test_an_epoch_older_than_one_seen_is_never_adopted(self) -> None:
         """An address that goes from A to B and back to A."""

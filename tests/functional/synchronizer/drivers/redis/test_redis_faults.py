@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import redis
-from nova_nodb_scheduler.synchronizer.drivers.redis import scripts
+from nova_nodb_scheduler.synchronizer.drivers.redis import epochs, scripts
 from nova_nodb_scheduler.testing import proxy, redis_server
 from nova_nodb_scheduler.testing.conformance import contract_case
 from tests.functional.synchronizer.drivers import step_case
@@ -129,6 +130,14 @@ class TestLosses(redis_case.RedisCase):
 
     def test_a_flush_begins_a_new_epoch(self) -> None:
         self._lose_by(self.server.flush_all)
+
+    def test_a_loss_in_mid_run_is_a_warning_and_a_first_start_is_none(self) -> None:
+        with self.assertNoLogs(epochs.__name__, logging.WARNING):
+            client = self.client()
+        self.server.flush_all()
+        with self.assertLogs(epochs.__name__, logging.WARNING) as logged:
+            client.head()
+        self.assertIn("the server held none", "".join(logged.output))
 
     def test_a_restart_without_persistence_begins_a_new_epoch(self) -> None:
         self._lose_by(self.server.restart)

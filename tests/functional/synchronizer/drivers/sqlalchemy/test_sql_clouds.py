@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 
+import sqlalchemy as sa
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
@@ -39,6 +41,32 @@ class TestCloudsSQLite(sql_databases.SQLiteCase):
         self.assert_refused("", "east")
 
         self.assertEqual(b"east", self.opened("east").read([KEY])[KEY].payload)
+
+    def test_a_call_beside_an_opening_that_is_refused_reaches_nothing(self) -> None:
+        east = self.opened("east")
+        west = self.make("west")
+        beside: list[str] = []
+
+        def write() -> None:
+            try:
+                west.write([records.Write(KEY, 0, b"west")])
+                beside.append("written")
+            except errors.BackendUnavailable as error:
+                beside.append(str(error))
+
+        def meanwhile(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
+            if "nodb_cloud" in text and not beside:
+                thread = threading.Thread(target=write)
+                thread.start()
+                thread.join(30)
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", meanwhile)
+        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", meanwhile)
+        with self.assertRaises(errors.ConfigurationError):
+            west.open()
+        self.assertEqual(1, len(beside))
+        self.assertIn("not open", beside[0])
+        self.assertEqual({}, east.read([KEY]))
 
     def test_a_database_of_before_takes_the_first_name(self) -> None:
         self.opened("").write([records.Write(KEY, 0, b"one")])

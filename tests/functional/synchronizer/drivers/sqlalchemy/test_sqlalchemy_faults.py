@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
@@ -447,6 +448,35 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         follower.catch_up()
         self.assertEqual(20, len(follower.held))
         self.assertEqual(1, follower.resyncs)
+
+    def test_a_snapshot_with_a_page_of_another_database_is_interrupted(self) -> None:
+        """An address that goes from A to B and back to A, while pages are read."""
+        tables = ("nodb_record", "nodb_sequence")
+        client = self.client()
+        for hundred in range(25):
+            keys = (records.RecordKey("suite", f"{hundred:02}-{each:02}") for each in range(100))
+            client.write([records.Write(key, 0, b"in A") for key in keys])
+        self.execute(
+            *(f"CREATE TABLE {table}_in_b AS SELECT * FROM {table}" for table in tables),
+            "DELETE FROM nodb_record_in_b WHERE record_key < '24'",
+            "UPDATE nodb_sequence_in_b SET epoch = 'elsewhere'",
+        )
+
+        def lead_to(there: str, away: str) -> None:
+            for table in tables:
+                self.execute(
+                    f"ALTER TABLE {table} RENAME TO {table}_{away}",
+                    f"ALTER TABLE {table}_{there} RENAME TO {table}",
+                )
+
+        pages = client.snapshot().pages
+        next(pages)
+        lead_to("in_b", "in_a")
+        with self.assertRaises(contract.SnapshotInterrupted):
+            next(pages)
+            lead_to("in_a", "in_b")
+            for _ in pages:
+                pass
 
     def test_a_revision_from_before_a_restored_backup_never_matches_again(self) -> None:
         client = self.client()
