@@ -8,10 +8,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nova_nodb_scheduler.cmd.framework import command, number_arguments, reaching, terminal
+from nova_nodb_scheduler.cmd.framework import (
+    command,
+    guard,
+    number_arguments,
+    reaching,
+    terminal,
+)
 
 #: A process whose last beat is older is gone; as schedulers themselves see it at least.
 _SILENT_SECONDS = 30.0
+#: Records that are named of those that cannot be read.
+_EXAMPLES = 10
 
 
 class AllocationsAudit(command.Command):
@@ -68,7 +76,12 @@ class AllocationsAudit(command.Command):
                 rows = audit.delete(rows)
                 _hint(plugin, rows)
         self._show(rows, args.json)
-        return 1 if any(row.outcome != "deleted" for row in rows) else 0
+        if audit.unseen:
+            guard.say(
+                f"{len(audit.unseen)} records cannot be read, and allocations that only they tell "
+                f"of were not looked at: {', '.join(audit.unseen[:_EXAMPLES])}"
+            )
+        return 1 if audit.unseen or any(row.outcome != "deleted" for row in rows) else 0
 
     def _look(self, audit: Any, as_json: bool) -> list[Any]:
         with self.progress("consumers", quiet=as_json) as bars:

@@ -94,10 +94,11 @@ class OrphanAudit:
         silent_seconds: float,
     ) -> None:
         self._judge = judge
-        self._snapshot = _read(synchronizer)
+        self._snapshot, self._unread = _read(synchronizer)
         self._now_seconds = synchronizer.now_seconds()
         self._least_beat = self._now_seconds - silent_seconds
-        self._schedulers = frozenset(
+        # Whose heartbeat cannot be read may live.
+        self._schedulers = self._unread[known_namespaces.SCHEDULERS.name].union(
             name for name, _ in self._living(known_namespaces.SCHEDULERS.name)
         )
         self._conductors_since: dict[str, list[float]] = {}
@@ -113,6 +114,15 @@ class OrphanAudit:
     def count(self) -> int:
         """How many consumers are to be looked at."""
         return len(self._consumers())
+
+    @property
+    def unseen(self) -> list[str]:
+        """Records that cannot be read and may hide allocations from the audit, for people."""
+        return [
+            f"{namespace}/{records.printable_name(key)}"
+            for namespace in (known_namespaces.PROVIDERS.name, known_namespaces.CLAIM_RECORDS.name)
+            for key in sorted(self._unread[namespace])
+        ]
 
     def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
         """Return what is shown; blocks for a request each.
@@ -148,7 +158,22 @@ class OrphanAudit:
 
     def _judged(self, consumers: Sequence[str]) -> dict[str, orphan_verdicts.JudgedAllocation]:
         suspected = {name: self._suspects.get(name, ()) for name in consumers}
-        return self._judge.judge(suspected, self._snapshot, self._on)
+        judged = self._judge.judge(suspected, self._snapshot, self._on)
+        return {name: self._doubted(each) for name, each in judged.items()}
+
+    def _doubted(
+        self, judged: orphan_verdicts.JudgedAllocation
+    ) -> orphan_verdicts.JudgedAllocation:
+        """Take it back that a server is elsewhere, where nobody can read of whom a node is."""
+        unread = judged.amounts.keys() & self._unread[known_namespaces.COMPUTE_NODES.name]
+        if judged.kind is not orphan_verdicts.AllocationKind.ELSEWHERE or not unread:
+            return judged
+        found = judged.found
+        return attrs.evolve(
+            judged,
+            kind=orphan_verdicts.AllocationKind.UNPROVED,
+            found=found and attrs.evolve(found, detail="the node's record cannot be read"),
+        )
 
     def _row(self, judged: orphan_verdicts.JudgedAllocation) -> AuditRow:
         claims = [each.held for each in judged.wrote]
@@ -163,6 +188,10 @@ class OrphanAudit:
         )
 
     def _gone(self, held: model.HeldClaim) -> bool:
+        # A reporter's record alone tells of which host's conductor it is.
+        is_conductors = held.writer.startswith(f"{lapsed_claims.CONDUCTOR}:")
+        if is_conductors and self._unread[known_namespaces.REPORTERS.name]:
+            return False
         return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
 
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -177,25 +206,29 @@ def _batches(names: Sequence[str]) -> Iterable[Sequence[str]]:
     return (names[at : at + _BATCH] for at in range(0, len(names), _BATCH))
 
 
-def _read(synchronizer: contract.Synchronizer) -> snapshot_module.Snapshot:
-    """Return what the back end holds; records that cannot be read are left out.
+def _read(
+    synchronizer: contract.Synchronizer,
+) -> tuple[snapshot_module.Snapshot, Mapping[str, set[str]]]:
+    """Return what the back end holds, and the keys of records that cannot be read, by namespace.
 
-    Whose record is missing is asked of Nova's databases all the same.
+    The latter are left out. A server without its record is asked of Nova's databases all the same.
 
     :raises BackendUnavailable: it cannot be read
     """
     store = host_state_store.HostStateStore(
         _READ, codec.decode_state, packing=payload_packing.DictionaryPacking
     )
+    unread: dict[str, set[str]] = {each.name: set() for each in _READ}
     for page in synchronizer.snapshot([each.name for each in _READ]).pages:
         for record in page:
             try:
                 store.apply(records.Change(record, codec.decode_state(record.payload)))
             except (errors.UndecodableRecord, errors.InvalidRecord) as error:
+                unread[record.key.namespace].add(record.key.key)
                 LOG.warning(
                     "Record %(key)s is left out: %(error)s", {"key": record.key, "error": error}
                 )
-    return store.snapshot()
+    return store.snapshot(), unread
 
 
 def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:

@@ -243,11 +243,12 @@ class HintedReads:
 
 def _is_news(hint: feed_hints.ProviderHint, view: store_snapshot.NamespaceView) -> bool:
     """Tell whether a provider's record does not show yet what is hinted at."""
-    state = view.state(hint.provider)
+    # Decoded only where its state is asked for: a start hints at every node at once.
     if hint.expect is feed_hints.ExpectedChange.MIRRORED:
-        return state is None
+        return hint.provider not in view
     if hint.expect is feed_hints.ExpectedChange.UNKNOWN:
         return True
+    state = view.state(hint.provider)
     if state is None:
         return False
     present = hint.consumer in state["allocations"]

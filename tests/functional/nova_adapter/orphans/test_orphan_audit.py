@@ -14,7 +14,7 @@ from unittest import mock
 
 from nova_nodb_scheduler.cmd import application
 from nova_nodb_scheduler.cmd.commands import allocations_audit
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.orphans import test_orphans
@@ -50,6 +50,17 @@ class AuditCommandTest(test_orphans.OrphansCase):
             return {name for state in states for name in state["allocations"]}
 
         self.wait(lambda: set(consumers) <= shown())
+
+    def damage(self, namespace: namespaces.Namespace, name: str) -> None:
+        """Have a record stand there that nobody can read."""
+        key = records.RecordKey(namespace.name, name)
+        client = self.plugin.make_synchronizer()
+        client.open()
+        self.addCleanup(client.close)
+        held = client.read([key]).get(key)
+        revision = 0 if held is None else held.revision
+        [result] = client.write([records.Write(key, revision, b"damaged")])
+        self.assertTrue(result.won)
 
     def test_where_every_allocation_has_its_server_there_is_nothing_and_status_0(self):
         served = str(uuid.uuid4())
@@ -96,14 +107,50 @@ class AuditCommandTest(test_orphans.OrphansCase):
     def test_a_record_that_nobody_can_read_is_left_out_and_stops_no_audit(self):
         absent = self.died("h1")
         self.mirrored(absent)
-        instances = test_orphans.known_namespaces.INSTANCES.name
-        damaged = records.RecordKey(instances, f"{uuid.uuid4()}@{cloud.CELL1}")
-        client = self.plugin.make_synchronizer()
-        client.open()
-        self.addCleanup(client.close)
-        client.write([records.Write(damaged, 0, b"damaged")])
+        self.damage(test_orphans.known_namespaces.INSTANCES, f"{uuid.uuid4()}@{cloud.CELL1}")
         status, found = self.audit()
         self.assertEqual((1, {absent}), (status, found.keys()))
+
+    def test_whose_heartbeat_cannot_be_read_counts_as_living(self):
+        scheduler, conductor = f"{uuid.uuid4()}:unreadable", f"conductor:c1:{uuid.uuid4()}"
+        absent = self.died("h1", writer=scheduler)
+        of_conductor = self.died("h1", writer=conductor)
+        self.mirrored(absent, of_conductor)
+        self.damage(test_orphans.known_namespaces.SCHEDULERS, scheduler)
+        self.damage(test_orphans.known_namespaces.REPORTERS, str(uuid.uuid4()))
+        status, found = self.audit("--delete", "--wait", "0")
+        self.assertEqual(
+            (1, {absent: ("absent", False, ""), of_conductor: ("absent", False, "")}),
+            (
+                status,
+                {
+                    name: (each["kind"], each["deletable"], each["outcome"])
+                    for name, each in found.items()
+                },
+            ),
+        )
+
+    def test_a_server_on_a_node_that_cannot_be_read_is_not_said_to_be_elsewhere(self):
+        served = self.died("h1")
+        self.server(cloud.CELL1, "h1", served)
+        self.mirrored(served)
+        self.damage(test_orphans.known_namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+        status, found = self.audit()
+        self.assertEqual((1, {served}), (status, found.keys()))
+        self.assertEqual("not proved", found[served]["kind"])
+        self.assertIn("cannot be read", found[served]["detail"])
+
+    def test_a_provider_or_claims_that_cannot_be_read_are_told_of_and_no_clean_bill(self):
+        names = [str(uuid.uuid4()) for _ in range(2)]
+        self.assertEqual((0, {}), self.audit())
+        self.damage(test_orphans.known_namespaces.PROVIDERS, names[0])
+        self.damage(test_orphans.known_namespaces.CLAIM_RECORDS, names[1])
+        told = io.StringIO()
+        with mock.patch.object(allocations_audit.guard, "say", told.write):
+            status, found = self.audit()
+        self.assertEqual((1, {}), (status, found))
+        for name in names:
+            self.assertIn(name, told.getvalue())
 
     def test_it_deletes_what_is_absent_and_of_the_dead_alone(self):
         own = self.runtime.replicator.status().identity
