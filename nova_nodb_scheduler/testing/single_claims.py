@@ -62,11 +62,12 @@ class _Claims:
         synchronizer: contract.Synchronizer,
         batches: ledger_claimer.ClaimBatches,
         now_seconds: Callable[[], float],
+        pause: Callable[[int], None] = record_editor.pause_briefly,
     ) -> None:
         self._synchronizer = synchronizer
         self._batches = batches
         self._now_seconds = now_seconds
-        self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES)
+        self._editor = record_editor.RecordEditor(synchronizer, _NAMESPACES, pause=pause)
 
 
 class HostClaimsOneByOne(_Claims):

@@ -68,7 +68,7 @@ class Database:
         """
         opened = self._engines
         if not opened:
-            raise self.unavailable("it has not been opened")
+            raise self.unavailable("the client is not open")
         return opened
 
     @property

@@ -67,7 +67,7 @@ class TestConnections(unittest.TestCase):
 
     def test_a_synchronizer_that_was_not_opened_says_so(self) -> None:
         synchronizer = driver.SQLAlchemySynchronizer(driver.SQLOptions("sqlite:////no/such/x.db"))
-        with self.assertRaisesRegex(errors.BackendUnavailable, "not been opened"):
+        with self.assertRaisesRegex(errors.BackendUnavailable, "the client is not open"):
             synchronizer.head()
 
 
