@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import atexit
+import functools
 import threading
 import uuid
 from collections.abc import Callable
@@ -78,6 +79,8 @@ class ServerFixture(fixtures.Fixture, abc.ABC):  # type: ignore[misc]  # untyped
 _SQLServer = server_processes.MariaDBServer | server_processes.PostgreSQLServer
 
 _templates: dict[tuple[_SQLServer, Callable[[str], None]], str] = {}
+#: By their templates: copies that were restored, and that nobody uses.
+_copies: dict[str, list[str]] = {}
 
 
 def _new_name() -> str:
@@ -89,7 +92,7 @@ def _template(server: _SQLServer, prepare: Callable[[str], None]) -> str:
     with _shared_lock:
         if (server, prepare) not in _templates:
             name = _new_name()
-            server.execute(f"CREATE DATABASE {name}")
+            server.create_database(name)
             prepare(server.url(name))
             _templates[server, prepare] = name
         return _templates[server, prepare]
@@ -100,7 +103,7 @@ class _Database(ServerFixture):
 
     :param tls_directory: of certificates; makes the server a private one
     :param prepare: called with the URL of an empty database, such as to make a schema there; the
-        databases of a server are copies of the one that was prepared first
+        databases of a server are copies of the one that was prepared first, new or as new
     """
 
     server_class: type[server_processes.MariaDBServer | server_processes.PostgreSQLServer]
@@ -130,12 +133,28 @@ class _Database(ServerFixture):
             self.server = shared(kind, lambda: started(kind()))
         name = _new_name()
         if self._prepare is None:
-            self.server.execute(f"CREATE DATABASE {name}")
+            self.server.create_database(name)
+            leave: Callable[[str], None] = self._drop
         else:
-            self.server.copy_database(_template(self.server, self._prepare), name)
+            template = _template(self.server, self._prepare)
+            with _shared_lock:
+                left = _copies.setdefault(template, [])
+                copy = left.pop() if left else ""
+            if copy:
+                name = copy
+            else:
+                self.server.copy_database(template, name)
+            leave = functools.partial(self._leave, template)
         if not self._private:
-            self.addCleanup(self._drop, name)
+            self.addCleanup(leave, name)
         self.url = self.server.url(name)
+
+    def _leave(self, template: str, name: str) -> None:
+        if self.server.restore_copy(template, name):
+            with _shared_lock:
+                _copies[template].append(name)
+        else:
+            self._drop(name)
 
     def _drop(self, name: str) -> None:
         self.server.execute(f"DROP DATABASE {name}")

@@ -35,6 +35,11 @@ class Stage:
 
 # Whole suites on a cluster of two nodes take minutes: here its claims stand for them.
 _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
+# What goes through the same code as other tests of CI's, its twins:
+# TestClaimsMariaDB: test_galera.TestClaimsGalera, the same claims, mode and dialect by two nodes;
+# TestClaimsSQLite: test_sqlalchemy_sequencer.TestClaimsPostgreSQL, the same claims and mode, and
+# test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
+_TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
 _APART = r"^tests\.functional\.(cmd|synchronizer|simulator|monitoring)\."
 
 _LINT = work.Checks(
@@ -70,7 +75,7 @@ STAGES = (
         When.CI,
         2400,
         "tests/functional/synchronizer: every driver against its real server",
-        work.Tests("functional/synchronizer", but=_GALERA, again=True),
+        work.Tests("functional/synchronizer", but=f"{_GALERA}|{_TWINS}", again=True),
         share=_THIRD,
         workers=1.5,
     ),
@@ -174,6 +179,13 @@ STAGES = (
         3600,
         "the rest of the conformance suite and the faults on a Galera cluster of two nodes",
         work.Tests("functional/synchronizer", only=_GALERA, again=True),
+    ),
+    Stage(
+        "twins",
+        When.ALL,
+        1200,
+        "the tests of tests/functional/synchronizer that CI leaves to their twins",
+        work.Tests("functional/synchronizer", only=_TWINS, again=True),
     ),
     Stage(
         "nova_all",

@@ -125,22 +125,26 @@ class SQLAlchemySynchronizer(driver_base.Driver):
         with failures.translated_at_opening(self._database.url):
             engine, _readers = self._database.engines
             engines.check_galera_node(engine, self._options.ordering)
-            if may_prepare:
-                self._prepare_schema(engine)
-            migration.require(engine)
+            present = migration.version(engine)
+            if may_prepare and self._may_migrate and migration.pending_at(present):
+                self._migrate()
+                present = migration.version(engine)
+            migration.require(engine, present)
             if self._database.is_mysql:
                 self._fit_packets(engine)
         epochs.agree_on_cloud(self._database, self._options.cloud_name, may_write=may_prepare)
         self._epochs.agree_on_ordering()
 
-    def _prepare_schema(self, engine: sa.Engine) -> None:
-        embedded = engine.dialect.name == "sqlite"
-        if (embedded or self._options.auto_upgrade) and migration.pending(engine):
-            migrating = engines.create_for_migration(self._options)
-            try:
-                migration.sync(migrating)
-            finally:
-                migrating.dispose()
+    @property
+    def _may_migrate(self) -> bool:
+        return self._options.auto_upgrade or self._database.url.get_backend_name() == "sqlite"
+
+    def _migrate(self) -> None:
+        migrating = engines.create_for_migration(self._options)
+        try:
+            migration.sync(migrating)
+        finally:
+            migrating.dispose()
 
     def _fit_packets(self, engine: sa.Engine) -> None:
         """Keep statements below what the server takes at once.

@@ -18,7 +18,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import command, config, script
-from alembic.runtime import migration as alembic_migration
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
@@ -33,6 +32,7 @@ _DIRECTORY = pathlib.Path(__file__).parent / "alembic"
 _LOCK_NUMBER = 0x6E6F6462
 _LOCK_NAME = "nodb_migration"
 _LOCK_SECONDS = 600
+_REVISIONS = sa.text(f"SELECT version_num FROM {schema.VERSION_TABLE}")  # noqa: S608, our own name
 
 
 def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | None]:
@@ -53,12 +53,12 @@ def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | Non
     backend = failures.backend_name(engine.url)
     with failures.translated_at_opening(engine.url), _exclusive(engine) as connection:
         present = _present(connection)
-        if branch == "contract" and "expand" in _pending(present):
+        if branch == "contract" and "expand" in pending_at(present):
             raise errors.SchemaMismatch(
                 backend, _shown(present.get("expand")), f"{heads()['expand']} before contracting"
             )
         for name in BRANCHES:
-            if branch in (None, name) and name in _pending(present):
+            if branch in (None, name) and name in pending_at(present):
                 _upgrade(connection, name)
         reached = _present(connection)
     LOG.info("Schema of %(backend)s is at %(version)s", {"backend": backend, "version": reached})
@@ -89,8 +89,18 @@ def pending(engine: sa.Engine) -> list[str]:
     :raises ConfigurationError: the database refuses to be opened
     :raises BackendUnavailable: it did not answer
     """
-    with failures.translated_at_opening(engine.url), engine.connect() as connection:
-        return _pending(_present(connection))
+    return pending_at(version(engine))
+
+
+def pending_at(present: Mapping[str, str | None]) -> list[str]:
+    """Return the branches that :func:`sync` would work on, from a :func:`version`."""
+    known = _known()
+    result = []
+    for name, wanted in heads().items():
+        revision = present.get(name)
+        if revision != wanted and (revision is None or revision in known):
+            result.append(name)
+    return sorted(result, key=BRANCHES.index)
 
 
 def check(engine: sa.Engine) -> list[str]:
@@ -102,7 +112,7 @@ def check(engine: sa.Engine) -> list[str]:
     present = version(engine)
     wanted = heads()
     findings = []
-    for name in _pending({key: value for key, value in present.items() if value}):
+    for name in pending_at({key: value for key, value in present.items() if value}):
         findings.append(
             f"{name}: at {_shown(present[name])}, {wanted[name]} is pending: run "
             "'nova-nodb-manage db sync'"
@@ -114,14 +124,14 @@ def check(engine: sa.Engine) -> list[str]:
     return findings
 
 
-def require(engine: sa.Engine) -> None:
+def require(engine: sa.Engine, present: Mapping[str, str | None]) -> None:
     """Make sure that this release can work with a database.
 
     A newer release's expansion is none of our business; its contraction is.
 
+    :param present: its :func:`version`
     :raises SchemaMismatch: it cannot
     """
-    present = version(engine)
     wanted = heads()
     known = _known()
     for name in BRANCHES:
@@ -155,20 +165,11 @@ def _known() -> frozenset[str]:
 
 
 def _present(connection: sa.Connection) -> dict[str, str]:
-    context = alembic_migration.MigrationContext.configure(
-        connection, opts={"version_table": schema.VERSION_TABLE}
-    )
-    return {_branch_of(revision): revision for revision in context.get_current_heads()}
-
-
-def _pending(present: Mapping[str, str]) -> list[str]:
-    known = _known()
-    result = []
-    for name, wanted in heads().items():
-        revision = present.get(name)
-        if revision != wanted and (revision is None or revision in known):
-            result.append(name)
-    return sorted(result, key=BRANCHES.index)
+    # Not by alembic's context, which takes longer than the questions: each opening asks.
+    if not connection.dialect.has_table(connection, schema.VERSION_TABLE):
+        return {}
+    found = connection.execute(_REVISIONS).scalars()
+    return {_branch_of(revision): revision for revision in found}
 
 
 def _shown(revision: str | None) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.testing import conformance_claims, etcd_server, redis_server, servers
+from tests.functional.synchronizer.drivers import emptied_case
 
 
 class TestMemcached(conformance_claims.ClaimsConformance):
@@ -42,9 +43,7 @@ class TestEtcd(conformance_claims.ClaimsConformance):
         )
 
 
-class TestSQLite(conformance_claims.ClaimsConformance):
-    """One database for all tests, emptied before each: making one costs more than a test."""
-
+class TestSQLite(emptied_case.EmptiedCase):
     url: ClassVar[str]
 
     @classmethod
@@ -56,10 +55,6 @@ class TestSQLite(conformance_claims.ClaimsConformance):
     def make_database(cls) -> str:
         directory = cls.enterClassContext(tempfile.TemporaryDirectory())
         return f"sqlite:///{directory}/nodb.sqlite"
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.client().reset()
 
     def make_synchronizer(self) -> sql.SQLAlchemySynchronizer:
         return sql.SQLAlchemySynchronizer(

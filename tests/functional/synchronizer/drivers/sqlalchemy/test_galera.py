@@ -8,7 +8,8 @@ import unittest
 from typing import ClassVar
 
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.testing import conformance, conformance_claims, galera_server
+from nova_nodb_scheduler.testing import conformance, galera_server
+from tests.functional.synchronizer.drivers import emptied_case
 
 
 class BothNodes(unittest.TestCase):
@@ -39,9 +40,7 @@ class TestConformanceGalera(BothNodes, conformance.ConformanceSuite):
         self.skipTest("the durability of a node is MariaDB's, which another test restarts")
 
 
-class TestClaimsGalera(BothNodes, conformance_claims.ClaimsConformance):
-    """One database for all tests, emptied before each."""
-
+class TestClaimsGalera(BothNodes, emptied_case.EmptiedCase):
     database: ClassVar[galera_server.Galera]
 
     @classmethod
@@ -52,5 +51,4 @@ class TestClaimsGalera(BothNodes, conformance_claims.ClaimsConformance):
     def setUp(self) -> None:
         self.urls = self.database.urls
         self._turns = itertools.cycle(self.urls)
-        conformance_claims.ClaimsConformance.setUp(self)
-        self.client().reset()
+        emptied_case.EmptiedCase.setUp(self)
