@@ -19,6 +19,7 @@ _HOSTS = (100, 1000)
 _SMALL_HOSTS = 100
 _HURRY = 0.2
 _SECONDS = 60.0
+_RESTART_RATE = 20.0
 _IDLE_SECONDS = _PACED_SECONDS = 30.0
 _CORE_HOSTS = (1000, 10_000, 100_000)
 _FIT_HOSTS = (1000, 10_000)
@@ -55,6 +56,7 @@ class Options:
     fit: bool
     populate_only: bool
     restart: bool
+    restart_rate: float
 
     def durations(self, hosts: int) -> Durations:
         """Return how long measurements of a size take where the command line does not say."""
@@ -151,8 +153,15 @@ def parse(arguments: list[str] | None = None) -> Options:
     add(
         "--restart",
         action="store_true",
-        help="two nova-schedulers on a real bus under 20 requests a second: one is restarted,"
-        " then killed and started; nothing else is measured",
+        help="two nova-schedulers on a real bus under requests: nothing happens, one is restarted,"
+        " one is killed and started; nothing else is measured",
+    )
+    add(
+        "--restart-rate",
+        type=_rate_above_zero,
+        default=_RESTART_RATE,
+        metavar="PER_SECOND",
+        help="requests of --restart (%(default)g)",
     )
     given = parser.parse_args(arguments)
     return Options(
@@ -174,6 +183,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         fit=given.fit,
         populate_only=given.populate_only,
         restart=given.restart,
+        restart_rate=given.restart_rate,
     )
 
 
@@ -210,6 +220,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0.5 <= value <= 86400:
         raise argparse.ArgumentTypeError("must be 0.5 to 86400")
+    return value
+
+
+def _rate_above_zero(text: str) -> float:
+    value = _rate(text)
+    if not value:
+        raise argparse.ArgumentTypeError("must be above 0")
     return value
 
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two nova-schedulers is restarted, then killed and started, while requests come."""
+"""One of two nova-schedulers is restarted, then killed and started, while requests come.
+
+Before that the same requests come while nothing happens: what is slow there, too, is the
+machine's.
+"""
 
 import signal
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from tools.bench import contest, measuring, options
+from tools.bench import contest, measuring, meters, options
 from tools.bench.control_plane import configuration, databases
 from tools.bench.processes import worker
 
 #: The goal: the longest answer, in seconds.
 MOST_SECONDS = 2.0
-_RATE = 20.0
 #: Requests that may be under way at once: a scheduler that is away must not slow the rate.
 _THREADS = 200
 _SECONDS = 60.0
@@ -22,7 +25,9 @@ _POLL_SECONDS = 0.25
 _READY_SECONDS = 1800.0
 _END_SECONDS = 200.0
 _HOSTS = ("bench-scheduler-a", "bench-scheduler-b")
-_WARM_UP_SEED, _RESTART_SEED, _KILL_SEED = 21, 22, 23
+_WARM_UP_SEED, _RESTART_SEED, _KILL_SEED, _STEADY_SEED = 21, 22, 23, 24
+_STEADY = "steady"
+_CALLER = "caller"
 
 
 class RestartContest(contest.Contest):
@@ -63,34 +68,46 @@ class RestartContest(contest.Contest):
             self._finish(caller, scene)
             found = {}
             for name, how, seed in (
+                (_STEADY, None, _STEADY_SEED),
                 ("restarted", signal.SIGTERM, _RESTART_SEED),
                 ("killed", signal.SIGKILL, _KILL_SEED),
             ):
-                self._say(f"{self._hosts} hosts: a scheduler is {name} under {_RATE:g} a second")
+                self._say(
+                    f"{self._hosts} hosts: {name}, {self._given.restart_rate:g} requests a second"
+                )
                 found[name] = self._trial(caller, scene, how, seed)
                 self._log(f"{self._hosts} hosts, {name}: {found[name]}")
             return found
 
     def _trial(
-        self, caller: worker.Worker, scene: measuring.Scene, how: signal.Signals, seed: int
+        self, caller: worker.Worker, scene: measuring.Scene, how: signal.Signals | None, seed: int
     ) -> dict[str, Any]:
+        """Make requests, end the first scheduler meanwhile and start it at once.
+
+        :param how: the signal that ends it; None: it goes on
+        """
         first, second = _HOSTS
-        table = self._running.table
         before = {host: caller.ask("status", host=host) for host in _HOSTS}
         log_size = self._running.access_log.stat().st_size
+        gauges = self._meters(caller, scene) if how is None else None
+        reading = gauges.read() if gauges is not None else None
         seconds = self._given.paced_seconds or _SECONDS
         self._run_begin(caller, seed, seconds)
         time.sleep(min(_BEFORE_SECONDS, seconds / 4))
-        began = time.monotonic()
-        table.stop(first, how, timeout_seconds=_END_SECONDS)
-        ended_seconds = time.monotonic() - began
-        self._start(first)
+        ended_seconds = 0.0
+        if how is not None:
+            began = time.monotonic()
+            self._running.table.stop(first, how, timeout_seconds=_END_SECONDS)
+            ended_seconds = time.monotonic() - began
+            self._start(first)
         ran = self._run_end(caller, scene)
-        after = self._wait_taking(caller, first, before[first]["pid"])
+        used = gauges.since(reading) if gauges is not None and reading is not None else None
+        after = self._wait_taking(caller, first, before[first]["pid"] if how is not None else 0)
         other = caller.ask("status", host=second)
         latencies = sorted(ran["latencies"])
         return {
             "hosts": self._hosts,
+            "per_second": self._given.restart_rate,
             "requests": len(latencies),
             "answered": ran["decided"],
             "errors": ran["errors"],
@@ -104,7 +121,20 @@ class RestartContest(contest.Contest):
             "p50_seconds": round(latencies[len(latencies) // 2], 3),
             "p99_seconds": round(latencies[(len(latencies) * 99) // 100 - 1], 3),
             "longest_seconds": round(latencies[-1], 3),
+            **(_per_request(used, len(latencies)) if used is not None else {}),
         }
+
+    def _meters(self, caller: worker.Worker, scene: measuring.Scene) -> meters.Meters:
+        table = self._running.table
+        schedulers = [pid for host in _HOSTS if (pid := table.pid(host)) is not None]
+        return meters.Meters(
+            self._running,
+            {
+                meters.SCHEDULER: schedulers,
+                meters.CONDUCTOR: [scene.conductor.pid],
+                _CALLER: [caller.pid],
+            },
+        )
 
     def _asked(self, log_size: int) -> int:
         """Count requests for candidates since the log had a size: Nova's own path asks."""
@@ -113,8 +143,9 @@ class RestartContest(contest.Contest):
             return sum(b"GET /allocation_candidates" in line for line in log)
 
     def _run_begin(self, caller: worker.Worker, seed: int, seconds: float) -> None:
-        most = int(seconds * _RATE)
-        caller.send("run", requests=most, seconds=seconds, seed=seed, threads=_THREADS, rate=_RATE)
+        rate = self._given.restart_rate
+        most = max(1, int(seconds * rate))
+        caller.send("run", requests=most, seconds=seconds, seed=seed, threads=_THREADS, rate=rate)
 
     def _run_end(self, caller: worker.Worker, scene: measuring.Scene) -> dict[str, Any]:
         ran: dict[str, Any] = caller.receive(_READY_SECONDS)
@@ -170,6 +201,17 @@ def judge(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if name == "restarted" and each["longest_seconds"] > MOST_SECONDS:
             texts.append(f"{name}: the longest answer took {each['longest_seconds']} s")
     return texts
+
+
+def _per_request(used: meters.Usage, requests: int) -> dict[str, Any]:
+    return {
+        "cpu_ms_per_request": {
+            name: round(seconds / requests * 1000, 1) for name, seconds in used.cpu_seconds.items()
+        },
+        "calls_per_request": {
+            name: round(calls / requests, 2) for name, calls in sorted(used.calls.items())
+        },
+    }
 
 
 def _more(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
