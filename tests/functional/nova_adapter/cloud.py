@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import pathlib
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -48,11 +49,12 @@ def databases() -> Mapping[str, str]:
     """Make and configure the databases, once per process: cell1 is the process's own."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-cloud-"))
     urls = {name: f"sqlite:///{directory / name}" for name in ("api", *CELLS)}
-    for name, url in urls.items():
-        models = api_models if name == "api" else main_models
-        engine = sa.create_engine(url)
+    for name, models in (("api", api_models), (CELL0, main_models)):
+        engine = sa.create_engine(urls[name])
         models.BASE.metadata.create_all(engine)
         engine.dispose()
+    for cell in (CELL1, CELL2):
+        shutil.copyfile(directory / CELL0, directory / cell)
     kept_connections.install()
     path = directory / "nova.conf"
     path.write_text(
