@@ -18,6 +18,7 @@ from tests import forking
 from tests.engine_faults import child, truth, witnesses
 
 ANSWER_SECONDS = 5.0
+_CONTEXT = forking.context(child.__name__)
 
 
 class NoAnswer(Exception):
@@ -34,9 +35,9 @@ class Process:
         self._told: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._answers: dict[int, Any] = {}
         self._arrived = threading.Condition()
-        self._commands, commands = forking.CONTEXT.Pipe()
-        self._questions, questions = forking.CONTEXT.Pipe()
-        self._process = forking.CONTEXT.Process(
+        self._commands, commands = _CONTEXT.Pipe()
+        self._questions, questions = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
             target=child.run,
             args=(options, commands, questions),
             name=options.identity,

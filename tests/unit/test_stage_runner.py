@@ -293,6 +293,18 @@ class CommandTest(unittest.TestCase):
         self.assertIn("unknown stage: made", refused.stderr)
         self.assertIn("conformance", refused.stderr)
 
+    def test_every_folder_of_functional_tests_is_run_by_a_stage(self) -> None:
+        here = pathlib.Path(__file__).parents[1] / "functional"
+        folders = {f"functional/{path.parent.name}" for path in here.glob("*/__init__.py")}
+        run_by_ci = {
+            stage.work.directory
+            for stage in stages.selected(stages.When.CI)
+            if isinstance(stage.work, work.Tests)
+        }
+        self.assertLessEqual({"functional/cmd", "functional/nova_adapter"}, folders)
+        self.assertEqual(set(), folders - run_by_ci)
+        self.assertEqual([], list(here.glob("test_*.py")))
+
     def test_each_way_of_calling_includes_the_one_before(self) -> None:
         fast, ci, everything = (
             [stage.name for stage in stages.selected(when)] for when in stages.When

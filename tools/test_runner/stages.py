@@ -40,7 +40,6 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # TestClaimsSQLite: test_sqlalchemy_sequencer.TestClaimsPostgreSQL, the same claims and mode, and
 # test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
 _TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
-_APART = r"^tests\.functional\.(cmd|synchronizer|simulator|monitoring)\."
 
 _LINT = work.Checks(
     (
@@ -83,8 +82,8 @@ STAGES = (
         "functional",
         When.CI,
         2400,
-        "the rest of tests/functional: Nova in process, real back ends",
-        work.Tests("functional", but=_APART, again=True),
+        "tests/functional/nova_adapter: Nova in process, real back ends",
+        work.Tests("functional/nova_adapter", again=True),
         share=_THIRD,
         workers=1.0,
     ),
@@ -113,9 +112,9 @@ STAGES = (
         900,
         "tests/functional/monitoring: faults fire alerts in a real Prometheus; the board",
         work.Tests("functional/monitoring", again=True),
-        # They wait for scrapes most of the time: more of them at a time than cores.
+        # They wait for scrapes most of the time; each process imports Nova, as does who lists them.
         share=_SIXTH,
-        workers=2.0,
+        workers=1.0,
     ),
     Stage(
         "engine_faults",
@@ -165,6 +164,8 @@ STAGES = (
         600,
         "tests/functional/cmd: commands end in time, by name, with what they need away",
         work.Tests("functional/cmd", again=True),
+        # Each test has processes of its own, of which some go on at a time.
+        workers=0.5,
     ),
     Stage(
         "chaos",

@@ -38,6 +38,16 @@ class Command(command.Command):  # type: ignore[misc]
     #: Whether all columns are shown, as wide as they are.
     wide = False
 
+    def get_epilog(self) -> str:
+        """Return what stands below the help.
+
+        cliff's own would say whose plugin a command is. For that it reads the metadata
+        of everything installed at each call, whether help is asked for or not: with an
+        OpenStack's libraries that was 0.1 s of a processor, a third of a short command.
+        """
+        told = [each.obj.get_epilog() for each in self._hooks if each.obj is not None]
+        return "\n\n".join([self._epilog or "", *(text for text in told if text is not None)])
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add ``--json`` and ``--wide``."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)

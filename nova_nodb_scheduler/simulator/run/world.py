@@ -12,6 +12,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import context as mp_context
 
 import attrs
 
@@ -61,6 +62,7 @@ class World:
 
     :param faults: in the order of their times
     :param told: called a few times a second
+    :param processes: how schedulers' processes are made; by default each from nothing
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class World:
         arrivals: Sequence[workload.Arrival],
         faults: Sequence[timeline.PlannedFault] = (),
         told: Told = not_told,
+        processes: mp_context.SpawnContext | mp_context.ForkServerContext | None = None,
     ) -> None:
         if options.in_step and options.schedulers != 1:
             raise errors.ConfigurationError(
@@ -79,7 +82,7 @@ class World:
         self.measures = measures_module.Measures()
         self._told = told
         self._told_at = 0.0
-        context = multiprocessing.get_context("spawn")
+        context = processes or multiprocessing.get_context("spawn")
         self._line = backend_line.BackendLine(context)
         self._clock = run_clock.RunClock(context, options.pace, options.speed)
         self._lock = threading.RLock()

@@ -31,7 +31,7 @@ class RunClock:
     :param speed: simulated seconds in a real one; for :attr:`Pace.REAL`
     """
 
-    def __init__(self, context: mp_context.SpawnContext, pace: Pace, speed: float = 1.0) -> None:
+    def __init__(self, context: mp_context.BaseContext, pace: Pace, speed: float = 1.0) -> None:
         self._is_virtual = pace is Pace.VIRTUAL
         self._speed = speed if pace is Pace.REAL else 1.0
         self._zero = context.RawValue("d", 0.0)

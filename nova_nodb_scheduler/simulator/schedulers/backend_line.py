@@ -107,7 +107,7 @@ class BackendLine:
     Nothing is locked: each value is written by the world alone.
     """
 
-    def __init__(self, context: mp_context.SpawnContext) -> None:
+    def __init__(self, context: mp_context.BaseContext) -> None:
         self._fault = context.RawValue("i", LineFault.NONE)
         self._delay_seconds = context.RawValue("d", 0.0)
 

@@ -146,7 +146,7 @@ class SchedulerProcess:
     """
 
     number: int
-    _context: mp_context.SpawnContext
+    _context: mp_context.SpawnContext | mp_context.ForkServerContext
     _line: backend_line.BackendLine
     _clock: run_clock.RunClock
     _options: run_options.RunOptions

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -37,11 +38,19 @@ _IMPORTED = (
     "nova.servicegroup",
     "oslo_messaging._drivers.impl_rabbit",
     "pymysql",
+    "oslo_reports.guru_meditation_report",
     "nova_nodb_scheduler.cmd.application",
+    "nova_nodb_scheduler.cmd.manage",
     "nova_nodb_scheduler.cmd.simulate",
+    "nova_nodb_scheduler.cmd.status",
     "nova_nodb_scheduler.cmd.upgrade_check.check_command",
     "nova_nodb_scheduler.nova_adapter.activation",
+    "nova_nodb_scheduler.nova_adapter.manager",
+    "nova_nodb_scheduler.nova_adapter.orphans.orphan_audit",
     "nova_nodb_scheduler.nova_adapter.placement.mirror.bulk_import",
+    "nova_nodb_scheduler.nova_adapter.placement.mirror.mirror_assembly",
+    "nova_nodb_scheduler.nova_adapter.reporting.nova_objects",
+    "nova_nodb_scheduler.nova_adapter.reporting.scope_transfer",
     "nova_nodb_scheduler.nova_adapter.service.made_requests",
     "nova_nodb_scheduler.nova_adapter.rpc_server",
     "nova_nodb_scheduler.synchronizer.drivers.etcd",
@@ -168,6 +177,9 @@ def main() -> None:
     importlib.import_module("nova.db.main.models")
     importlib.import_module("nova.db.api.models")
     importlib.import_module("sqlalchemy.orm").configure_mappers()
+    importlib.import_module("nova.objects").register_all()
+    # The children share it as long as their collectors leave it alone.
+    gc.freeze()
     found = {}
     waiting, running = list(cases), []
     while waiting or running:

@@ -53,6 +53,8 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
         (cloud.CELL1, "h1", 100, {}),
         (cloud.CELL2, "h2", 100, {}),
     )
+    #: A fraction of the bounds; each beat is written, fed and applied.
+    BEAT_SECONDS = 1.0
     #: Options of ``[nodb_scheduler]``.
     OPTIONS: Mapping[str, Any] = {}
 
@@ -121,7 +123,10 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
     def await_alerts(
         self, *names: str, meanwhile: Callable[[], object] = lambda: None
     ) -> Mapping[str, Any]:
-        """Wait until all of some alerts have fired, not at one time perhaps."""
+        """Wait until all of some alerts have fired, not at one time perhaps.
+
+        :param meanwhile: done between two scrapes
+        """
         seen: dict[str, Any] = {}
 
         def fired() -> bool:
@@ -129,7 +134,12 @@ class AlertsCase(test_memory_decisions.MemoryDecisionsCase):
             seen.update(self.prometheus.firing())
             return set(names) <= seen.keys()
 
-        patience.wait_until(fired, ALERT_SECONDS, lambda: f"fired {sorted(seen)}", 0.3)
+        patience.wait_until(
+            fired,
+            ALERT_SECONDS,
+            lambda: f"fired {sorted(seen)}",
+            prometheus_server.SCRAPE_SECONDS,
+        )
         self.assertEqual([], self.prometheus.unhealthy_rules())
         return seen
 
@@ -477,7 +487,7 @@ class BoardTest(AlertsCase):
             self.save()
             for service in self.services.values():
                 self.heartbeat(service)
-            time.sleep(0.3)
+            time.sleep(prometheus_server.SCRAPE_SECONDS / 2)
 
 
 class EveryAlertTest(unittest.TestCase):

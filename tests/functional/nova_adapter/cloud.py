@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import pathlib
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -49,11 +49,12 @@ def databases() -> Mapping[str, str]:
     """Make and configure the databases, once per process: cell1 is the process's own."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-cloud-"))
     urls = {name: f"sqlite:///{directory / name}" for name in ("api", *CELLS)}
-    for name, url in urls.items():
-        models = api_models if name == "api" else main_models
-        engine = sa.create_engine(url)
+    for name, models in (("api", api_models), (CELL0, main_models)):
+        engine = sa.create_engine(urls[name])
         models.BASE.metadata.create_all(engine)
         engine.dispose()
+    for cell in (CELL1, CELL2):
+        shutil.copyfile(directory / CELL0, directory / cell)
     kept_connections.install()
     path = directory / "nova.conf"
     path.write_text(
@@ -72,13 +73,24 @@ def databases() -> Mapping[str, str]:
 
 def clear(url: str, *tables: str) -> None:
     """Empty some tables of a database, or all."""
-    with contextlib.closing(sqlite3.connect(sa.make_url(url).database, timeout=30.0)) as connection:
-        names = tables or [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        ]
-        deleted = "".join(f"DELETE FROM {name};" for name in names)
-        connection.executescript(f"PRAGMA synchronous = OFF; BEGIN; {deleted} COMMIT;")
+    connection, filled = _cleared_by(url)
+    # An empty table that is emptied is written all the same, and so are its indexes.
+    names = tables or [name for (name,) in connection.execute(filled)]
+    deleted = "".join(f"DELETE FROM {name};" for name in names)
+    connection.executescript(f"BEGIN; {deleted} COMMIT;")
+
+
+@functools.cache
+def _cleared_by(url: str) -> tuple[sqlite3.Connection, str]:
+    """Return a connection that has read the schema, and the query for tables with rows."""
+    connection = sqlite3.connect(
+        sa.make_url(url).database, timeout=30.0, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA synchronous = OFF")
+    names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    return connection, " UNION ALL ".join(
+        f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for (name,) in names
+    )
 
 
 class Statements:

@@ -8,6 +8,7 @@ Nova's service does. What it does is written to standard output, a word a line.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import posix
 import signal
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from multiprocessing import connection
 from typing import Any
 
 
@@ -40,8 +42,15 @@ class Manager:
         say("told")
 
 
-def main() -> None:
-    url, topic, name, bound_seconds = sys.argv[1:]
+def run(written: connection.Connection, *arguments: str) -> None:
+    """Be the worker, in a process that was forked; what it writes goes there."""
+    os.dup2(written.fileno(), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    written.close()
+    main(*arguments)
+
+
+def main(url: str, topic: str, name: str, bound_seconds: str) -> None:
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-worker-"))
     path = directory / "nova.conf"
     path.write_text(
@@ -82,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

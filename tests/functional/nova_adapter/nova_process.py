@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts Nova's processes as their commands do, one fork per case.
 
-Run by path, with or without the plugin installed: it imports Nova only. Nova's
-libraries are imported once (seconds), then each case is a process of its own
-that parses its own nova.conf. Reads a JSON list of cases on standard input and
-writes a JSON object of results by name to the file named as first argument.
+Run by path, with or without the plugin installed: it imports Nova only, and the
+modules that are named behind the first argument. Nova's libraries are imported once
+(seconds), then each case is a process of its own that parses its own nova.conf.
+Reads a JSON list of cases on standard input and writes a JSON object of results by
+name to the file named as first argument.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -154,16 +156,6 @@ def _run(case: dict[str, Any], conf_file: str) -> dict[str, Any]:
         found = _configure(case, conf_file)
         _act()
         return {**found, "counts": dict(counts)}
-    if kind == "schema":
-        import sqlalchemy as sa
-        from nova.db.api import models as api_models
-        from nova.db.main import models as main_models
-
-        for models, path in ((main_models, case["main"]), (api_models, case["api"])):
-            engine = sa.create_engine(f"sqlite:///{path}")
-            models.BASE.metadata.create_all(engine)
-            engine.dispose()
-        return {}
     # A command's main function, up to the moment at which its service is made.
     from nova import service
 
@@ -221,12 +213,21 @@ def main() -> None:
         manage,
         scheduler,
     )
+    from nova.db.api import models as api_models  # noqa: F401
+    from nova.db.main import models as main_models  # noqa: F401
     from nova.notifications.objects import aggregate, service  # noqa: F401
+    from sqlalchemy import orm
 
+    # Each process does so at its first statement.
+    orm.configure_mappers()
     # What the plugin stands on, not the plugin: a second less for each case.
     for library in ("numpy", "orjson", "prometheus_client", "alembic", "pymemcache"):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    # The children share it as long as their collectors leave it alone.
+    gc.freeze()
 
     found = {}
     for case in cases:

@@ -95,9 +95,7 @@ class PlacementCase(testtools.TestCase):
     def provider(self, **totals: int) -> str:
         """Make a provider with inventories of these totals; return its uuid."""
         name = str(uuid.uuid4())
-        made = self.admin.post("/resource_providers", {"name": name, "uuid": name}, version="1.20")
-        self.assertEqual(200, made.status_code, made.text)
-        self.set_inventory(name, **totals)
+        prepared_placement.make_provider(name, totals)
         return name
 
     def set_inventory(self, provider: str, **totals: int) -> None:

@@ -37,8 +37,6 @@ class Case:
     call: str = ""
     arguments: tuple[str, ...] = ()
     count_plugins: bool = False
-    main: str = ""
-    api: str = ""
 
 
 def without_the_package(directory: pathlib.Path) -> dict[str, str]:
@@ -51,8 +49,20 @@ def without_the_package(directory: pathlib.Path) -> dict[str, str]:
     return {"PYTHONPATH": str(packages)}
 
 
-def run(cases: Sequence[Case], *, installed: bool = True) -> Results:
-    """Run every case in a process of its own and return what they say, by name."""
+#: What loads the plugin imports of it.
+PLUGIN = (
+    "nova_nodb_scheduler.nova_adapter.activation",
+    "nova_nodb_scheduler.nova_adapter.assembly",
+    "nova_nodb_scheduler.nova_adapter.reporting.nova_objects",
+    "nova_nodb_scheduler.synchronizer.drivers.memory",
+)
+
+
+def run(cases: Sequence[Case], *, installed: bool = True, imported: Sequence[str] = ()) -> Results:
+    """Run every case in a process of its own and return what they say, by name.
+
+    :param imported: modules that each finds imported
+    """
     with tempfile.TemporaryDirectory(prefix="nodb-processes-") as name:
         directory = pathlib.Path(name)
         options = ["-P"] if installed else ["-P", "-S"]
@@ -66,7 +76,7 @@ def run(cases: Sequence[Case], *, installed: bool = True) -> Results:
         }
         results = directory / "results"
         done = subprocess.run(
-            [sys.executable, *options, str(SCRIPT), str(results)],
+            [sys.executable, *options, str(SCRIPT), str(results), *imported],
             input=json.dumps([attrs.asdict(case) for case in cases]),
             text=True,
             capture_output=True,

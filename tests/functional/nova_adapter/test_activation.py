@@ -12,6 +12,10 @@ import tempfile
 import unittest
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
+from nova.db.api import models as api_models
+from nova.db.main import models as main_models
+
 from tests.functional.nova_adapter import processes
 
 LINE = "driver = nodb_scheduler"
@@ -53,10 +57,10 @@ class _Databases:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nodb-activation-"))
         self._copies = 0
         self.main, self.api = self.directory / "main", self.directory / "api"
-        case = processes.Case("schema", "", kind="schema", main=str(self.main), api=str(self.api))
-        found = processes.run([case])["schema"]
-        if found["code"]:
-            raise AssertionError(found["stderr"])
+        for models, path in ((main_models, self.main), (api_models, self.api)):
+            engine = sa.create_engine(f"sqlite:///{path}")
+            models.BASE.metadata.create_all(engine)
+            engine.dispose()
 
     def configured(self) -> str:
         """Return the sections that name a fresh pair of databases."""
@@ -93,7 +97,7 @@ class NotificationsTest(unittest.TestCase):
             ]
 
         cls.stock = processes.run(cases())
-        cls.with_line = processes.run(cases(LINE))
+        cls.with_line = processes.run(cases(LINE), imported=processes.PLUGIN)
         cls.lacking = processes.run(cases(LINE, forms=("both",)), installed=False)
 
     def test_every_process_ran(self) -> None:
@@ -268,29 +272,28 @@ class BadInputTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.found = processes.run(
             [
-                processes.Case(
-                    f"{command} {mistake}",
-                    nova_conf(LINE, more=line),
-                    argv=(command,),
-                    **options,  # type: ignore[arg-type]
-                )
-                for command, options in COMMANDS.items()
-                for mistake, (line, _texts) in MISTAKES.items()
-            ]
+                *(
+                    processes.Case(
+                        f"{command} {mistake}",
+                        nova_conf(LINE, more=line),
+                        argv=(command,),
+                        **options,  # type: ignore[arg-type]
+                    )
+                    for command, options in COMMANDS.items()
+                    for mistake, (line, _texts) in MISTAKES.items()
+                ),
+                *(
+                    processes.Case(
+                        f"{command} {mistake}",
+                        nova_conf(LINE, more=MISTAKES[mistake][0]),
+                        argv=(command,),
+                    )
+                    for command in LENIENT
+                    for mistake in FORGIVEN
+                ),
+            ],
+            imported=processes.PLUGIN,
         )
-        cls.lenient = processes.run(
-            [
-                processes.Case(
-                    f"{command} {mistake}",
-                    nova_conf(LINE, more=MISTAKES[mistake][0]),
-                    argv=(command,),
-                )
-                for command in LENIENT
-                for mistake in FORGIVEN
-            ]
-        )
-
-    lenient: ClassVar[processes.Results]
 
     def test_every_service_refuses_and_names_option_and_choices(self) -> None:
         for command in COMMANDS:
@@ -306,7 +309,7 @@ class BadInputTest(unittest.TestCase):
     def test_a_mistake_never_stops_nova_manage_and_is_told(self) -> None:
         for mistake in FORGIVEN:
             with self.subTest(mistake):
-                found = self.lenient[f"nova-manage {mistake}"]
+                found = self.found[f"nova-manage {mistake}"]
                 self.assertEqual(0, found["code"], found["stderr"])
                 self.assertIn("nova_nodb_scheduler is NOT active", found["stderr"])
                 for text in MISTAKES[mistake][1]:
@@ -318,7 +321,7 @@ class BadInputTest(unittest.TestCase):
         for command in LENIENT[1:]:
             for mistake in FORGIVEN:
                 with self.subTest(command=command, mistake=mistake):
-                    found = self.lenient[f"{command} {mistake}"]
+                    found = self.found[f"{command} {mistake}"]
                     self.assertEqual((0, ""), (found["code"], found["stderr"]))
 
 

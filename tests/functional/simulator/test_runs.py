@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs, with schedulers in processes of their own over an SQLite file.
 
+They are forked from one that has imported them; the command starts its own from nothing.
 Each invariant is held against a strategy that breaks it, too: or the test
 could not fail.
 """
@@ -21,8 +22,13 @@ from nova_nodb_scheduler.simulator.scenario import (
     workload,
     workload_generator,
 )
+from tests import forking
 
 VIRTUAL, REAL, SATURATED = run_clock.Pace
+_PROCESSES = forking.context(
+    "nova_nodb_scheduler.simulator.schedulers.scheduler_process",
+    "nova_nodb_scheduler.synchronizer.drivers.sqlalchemy.migration",
+)
 
 
 class RunsTest(testtools.TestCase):
@@ -43,6 +49,7 @@ class RunsTest(testtools.TestCase):
             timeline.parse(
                 [("line", fault) for fault in faults], timeline.FaultBounds(99, schedulers)
             ),
+            processes=_PROCESSES,
         )
         made.run()
         return made, results.of(made).figures

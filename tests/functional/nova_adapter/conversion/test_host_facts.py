@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts made of records equal what Nova's own code makes of the same records."""
+"""Facts made of records equal what Nova's own code makes of the same records.
+
+Set NODB_PROPERTY_EXAMPLES for more cases than CI runs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import datetime
 import ipaddress
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -184,7 +188,7 @@ class HostFactsTest(testtools.TestCase):
         return cloud
 
     @hypothesis.settings(
-        max_examples=200,
+        max_examples=int(os.environ.get("NODB_PROPERTY_EXAMPLES", "100")),
         phases=_PHASES,
         deadline=None,
         suppress_health_check=list(hypothesis.HealthCheck),

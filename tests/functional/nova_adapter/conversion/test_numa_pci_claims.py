@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of NUMA cells and PCI devices are consumed, and fitted, as Nova's code would."""
+"""Claims of NUMA cells and PCI devices are consumed, and fitted, as Nova's code would.
+
+Set NODB_PROPERTY_EXAMPLES for more cases than CI runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import types
 import unittest
 from collections.abc import Iterator
@@ -32,7 +36,7 @@ NODE = "22222222-0000-0000-0000-000000000001"
 BOTH = ("NUMATopologyFilter", "PciPassthroughFilter")
 #: A cloud is made for each case: what fails is told as it is, not made small.
 CASES = hypothesis.settings(
-    max_examples=100,
+    max_examples=int(os.environ.get("NODB_PROPERTY_EXAMPLES", "50")),
     deadline=None,
     phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
 )

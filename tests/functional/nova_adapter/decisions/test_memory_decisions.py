@@ -37,11 +37,12 @@ class MemoryDecisionsCase(cloud.CloudCase):
         (cloud.CELL1, "h1", 4, {}),
         (cloud.CELL2, "h2", 2, {}),
     )
+    BEAT_SECONDS = 0.2
 
     def setUp(self) -> None:
         super().setUp()
         self.override("track_instance_changes", False, "filter_scheduler")
-        self.override("beat_interval_seconds", 0.2, "nodb_scheduler")
+        self.override("beat_interval_seconds", self.BEAT_SECONDS, "nodb_scheduler")
         self.use(prepared_placement.PreparedPlacement())
         self.use(nova_fixtures.PlacementFixture())
         self.use(fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None))
@@ -100,14 +101,8 @@ class MemoryDecisionsCase(cloud.CloudCase):
         self.reporter._turn()
 
     def provider(self, key: str, **totals: int) -> None:
-        self.ask("post", "/resource_providers", {"name": key, "uuid": key})
-        self.inventories(key, **totals)
         # Nova 34 looks only at roots that nova-compute marked as its own.
-        self.ask(
-            "put",
-            f"/resource_providers/{key}/traits",
-            {"resource_provider_generation": 1, "traits": ["OWNER_NOVA"]},
-        )
+        prepared_placement.make_provider(key, totals, "OWNER_NOVA")
 
     def inventories(self, key: str, **totals: int) -> None:
         generation = self.ask("get", f"/resource_providers/{key}")["generation"]

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each test's Placement would do again, done once per process: its tables, its schemas."""
+"""What each test's Placement would do again, done once or for less: tables, schemas, providers."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
 import fixtures
 from jsonschema import exceptions, validators
-from placement.objects import resource_class, trait
+from placement import context
+from placement.handlers import inventory as inventory_handler
+from placement.objects import inventory, resource_class, resource_provider, trait
 from placement.tests import fixtures as placement_fixtures
 
 
@@ -23,6 +26,25 @@ class PreparedPlacement(fixtures.Fixture):  # type: ignore[misc]
     def _setUp(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("placement.tests.fixtures.Database", _CopiedDatabase))
         self.useFixture(fixtures.MonkeyPatch("placement.util.jsonschema.validate", _validate))
+
+
+def make_provider(key: str, totals: Mapping[str, int], *traits: str) -> None:
+    """Make a provider, then its inventories and traits, as requests do at thrice the cost."""
+    own = context.RequestContext()
+    made = resource_provider.ResourceProvider(own, uuid=key, name=key)
+    made.create()
+    made.set_inventory(
+        [
+            inventory.Inventory(
+                resource_provider=made,
+                resource_class=name,
+                **inventory_handler.INVENTORY_DEFAULTS | {"total": total},
+            )
+            for name, total in totals.items()
+        ]
+    )
+    if traits:
+        made.set_traits(trait.get_all(own, filters={"name_in": list(traits)}))
 
 
 class _CopiedDatabase(placement_fixtures.Database):  # type: ignore[misc]

@@ -29,10 +29,9 @@ from nova_nodb_scheduler.cmd.overview import cell_names
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import loader
-from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration
 from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
+from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
 Severity = findings.Severity
 _MANAGE = (
@@ -47,12 +46,9 @@ class MariaDBCloud(cloud.CloudCase):
     """A cloud whose back end is a MariaDB, as a user of its own."""
 
     def setUp(self) -> None:
-        self.database = servers.MariaDB()
+        self.database = servers.MariaDB(prepare=sql_databases.migrate)
         self.database.setUp()
         self.addCleanup(self.database.cleanUp)
-        engine = engines.create_for_migration(driver.SQLOptions(self.database.url))
-        migration.sync(engine)
-        engine.dispose()
         self.schema = str(sa.make_url(self.database.url).database)
         self.user = f"of_{self.schema}"
         execute = self.database.server.execute

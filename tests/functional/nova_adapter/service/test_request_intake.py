@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import multiprocessing.process
 import os
 import queue
 import signal
@@ -19,44 +20,51 @@ from typing import Any
 import nova.rpc
 import oslo_messaging
 
-from tests.functional.nova_adapter import cloud, rabbitmq
+from tests import forking
+from tests.functional.nova_adapter import cloud, gated_worker, rabbitmq
 
+_CONTEXT = forking.context(
+    "nova.cmd.scheduler",
+    "nova_nodb_scheduler.nova_adapter.service.start_gate",
+    "oslo_messaging._drivers.impl_rabbit",
+    gated_worker.__name__,
+)
 _SECONDS = 60.0
 #: Long enough for a worker that takes a request to have taken it.
 _A_WHILE_SECONDS = 1.5
 
 
 class Worker:
-    """A process of :mod:`gated_worker`."""
+    """A process of :mod:`gated_worker`.
 
-    def __init__(
-        self,
-        url: str,
-        topic: str,
-        name: str,
-        bound_seconds: float,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                *("-W", "ignore", "-m", "tests.functional.nova_adapter.gated_worker"),
-                *(url, topic, name, str(bound_seconds)),
-            ],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    :param environment: with which it is started from nothing; without any it is forked
+    """
+
+    def __init__(self, environment: Mapping[str, str], *arguments: str) -> None:
+        read, written = _CONTEXT.Pipe(duplex=False)
+        self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
+        if environment:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", gated_worker.__name__, *arguments],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                stdout=written.fileno(),
+                stderr=subprocess.DEVNULL,
+            )
+        else:
+            self._process = _CONTEXT.Process(target=gated_worker.run, args=(written, *arguments))
+            self._process.start()
+        # What it says ends with the process.
+        written.close()
+        self._said = os.fdopen(os.dup(read.fileno()))
+        read.close()
         self.words: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.expect("started")
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._said:
             self.words.put(line.strip())
 
     def expect(self, word: str) -> None:
@@ -65,22 +73,32 @@ class Worker:
             raise AssertionError(f"the worker said {found!r}, not {word!r}")
 
     def prove(self) -> None:
-        self.process.send_signal(signal.SIGUSR1)
+        self.end(signal.SIGUSR1)
 
     def end(self, how: signal.Signals) -> None:
-        self.process.send_signal(how)
+        assert self._process.pid is not None
+        os.kill(self._process.pid, how)
+
+    def wait(self) -> int | None:
+        """Wait until it has ended; return its exit status."""
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.wait(_SECONDS)
+        self._process.join(_SECONDS)
+        return self._process.exitcode
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
+        self.wait()
         # The end of the process is the end of what it says.
         self._reader.join(_SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._said.close()
 
 
-class RequestIntakeCase(unittest.TestCase):
-    """A broker for all tests; each has a queue of its own."""
+class RequestIntakeTest(unittest.TestCase):
+    """A broker for all tests; each has a queue of its own.
+
+    Workers have the mode of threads that is this Nova's own, where nothing else is said.
+    """
 
     environment: Mapping[str, str] = {}
     bus: rabbitmq.RabbitMQ
@@ -105,7 +123,7 @@ class RequestIntakeCase(unittest.TestCase):
         self.addCleanup(self.pool.shutdown)
 
     def worker(self, name: str, bound_seconds: float = 600.0, *, proved: bool = False) -> Worker:
-        made = Worker(self.bus.url, self.topic, name, bound_seconds, self.environment)
+        made = Worker(self.environment, self.bus.url, self.topic, name, str(bound_seconds))
         self.addCleanup(made.close)
         if proved:
             made.prove()
@@ -114,10 +132,6 @@ class RequestIntakeCase(unittest.TestCase):
     def send(self, seconds: float = 0.0) -> concurrent.futures.Future[Any]:
         client = self.client.prepare(timeout=_SECONDS)
         return self.pool.submit(client.call, {}, "work", seconds=seconds)
-
-
-class RequestIntakeTest(RequestIntakeCase):
-    """With the mode of threads that is this Nova's own."""
 
     def test_a_request_waits_in_the_queue_of_a_fresh_broker_until_all_is_proved(self) -> None:
         first = self.worker("first")
@@ -159,7 +173,7 @@ class RequestIntakeTest(RequestIntakeCase):
         first.end(signal.SIGTERM)
         first.expect("stopped")
         first.expect("ended")
-        first.process.wait()
+        first.wait()
         second = self.worker("second")
         fanout.cast({}, "tell")
         second.prove()
@@ -175,7 +189,7 @@ class RequestIntakeTest(RequestIntakeCase):
         late = [self.send() for _ in range(4)]
         self.assertEqual(["first"] * 4, [each.result(_SECONDS) for each in under_way])
         first.expect("ended")
-        first.process.wait()
+        first.wait()
         self.assertFalse(any(each.done() for each in late))
         self.worker("second", proved=True)
         self.assertEqual(["second"] * 4, [each.result(_SECONDS) for each in late])
@@ -186,19 +200,22 @@ class RequestIntakeTest(RequestIntakeCase):
         first.end(signal.SIGTERM)
         first.expect("stopped")
         first.expect("ended")
-        self.assertEqual(0, first.process.wait(_SECONDS))
+        self.assertEqual(0, first.wait())
         self.worker("second", proved=True)
         self.assertEqual("second", sent.result(_SECONDS))
 
+    # -- as Nova runs its services before release 34, from nothing -----------------------
 
-class EventletTest(RequestIntakeCase):
-    """As Nova runs its services before release 34."""
+    _EVENTLET: Mapping[str, str] = {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "false"}
 
-    environment = {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "false"}
+    def test_with_eventlet_a_request_outlives_the_unproved_worker_that_might_have_taken_it(
+        self,
+    ) -> None:
+        self.environment = self._EVENTLET
+        self.test_a_request_outlives_the_unproved_worker_that_might_have_taken_it()
 
-    test_a_request_outlives_the_unproved_worker_that_might_have_taken_it = (
-        RequestIntakeTest.test_a_request_outlives_the_unproved_worker_that_might_have_taken_it
-    )
-    test_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm = (
-        RequestIntakeTest.test_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm
-    )
+    def test_with_eventlet_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm(
+        self,
+    ) -> None:
+        self.environment = self._EVENTLET
+        self.test_what_was_taken_is_answered_and_no_more_is_taken_after_sigterm()

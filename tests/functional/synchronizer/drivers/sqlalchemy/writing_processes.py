@@ -14,12 +14,14 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.testing.conformance import races  # noqa: F401
 from tests import forking
 
+_CONTEXT = forking.context(__name__)
+
 
 def run(
     options: driver.SQLOptions, jobs: Sequence[Callable[[contract.Synchronizer], int]]
 ) -> list[int]:
     """Do each job in a process, with a client that is opened there; return their answers."""
-    with futures.ProcessPoolExecutor(len(jobs), forking.CONTEXT) as pool:
+    with futures.ProcessPoolExecutor(len(jobs), _CONTEXT) as pool:
         return list(pool.map(functools.partial(_work, options), jobs))
 
 
