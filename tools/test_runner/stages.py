@@ -40,7 +40,10 @@ _APART = r"^tests\.functional\.(cmd|synchronizer|simulator|monitoring)\."
 _LINT = work.Checks(
     (
         work.Check("ruff", ("ruff", "check", ".")),
-        work.Check("hacking", ("python", "-m", "flake8", "nova_nodb_scheduler", "tests", "tools")),
+        work.Check(
+            "hacking",
+            ("python", "-m", "tools.hacking_rules", "nova_nodb_scheduler", "tests", "tools"),
+        ),
         work.Check("layers", ("lint-imports", "--no-cache")),
         work.Check("mypy", ("mypy",)),
         work.Check("bashate", trees.bashate),
