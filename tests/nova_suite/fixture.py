@@ -50,7 +50,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         # What is to be proved is published when a request has come; see schedulers.py.
         "start_timeout_seconds": 0.0,
     },
-    "nodb_sqlalchemy": {"poll_interval_seconds": 0.03, "busy_poll_interval_seconds": 0.01},
 }
 
 
