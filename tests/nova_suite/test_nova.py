@@ -35,8 +35,8 @@ def load_tests(
     for package in sorted({".".join(name.split(".")[:3]) for name in names}):
         importlib.import_module(package)
     native = os.environ.get(NATIVE_THREADS_VARIABLE) == "true"
-    importlib.import_module("tests.nova_suite.databases").install(native)
-    idling = importlib.import_module("tests.nova_suite.idling")
+    importlib.import_module("tests.nova_suite.economy.databases").install(native)
+    idling = importlib.import_module("tests.nova_suite.economy.idling")
     if native:
         idling.install()
     if not any(name.startswith("nova.tests.unit.") for name in names):
