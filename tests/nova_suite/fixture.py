@@ -44,7 +44,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     nodb.GROUP: {
         "synchronizer": DRIVER,
         "flush_interval_seconds": 0.02,
-        "heartbeat_flush_interval_seconds": 0.2,
         "exit_flush_seconds": 10.0,
         "sweep_pause_seconds": 0.0,
         # What is to be proved is published when a request has come; see schedulers.py.
