@@ -29,20 +29,17 @@ _OF_VALUES = frozenset(
 
 def chains(source: str) -> Iterator[tuple[int, str]]:
     """Return line and text of each chain of a module that is too long."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     imported = {
         (alias.asname or alias.name).split(".")[0]
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
-    inner = {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or node in inner:
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    inner = {node.value for node in attributes if isinstance(node.value, ast.Attribute)}
+    for node in attributes:
+        if node in inner:
             continue
         names: list[str] = []
         root: ast.expr = node

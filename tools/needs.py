@@ -71,9 +71,13 @@ def profile_of(path: pathlib.PurePath) -> str:
 
 
 @functools.cache
-def programs_of_python(source: str) -> frozenset[str]:
-    """Return the names of the programs that a module starts or looks for."""
+def programs_and_imports(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the programs a module starts or looks for, and the top-level modules it imports."""
     nodes = list(ast.walk(ast.parse(source)))
+    return _programs(nodes), _imports(nodes)
+
+
+def _programs(nodes: Iterable[ast.AST]) -> frozenset[str]:
     assigned = list(_assigned(nodes))
     constants = dict(assigned)
     found: set[str] = set()
@@ -95,6 +99,16 @@ def programs_of_python(source: str) -> frozenset[str]:
                 found |= _first(argument, constants)
     names = {os.path.basename(each) for each in found}
     return frozenset(each for each in names if _PROGRAM.match(each))
+
+
+def _imports(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return frozenset(found)
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
@@ -174,7 +188,7 @@ def programs(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
     for path in _sources(root, ("tests", "tools", "nova_nodb_scheduler/testing")):
         text = path.read_text()
         if path.suffix == ".py":
-            names: Iterable[str] = programs_of_python(text)
+            names: Iterable[str] = programs_and_imports(text)[0]
         elif text.startswith(("#!/bin/bash", "#!/usr/bin/env bash", "#!/bin/sh")):
             names = programs_of_shell(text)
         else:
@@ -244,27 +258,44 @@ def closure(packages: Iterable[str]) -> set[str]:
     return reached
 
 
-@functools.cache
-def owner(program: str) -> str | None:
-    """Return the Debian package of a program; None where it is not here, or of no package."""
+def owners(programs: Iterable[str]) -> dict[str, str | None]:
+    """Return the Debian package of each program; None where it is not here, "" if of none."""
+    asked = set(programs)
+    unknown = sorted(asked - _owners.keys())
+    variants = {program: _variants(program) for program in unknown}
+    paths = [path for found in variants.values() for path in found]
+    told = ""
+    if paths:
+        # Each call reads the lists of all packages. Its status tells of any that has no owner.
+        ask = ["dpkg-query", "-S", *paths]
+        told = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+    packages = {}
+    for line in told.splitlines():
+        owning, _, name = line.partition(": ")
+        if not owning.startswith("diversion "):
+            packages[name] = owning.partition(":")[0].split(",")[0]
+    for program, found in variants.items():
+        package = next((packages[each] for each in found if each in packages), "")
+        _owners[program] = package if found else None
+    return {program: _owners[program] for program in asked}
+
+
+#: Those of the programs that were asked for, in this process.
+_owners: dict[str, str | None] = {}
+
+
+def _variants(program: str) -> list[str]:
+    """Return the paths by which a package may own a program; none where it is not here."""
     path = _path_of(program)
     if path is None:
-        return None
-    variants = [
-        variant
-        for candidate in (path, os.path.realpath(path))
-        for variant in (candidate, candidate.removeprefix("/usr"), f"/usr{candidate}")
-    ]
-    # Each call reads the lists of all packages. Its status tells of any that has no owner.
-    found = subprocess.run(
-        ["dpkg-query", "-S", *dict.fromkeys(variants)], capture_output=True, text=True, check=False
+        return []
+    return list(
+        dict.fromkeys(
+            variant
+            for candidate in (path, os.path.realpath(path))
+            for variant in (candidate, candidate.removeprefix("/usr"), f"/usr{candidate}")
+        )
     )
-    owners = {}
-    for line in found.stdout.splitlines():
-        packages, _, name = line.partition(": ")
-        if not packages.startswith("diversion "):
-            owners[name] = packages.partition(":")[0].split(",")[0]
-    return next((owners[each] for each in variants if each in owners), "")
 
 
 def _path_of(program: str) -> str | None:
@@ -282,6 +313,7 @@ def _path_of(program: str) -> str | None:
     return None
 
 
+@functools.cache
 def _scripts() -> Mapping[str, str]:
     """Return the distribution of each console script of this environment."""
     return {
@@ -298,11 +330,13 @@ def unowned_programs(root: pathlib.Path = ROOT) -> list[str]:
     findings = []
     for profile, names in programs(root).items():
         brought = closure(asked_for(bindep, profile))
-        for name in sorted(names):
-            # Of this environment, and so a matter of the requirements.
-            if name in scripts or re.match(r"^(python|pip)[0-9.]*$", name):
-                continue
-            package = owner(name)
+        # The rest is of this environment, and so a matter of the requirements.
+        system = {
+            name
+            for name in names
+            if name not in scripts and not re.match(r"^(python|pip)[0-9.]*$", name)
+        }
+        for name, package in sorted(owners(system).items()):
             if package is not None and package not in brought:
                 findings.append(
                     f"{name}: of package {package or 'none'}, which profile {profile} of "
@@ -315,6 +349,8 @@ def unowned_programs(root: pathlib.Path = ROOT) -> list[str]:
 
 #: Parts of the package that run where Nova is.
 _BESIDE_NOVA = ("cmd", "nova_adapter")
+#: What it starts is a plugin of flake8, and is required by name.
+_OVER_FLAKE8 = pathlib.Path("tools/hacking_rules.py")
 #: Modules that tests import from the documents.
 _EXAMPLES = "doc/source/contributor/examples"
 
@@ -346,20 +382,15 @@ def _with_its_own(distribution: str) -> set[str]:
     return {distribution, *(_canonical(name[0]) for name in names if name)}
 
 
-def imports_of(source: str) -> set[str]:
-    """Return the top-level modules that a module imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return the distributions of each module of this environment."""
+    return importlib.metadata.packages_distributions()
 
 
 def unrequired_modules(root: pathlib.Path = ROOT) -> list[str]:
     """Return a sentence for each module whose distribution no requirements name."""
-    owners = importlib.metadata.packages_distributions()
+    distributions = _distributions()
     core = _required(root / "requirements.txt") | _extras(root)
     # What Nova and Placement themselves ask for by name is there where they are.
     beside_nova = core | _with_its_own("nova")
@@ -375,13 +406,15 @@ def unrequired_modules(root: pathlib.Path = ROOT) -> list[str]:
             profile = profile_of(relative)
             if profile != "test":
                 required = tests | _required(root / f"tools/requirements-{profile}.txt")
-        for module in imports_of(path.read_text()) if path.suffix == ".py" else ():
+        if relative == _OVER_FLAKE8:
+            required = tests | {"flake8"}
+        for module in programs_and_imports(path.read_text())[1] if path.suffix == ".py" else ():
             places = (root, path.parent, root / _EXAMPLES)
             if module in sys.stdlib_module_names or any(
                 (place / module).is_dir() or (place / f"{module}.py").is_file() for place in places
             ):
                 continue
-            names = {_canonical(name) for name in owners.get(module, (module,))}
+            names = {_canonical(name) for name in distributions.get(module, (module,))}
             if not names & required:
                 finding = f"{module}: of distribution {' or '.join(sorted(names))}"
                 findings.setdefault(finding, []).append(str(relative))

@@ -55,14 +55,21 @@ _REPORT_EVERY = 1000
 class DecisionsCase(base.BaseTestCase):
     """Runs requests on both sides and counts what became of them."""
 
+    #: Filled anew for each cluster; to start one takes longer than most tests.
+    placement: real_placement.Placement
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.placement = real_placement.Placement()
+        cls.addClassCleanup(cls.placement.stop)
+
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
         # Nova tells of every odd value, once a host and case.
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
-        self.placement = real_placement.Placement()
-        self.addCleanup(self.placement.stop)
         self.outcomes: collections.Counter[str] = collections.Counter()
         self.reached = coverage.Coverage()
 

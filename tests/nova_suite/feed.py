@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-#: Far beyond what the feed needs (poll interval 10 ms): a wait that reaches it
+#: Far beyond what the feed needs (poll interval 25 to 100 ms): a wait that reaches it
 #: is a failure, and counted as one.
 WAIT_SECONDS = 10.0
 

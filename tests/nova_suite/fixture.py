@@ -44,13 +44,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     nodb.GROUP: {
         "synchronizer": DRIVER,
         "flush_interval_seconds": 0.02,
-        "heartbeat_flush_interval_seconds": 0.2,
         "exit_flush_seconds": 10.0,
         "sweep_pause_seconds": 0.0,
         # What is to be proved is published when a request has come; see schedulers.py.
         "start_timeout_seconds": 0.0,
     },
-    "nodb_sqlalchemy": {"poll_interval_seconds": 0.03, "busy_poll_interval_seconds": 0.01},
 }
 
 

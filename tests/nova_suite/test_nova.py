@@ -18,6 +18,8 @@ from tests.nova_suite import selection
 SELECTION_VARIABLE = "NOVA_SUITE_SELECTION"
 PLUGIN_VARIABLE = "NOVA_SUITE_PLUGIN"
 PATIENCE_VARIABLE = "NOVA_SUITE_PATIENCE"
+#: Nova's own: whether services run on threads, not on eventlet.
+NATIVE_THREADS_VARIABLE = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 
 
 def load_tests(
@@ -32,7 +34,13 @@ def load_tests(
     # must do so before anything else of Nova or oslo.messaging is.
     for package in sorted({".".join(name.split(".")[:3]) for name in names}):
         importlib.import_module(package)
-    importlib.import_module("tests.nova_suite.databases").install()
+    native = os.environ.get(NATIVE_THREADS_VARIABLE) == "true"
+    importlib.import_module("tests.nova_suite.economy.databases").install(native)
+    idling = importlib.import_module("tests.nova_suite.economy.idling")
+    if native:
+        idling.install()
+    if not any(name.startswith("nova.tests.unit.") for name in names):
+        idling.be_quiet()
     _be_patient(int(os.environ.get(PATIENCE_VARIABLE, "1")))
     if os.environ.get(PLUGIN_VARIABLE):
         fixture = importlib.import_module("tests.nova_suite.fixture")

@@ -44,7 +44,10 @@ _TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
 _LINT = work.Checks(
     (
         work.Check("ruff", ("ruff", "check", ".")),
-        work.Check("hacking", ("python", "-m", "flake8", "nova_nodb_scheduler", "tests", "tools")),
+        work.Check(
+            "hacking",
+            ("python", "-m", "tools.hacking_rules", "nova_nodb_scheduler", "tests", "tools"),
+        ),
         work.Check("layers", ("lint-imports", "--no-cache")),
         work.Check("mypy", ("mypy",)),
         work.Check("bashate", trees.bashate),

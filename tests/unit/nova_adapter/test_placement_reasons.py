@@ -57,7 +57,10 @@ class PlacementReasonsTest(testtools.TestCase):
     def test_the_table_has_the_reasons_of_the_code_and_no_others(self):
         in_code = set()
         for path in PACKAGE.rglob("*.py"):
-            in_code |= reasons_in(ast.parse(path.read_text()))
+            text = path.read_text()
+            # Most modules give none, and need not be parsed.
+            if any(word in text for word in (*CALLS, *RETURNS, "asked_placement")):
+                in_code |= reasons_in(ast.parse(text))
         # It is no reason of a request, and stands in what explain tells.
         in_code.discard("[nodb_scheduler] candidates = placement")
 

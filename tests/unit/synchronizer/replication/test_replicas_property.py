@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from tests.unit.synchronizer.replication import replica_cluster
 
-EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "120"))
 STEPS = 60
 
 REPLICAS = st.integers(0, 2)
