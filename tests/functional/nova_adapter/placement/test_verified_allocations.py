@@ -442,6 +442,21 @@ class VerifierTest(placement_cloud.PlacementCase):
         self.assertEqual({"VCPU": 1}, self.usages(self.node))
         self.assertEqual({"DISK_GB": 8}, self.usages(pool))
 
+    def test_on_a_provider_whose_capacity_is_no_number_nothing_stands(self) -> None:
+        """Nothing is greater than that, so everything would fit."""
+
+        def no_number(call: Callable[[], Any]) -> Any:
+            answer = call()
+            answer._content = answer.content.replace(
+                b'"allocation_ratio": 1.0', b'"allocation_ratio": NaN'
+            )
+            self.assertIn(b"NaN", answer.content)
+            return answer
+
+        self.assertTrue(self.put_own())
+        self.client.faults["get"] = [None, no_number] * 2
+        self.assertFalse(self.verifier.stands(self.wanted()))
+
     def test_an_answer_that_is_lost_is_asked_for_again(self) -> None:
         self.client.faults["get"] = [*placement_cloud.BEFORE]
         self.assertTrue(self.verifier.allocated(self.wanted(), self.put_own))
