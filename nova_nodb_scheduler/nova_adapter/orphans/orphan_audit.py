@@ -3,13 +3,14 @@
 
 The finder looks at what claims suspect. Here every consumer counts that Placement's
 mirror shows on a host and that states in memory do not know; each is then asked of
-Placement and of Nova's databases.
+Placement and of Nova's databases. Where no living scheduler keeps the mirror
+(``candidates = placement``), Placement itself is asked host by host.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -84,6 +85,7 @@ class OrphanAudit:
     """One audit over one reading of the back end.
 
     :param synchronizer: opened
+    :param judge: asked here already, where nobody keeps the mirror
     :param silent_seconds: a beat that is older is a dead process's
     """
 
@@ -107,8 +109,10 @@ class OrphanAudit:
                 since = self._conductors_since.setdefault(str(beat.get("host")), [])
                 since.append(float(beat.get("since", 0.0)))
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
+        #: Hosts of which nobody said who stands there.
+        self._unasked: list[str] = []
         #: Hosts on which a consumer stands that no state in memory explains.
-        self._on = _orphan_allocations(self._snapshot)
+        self._on = self._orphan_allocations()
 
     @property
     def count(self) -> int:
@@ -122,7 +126,7 @@ class OrphanAudit:
             f"{namespace}/{records.printable_name(key)}"
             for namespace in (known_namespaces.PROVIDERS.name, known_namespaces.CLAIM_RECORDS.name)
             for key in sorted(self._unread[namespace])
-        ]
+        ] + [f"Placement's provider {host}" for host in self._unasked]
 
     def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
         """Return what is shown; blocks for a request each.
@@ -194,6 +198,30 @@ class OrphanAudit:
             return False
         return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
 
+    def _orphan_allocations(self) -> dict[str, set[str]]:
+        """Return hosts by consumers that stand there and are nowhere in memory."""
+        found: dict[str, set[str]] = {}
+        for host, consumers in self._allocations():
+            for consumer in consumers:
+                if not orphan_verdicts.is_known(self._snapshot, consumer):
+                    found.setdefault(consumer, set()).add(host)
+        return found
+
+    def _allocations(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Return providers and their consumers: of the mirror, or of Placement."""
+        schedulers = self._living(known_namespaces.SCHEDULERS.name)
+        if any(beat.get("claiming") for _, beat in schedulers):
+            for root, state in self._snapshot.namespace(known_namespaces.PROVIDERS.name).states():
+                yield root, state.get("allocations") or {}
+            return
+        nodes = known_namespaces.COMPUTE_NODES.name
+        for host in (*self._snapshot.namespace(nodes).row_keys(), *sorted(self._unread[nodes])):
+            consumers = self._judge.consumers_on(host)
+            if consumers is None:
+                self._unasked.append(host)
+            else:
+                yield host, consumers
+
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
         return [
             (name, beat)
@@ -229,16 +257,6 @@ def _read(
                     "Record %(key)s is left out: %(error)s", {"key": record.key, "error": error}
                 )
     return store.snapshot(), unread
-
-
-def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
-    """Return hosts by consumers that stand there and are nowhere in memory."""
-    found: dict[str, set[str]] = {}
-    for root, state in snapshot.namespace(known_namespaces.PROVIDERS.name).states():
-        for consumer in state.get("allocations") or {}:
-            if not orphan_verdicts.is_known(snapshot, consumer):
-                found.setdefault(consumer, set()).add(root)
-    return found
 
 
 def _name(snapshot: snapshot_module.Snapshot, provider: str) -> str:
