@@ -6,7 +6,8 @@ say whether a claim fits. Nova's own code chooses and allocates then. Two things
 keep capacity all the same:
 
 * Where the back end answers, the server is *noted* in its host's claims, whatever
-  they say: whoever judges a claim there from now on counts it. A strict server
+  they say: whoever judges a claim there from now on counts it, and should this process
+  die, it is known whose the allocation is. Where anybody judges claims a strict server
   group's policy is judged all the same, by the members that its record names: those
   that whoever sent the request cannot know of yet.
 * After the write, what Placement shows is verified (:mod:`..placement.allocations.verification`),
@@ -141,6 +142,8 @@ class ClaimNotes:
     :param batches: of this process, for hosts that it need not know
     :param deadline_seconds: how long a claim is tried
     :param strict: group policies that are judged; of others members are only noted
+    :param are_judged: says whether anybody judges claims; where nobody does, a group has
+        no record, and its policy is Nova's filters' alone
     :param clock: monotonic seconds
     """
 
@@ -148,6 +151,7 @@ class ClaimNotes:
     _batches: ledger_claimer.ClaimBatches
     _deadline_seconds: float
     _strict: frozenset[ledger_claimer.Policy] = frozenset()
+    _are_judged: Callable[[], bool] = lambda: True
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _rests_until: float = attrs.field(init=False, default=float("-inf"))
@@ -169,6 +173,8 @@ class ClaimNotes:
     def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         self._synchronizer.open()
         views = _Views(self._synchronizer)
+        if move.request.group is not None and not self._are_judged():
+            move = attrs.evolve(move, request=attrs.evolve(move.request, group=None))
         place = self._place(move)
         # A group's record has hosts by their names: without it nothing can be compared.
         strict = self._strict if place else frozenset()
@@ -228,13 +234,11 @@ class ClaimNotes:
 class UnjudgedClaimsMaker:
     """What one scheduler worker makes :class:`UnjudgedClaims` of.
 
-    :param are_counted: says whether anybody who claims would count a note, and
-        end it later
+    :param notes: None where nobody claims
     """
 
     verifier: verification.AllocationVerifier
-    notes: ClaimNotes
-    are_counted: Callable[[], bool]
+    notes: ClaimNotes | None
 
     def claims(self, summaries: Mapping[str, Any] | None) -> UnjudgedClaims:
         """Return what allocates for one request.
@@ -245,15 +249,14 @@ class UnjudgedClaimsMaker:
             provider: {name: each["capacity"] for name, each in summary["resources"].items()}
             for provider, summary in (summaries or {}).items()
         }
-        notes = self.notes if self.are_counted() else None
-        return UnjudgedClaims(self.verifier, notes, capacities)
+        return UnjudgedClaims(self.verifier, self.notes, capacities)
 
 
 @attrs.define(eq=False, slots=False)
 class UnjudgedClaims:
     """Allocates as Nova does, and verifies it: :class:`outside_claims.OutsideClaimer`. Any thread.
 
-    :param notes: None where nobody claims, so nobody would count the note
+    :param notes: None where nobody claims, so nobody would count the note or end it
     :param capacities: by provider and class, as Placement just offered them
     """
 

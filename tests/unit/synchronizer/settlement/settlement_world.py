@@ -30,6 +30,8 @@ class World:
         self.cursor = records.Cursor(self.client.head().epoch, 0)
         #: Whether the store is proved to have come as far as the cursor.
         self.proved = True
+        #: Whether anybody judges claims, by a mirror of allocations.
+        self.judged = True
         self.ids = iter(range(10**6))
         #: The authority: allocations by provider by consumer; None: it does not answer.
         self.allocations = {}
@@ -56,6 +58,7 @@ class World:
             lambda: self.clock[0],
             settlement_worker.SettlementOptions(**{"ask_after_seconds": 15.0, **options}),
             lambda: self.clock[0],
+            is_judged=lambda snapshot: self.judged,
         )
 
     def ask(self, consumer):
