@@ -184,9 +184,14 @@ class SettlementEvidence:
 
         Nova writes the migration before it asks a scheduler where to, and may be shown
         later than what that one wrote: only a row of after that tells that it went, or
-        that it failed to come.
+        that it failed to come. One on no host waits to be built, or is buried in cell0:
+        then the claim is all that tells whose its allocation is.
         """
-        there = [key for key in self._keys(consumer) if key in self._instances]
+        there = [
+            key
+            for key in self._keys(consumer)
+            if self._instances.indexed(key, "cell_host") is not None
+        ]
         return (
             any((self._instances.version_of(key) or 0) > since for key in there)
             and not any(self._stands(key, host) for key in there)

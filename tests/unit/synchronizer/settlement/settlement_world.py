@@ -15,6 +15,8 @@ from nova_nodb_scheduler.wire import codec
 from tests.unit.scheduling import claims, hosts
 
 LEASE_SECONDS = 10.0
+#: As Nova's CellMapping has it.
+CELL0 = "00000000-0000-0000-0000-000000000000"
 BY_NAME = {each.name: each for each in known_namespaces.BUILT_IN}
 
 
@@ -115,6 +117,11 @@ class World:
         """An instance is saved; None as its host: it is deleted."""
         state = None if host is None else claims.instance(name, host, node, **row)
         self.put(known_namespaces.INSTANCES, f"{name}@{hosts.CELL}", state)
+
+    def buried(self, name):
+        """The conductor gives a server up: it is on no host, and never will be."""
+        state = claims.instance(name, None, None, CELL0, vm_state="error")
+        self.put(known_namespaces.INSTANCES, f"{name}@{CELL0}", state)
 
     def migration(
         self, name, host="h1", node="node-n1", status="pre-migrating", kind="resize", source=None

@@ -4,6 +4,8 @@
 import testtools
 
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from tests.unit.scheduling import claims, hosts
 from tests.unit.synchronizer.settlement import settlement_world
 
 STAYS = model.NodeShare(vcpus=2, memory_mb=512, disk_gb=1, io_operations=1)
@@ -69,6 +71,22 @@ class UnjudgedTest(testtools.TestCase):
         self.world.instance("x", "h2", "node-n2")
         self.world.settle()
         self.assertEqual(set(), self.world.left("n2"))
+
+    def test_of_a_server_that_was_buried_it_tells_whose_the_allocation_is(self):
+        """Its scheduler died behind the confirm, and the conductor gave up."""
+        self.world.place("x")
+        self.world.buried("x")
+        self.stays()
+
+    def test_of_a_server_without_a_host_yet_it_stands(self):
+        """It waits for its compute service, which may take minutes."""
+        self.world.place("x")
+        self.world.put(
+            known_namespaces.INSTANCES,
+            f"x@{hosts.CELL}",
+            claims.instance("x", None, None, vm_state="building"),
+        )
+        self.stays()
 
     def test_of_a_move_that_failed_and_left_its_allocation_it_ends(self):
         self.world.instance("x")
