@@ -113,8 +113,14 @@ class NotedClaim:
         return {host: pending}
 
     def confirm(self) -> bool:
-        """Say that the allocation stands; False where the note's lease ended before."""
-        return self._own.confirm([self._taken])[0]
+        """Say that the allocation stands; False where the note's lease ended before.
+
+        Where nobody judges claims nobody built on the note: without an answer of the
+        back end it lapses, which tells whose the allocation is as well.
+        """
+        if self._notes.are_judged():
+            return self._own.confirm([self._taken])[0]
+        return self._notes.confirmed_once(self._taken)
 
     def release(self) -> None:
         """Take the note back."""
@@ -151,7 +157,7 @@ class ClaimNotes:
     _batches: ledger_claimer.ClaimBatches
     _deadline_seconds: float
     _strict: frozenset[ledger_claimer.Policy] = frozenset()
-    _are_judged: Callable[[], bool] = lambda: True
+    are_judged: Callable[[], bool] = lambda: True
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _rests_until: float = attrs.field(init=False, default=float("-inf"))
@@ -173,7 +179,7 @@ class ClaimNotes:
     def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         self._synchronizer.open()
         views = _Views(self._synchronizer)
-        if move.request.group is not None and not self._are_judged():
+        if move.request.group is not None and not self.are_judged():
             move = attrs.evolve(move, request=attrs.evolve(move.request, group=None))
         place = self._place(move)
         # A group's record has hosts by their names: without it nothing can be compared.
@@ -208,6 +214,13 @@ class ClaimNotes:
             return views.place() or ""
         except errors.UndecodableRecord:
             return ""
+
+    def confirmed_once(self, taken: chosen_hosts.TakenClaim) -> bool:
+        """Confirm a note without trying again; False where it is gone."""
+        [stands] = self._batches.confirm([taken.grant])
+        if stands is None:
+            self._rest("a note cannot be confirmed")
+        return stands is not False
 
     def read(self, host: str) -> _Held:
         """Return what is claimed on a host now.

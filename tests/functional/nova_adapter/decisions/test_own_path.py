@@ -323,6 +323,25 @@ class CandidatesOfPlacementTest(PlacementCandidatesCase):
             self.select(servers=2)
         self.assertEqual([model.ClaimState.PENDING] * 2, noted)
 
+    def test_a_back_end_that_goes_away_behind_the_write_refuses_nobody(self):
+        """Its note is for orphans alone, as nobody judges any: the allocation is good."""
+        own = self.client.put
+
+        def put(url: str, *args: Any, **kwargs: Any) -> Any:
+            done = own(url, *args, **kwargs)
+            if url.startswith("/allocations"):
+                self.hub.faults.go_down()
+            return done
+
+        self.addCleanup(self.hub.faults.come_up)
+        began = time.monotonic()
+        with mock.patch.object(self.client, "put", put):
+            [server], chosen = self.select(ignore_hosts=["h2"])
+        self.assertEqual("h1", chosen[0][0].service_host)
+        self.assertTrue(self.ask("get", f"/allocations/{server}")["allocations"])
+        # Nobody is kept waiting for what nobody builds on.
+        self.assertLess(time.monotonic() - began, 4.0)
+
     def test_a_groups_policy_is_novas_filters_alone(self):
         """As with stock Nova, whose compute services look once more: no group has a record."""
         group = self.group("anti-affinity")
