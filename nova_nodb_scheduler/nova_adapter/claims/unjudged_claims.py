@@ -53,6 +53,10 @@ LOG = logging.getLogger(__name__)
 #: costs a request its client's timeout.
 _REST_SECONDS = 5.0
 
+#: One that answers later is let rest as well, where nobody counts what is noted:
+#: a request waits for each of its servers.
+_LATE_SECONDS = 1.0
+
 #: Claims by consumer.
 _Held = Mapping[str, model.HeldClaim]
 
@@ -164,11 +168,14 @@ class ClaimNotes:
 
     def note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         """Note a server on its host; None where that is not possible now. Raises nothing."""
+        began = self._clock()
         with self._lock:
-            if self._clock() < self._rests_until:
+            if began < self._rests_until:
                 return None
         try:
-            return self._note(move)
+            noted = self._note(move)
+            self._rest_if_late(began)
+            return noted
         except errors.NOT_USABLE as error:
             self._rest(str(error))
         except Exception:
@@ -217,9 +224,12 @@ class ClaimNotes:
 
     def confirmed_once(self, taken: chosen_hosts.TakenClaim) -> bool:
         """Confirm a note without trying again; False where it is gone."""
+        began = self._clock()
         [stands] = self._batches.confirm([taken.grant])
         if stands is None:
             self._rest("a note cannot be confirmed")
+        else:
+            self._rest_if_late(began)
         return stands is not False
 
     def read(self, host: str) -> _Held:
@@ -234,6 +244,11 @@ class ClaimNotes:
             return {}
         state: Any = codec.decode(record.payload).state
         return model.ClaimRecord.from_state(host, state, record.version).claims
+
+    def _rest_if_late(self, began: float) -> None:
+        took_seconds = self._clock() - began
+        if took_seconds > _LATE_SECONDS and not self.are_judged():
+            self._rest(f"the back end took {took_seconds:.1f} s")
 
     def _rest(self, why: str) -> None:
         with self._lock:
