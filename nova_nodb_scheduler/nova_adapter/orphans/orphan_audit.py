@@ -19,6 +19,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
@@ -39,6 +40,10 @@ _READ = (
 )
 
 _BATCH = 100
+
+#: Hosts in a row of which Placement says nothing, before no more are asked for: each costs
+#: a time-out.
+_MOST_UNANSWERED = 3
 
 #: What is shown: orphans, and those of which it cannot be told.
 SHOWN = (*orphan_verdicts.ORPHANS, orphan_verdicts.AllocationKind.UNPROVED)
@@ -85,8 +90,8 @@ class OrphanAudit:
     """One audit over one reading of the back end.
 
     :param synchronizer: opened
-    :param judge: asked here already, where nobody keeps the mirror
     :param silent_seconds: a beat that is older is a dead process's
+    :param get: asks Placement; here already, where nobody keeps the mirror
     """
 
     def __init__(
@@ -94,8 +99,10 @@ class OrphanAudit:
         synchronizer: contract.Synchronizer,
         judge: orphan_verdicts.OrphanJudge,
         silent_seconds: float,
+        get: placement_reader.Get = placement_reader.get_from_placement,
     ) -> None:
         self._judge = judge
+        self._reader = placement_reader.PlacementReader(get)
         self._snapshot, self._unread = _read(synchronizer)
         self._now_seconds = synchronizer.now_seconds()
         self._least_beat = self._now_seconds - silent_seconds
@@ -126,7 +133,7 @@ class OrphanAudit:
             f"{namespace}/{records.printable_name(key)}"
             for namespace in (known_namespaces.PROVIDERS.name, known_namespaces.CLAIM_RECORDS.name)
             for key in sorted(self._unread[namespace])
-        ] + [f"Placement's provider {host}" for host in self._unasked]
+        ] + [f"Placement's provider {records.printable_name(host)}" for host in self._unasked]
 
     def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
         """Return what is shown; blocks for a request each.
@@ -215,12 +222,19 @@ class OrphanAudit:
                 yield root, state.get("allocations") or {}
             return
         nodes = known_namespaces.COMPUTE_NODES.name
+        unanswered = 0
         for host in (*self._snapshot.namespace(nodes).row_keys(), *sorted(self._unread[nodes])):
-            consumers = self._judge.consumers_on(host)
-            if consumers is None:
-                self._unasked.append(host)
-            else:
-                yield host, consumers
+            if unanswered < _MOST_UNANSWERED:
+                try:
+                    found = self._reader.allocations(host)
+                except placement_reader.PlacementUnanswered as error:
+                    LOG.info("Who is on a host is not known: %(error)s", {"error": error})
+                    unanswered += 1
+                else:
+                    unanswered = 0
+                    yield host, () if found is None else found.by_consumer
+                    continue
+            self._unasked.append(host)
 
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
         return [

@@ -218,10 +218,6 @@ class OrphanJudge:
             wrote=wrote,
         )
 
-    def consumers_on(self, host: str) -> Collection[str] | None:
-        """Ask Placement who has something of a host; None where it does not answer."""
-        return self._posts.consumers_on(host)
-
     def delete(self, judged: JudgedAllocation) -> bool:
         """Remove an allocation as it was judged; False where that is not known to be done.
 

@@ -23,7 +23,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -368,24 +368,6 @@ class AllocationCalls:
             LOG.exception(_STRANGE)
             return _unknown(error)
         return HeldAllocation(amounts, body)
-
-    def consumers_on(self, provider: str) -> Collection[str] | None:
-        """Read who has something of a provider; None where no answer came."""
-        self._count("get")
-        try:
-            response = self._client.get(
-                f"/resource_providers/{provider}/allocations", version=_MICROVERSION
-            )
-            if response.status_code == 404:
-                return ()
-            return (
-                frozenset(response.json()["allocations"]) if response.status_code == 200 else None
-            )
-        except keystone.ClientException as error:
-            LOG.debug("Placement does not answer: %(error)s", {"error": error})
-        except Exception:
-            LOG.exception(_STRANGE)
-        return None
 
     def left_behind(self, consumers: Iterable[str]) -> None:
         """Note that Placement has records of these consumers, without allocations."""

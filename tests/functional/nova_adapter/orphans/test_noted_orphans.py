@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import attrs
+from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
 from nova_nodb_scheduler import errors
@@ -321,6 +322,27 @@ class NeverDeletedTest(NotedCase):
     def audited(self) -> Any:
         judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(self.client))
         return orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0).rows()
+
+
+class AuditedTest(NotedCase):
+    HOSTS = tuple((cloud.CELL1, f"h{number}", 4, {}) for number in range(6))
+
+    def test_where_placement_falls_silent_it_is_not_asked_for_each_host(self):
+        asked: list[str] = []
+
+        def silent(path: str) -> Any:
+            asked.append(path)
+            raise keystone.ConnectFailure("made away")
+
+        judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(self.client))
+        audit = orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0, silent)
+        self.assertEqual([], audit.rows())
+        # None of them has a clean bill.
+        self.assertEqual(
+            {f"Placement's provider {node.uuid}" for node in self.nodes.values()},
+            set(audit.unseen),
+        )
+        self.assertEqual(3, len(asked))
 
 
 class WokenTest(NotedCase):
