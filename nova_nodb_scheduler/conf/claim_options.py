@@ -30,7 +30,8 @@ small writes a server on the back end. Placement by itself over-commits when
 allocations race. Turn it off only where a single scheduler worker runs. All
 schedulers must have the same value.
 
-Claims are made for requests decided from memory (``candidates = memory``).
+Claims are made for requests decided from memory (``candidates = memory``). What is
+allocated otherwise is noted, which tells others of it, and whose it is.
 """,
     ),
     cfg.StrOpt(

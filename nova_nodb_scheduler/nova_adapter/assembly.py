@@ -25,7 +25,7 @@ from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
-from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
+from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter
@@ -36,7 +36,7 @@ from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
 from nova_nodb_scheduler.observe import exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import declarations
+from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
@@ -324,26 +324,74 @@ class Plugin:
         options = self.options
         if not self._verifies:
             return None
-        batches = ledger_claimer.ClaimBatches(
-            runtime.synchronizer,
-            runtime.replicator.status().identity,
-            lambda: str(uuid.uuid4()),
-            options.claim_lease_seconds,
-            claimable=lambda host: True,
-            count_lost=runtime.claim_metrics.lost,
-            count_absorbed=runtime.claim_metrics.absorbed,
-        )
-        silent_seconds = 3 * options.beat_interval_seconds + 1
-        return unjudged_claims.UnjudgedClaimsMaker(
-            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics),
-            unjudged_claims.ClaimNotes(
+        notes = None
+        if options.claims == "on":
+            batches = ledger_claimer.ClaimBatches(
+                runtime.synchronizer,
+                runtime.replicator.status().identity,
+                lambda: str(uuid.uuid4()),
+                options.claim_lease_seconds,
+                claimable=lambda host: True,
+                count_lost=runtime.claim_metrics.lost,
+                count_absorbed=runtime.claim_metrics.absorbed,
+                cache=runtime.upkeep.cache if runtime.upkeep is not None else None,
+            )
+            notes = unjudged_claims.ClaimNotes(
                 runtime.synchronizer,
                 batches,
                 options.claim_deadline_seconds,
                 worker_claims.strict_policies(self.conf.filter_scheduler.enabled_filters),
-            ),
-            lambda: options.claims == "on" and runtime.anybody_claims(silent_seconds),
+                lambda: (
+                    runtime.decisions is not None
+                    or self._anybody_judges(runtime, runtime.store.snapshot())
+                ),
+            )
+        return unjudged_claims.UnjudgedClaimsMaker(
+            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics), notes
         )
+
+    def upkeep(
+        self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]
+    ) -> claim_upkeep.NoteUpkeep:
+        """Return what looks after notes where nothing decides from memory, not started.
+
+        :param placement_client: names Nova's own client
+        """
+        options = self.options
+        return claim_upkeep.NoteUpkeep(
+            claim_upkeep.UpkeepSurroundings(
+                host=str(self.conf.host),
+                synchronizer=runtime.synchronizer,
+                store=runtime.store,
+                replicator=runtime.replicator,
+                now_seconds=runtime.clock.now_seconds,
+                placement_client=placement_client,
+            ),
+            claim_upkeep.UpkeepOptions(
+                claim_lease_seconds=options.claim_lease_seconds,
+                silent_scheduler_seconds=self._silent_scheduler_seconds,
+                delete_orphan_allocations=options.delete_orphan_allocations,
+            ),
+            functools.partial(self._anybody_judges, runtime),
+        )
+
+    def _anybody_judges(
+        self, runtime: runtime_module.SchedulerRuntime, snapshot: store_snapshot.Snapshot
+    ) -> bool:
+        """Say whether another scheduler may judge claims now.
+
+        One that slept for longer uses no mirror of Placement before it was compared again.
+        """
+        return worker_claims.anybody_claims(
+            snapshot,
+            runtime.clock.now_seconds(),
+            self._silent_scheduler_seconds + float(self.options.mirror_bound_seconds),
+        )
+
+    @property
+    def _silent_scheduler_seconds(self) -> float:
+        """How old a living scheduler's heartbeat is at most."""
+        return float(3 * self.options.beat_interval_seconds + 1)
 
     def sweep_duty(self) -> sweep_duty_module.SweepDuty:
         """Return a conductor's duty to sweep its cell, and the API's tables where it can."""
@@ -448,7 +496,7 @@ class Plugin:
                 claims=options.claims == "on",
                 claim_lease_seconds=options.claim_lease_seconds,
                 claim_spread=options.claim_spread,
-                silent_scheduler_seconds=3 * options.beat_interval_seconds + 1,
+                silent_scheduler_seconds=self._silent_scheduler_seconds,
                 verify_allocations=options.verify_allocations,
                 delete_orphan_allocations=options.delete_orphan_allocations,
             ),

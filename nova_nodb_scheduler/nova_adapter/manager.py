@@ -112,12 +112,14 @@ class SchedulerManager(
             lambda: sorted(self.host_manager.cells),
             make_server=lambda runtime: rpc_server.RpcServer(plugin, runtime),
         )
-        runtime.decisions = plugin.decisions(
-            runtime, self.host_manager, lambda: super(SchedulerManager, self).placement_client
-        )
-        runtime.unjudged = plugin.unjudged(
-            runtime, lambda: super(SchedulerManager, self).placement_client
-        )
+
+        def client() -> Any:
+            return super(SchedulerManager, self).placement_client
+
+        runtime.decisions = plugin.decisions(runtime, self.host_manager, client)
+        if runtime.decisions is None:
+            runtime.upkeep = plugin.upkeep(runtime, client)
+        runtime.unjudged = plugin.unjudged(runtime, client)
         return runtime
 
     # -- life: threads start in the worker, after the fork ---------------------

@@ -100,6 +100,10 @@ class Synchronizer(abc.ABC):
 
     Life: constructed from its options (no I/O), ``open()`` in the process
     that uses it (after any fork), any method from any thread, ``close()``.
+    While no ``open()`` has succeeded, beside one that is under way, behind one
+    that was refused and behind ``close()``, every other call raises
+    BackendUnavailable and does nothing; a ``wait()`` and a snapshot's pages end
+    with their client.
     Every method but ``close`` may raise
     :class:`nova_nodb_scheduler.errors.BackendUnavailable`; a driver translates
     its client's errors once, at its edge, and never retries for longer than

@@ -109,9 +109,9 @@ class EndingsFixture(fixtures.Fixture):
         self._waits.claims["tests that ended with claims"] += 1
         deadline = time.monotonic() + QUIET_SECONDS
         for runtime in self._schedulers():
-            duty = runtime.decisions.claim_duty if runtime.decisions is not None else None
-            if duty is not None:
-                duty.settler.pace(OPTIONS)
+            ends_claims = runtime.decisions or runtime.upkeep
+            if ends_claims is not None:
+                ends_claims.claim_duty.settler.pace(OPTIONS)
         with self._placements.running_again():
             while any(left := self._held().values()) and time.monotonic() < deadline:
                 self._report_in_time()

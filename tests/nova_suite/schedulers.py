@@ -175,9 +175,9 @@ class SchedulersFixture(fixtures.Fixture):
             self._waits.decisions.update(manager.nodb.outcomes())
             self._waits.candidates.update(manager.nodb.candidates())
             self._waits.claims.update(manager.nodb.claim_metrics.figures())
-            duty = manager.nodb.decisions.claim_duty if manager.nodb.decisions else None
-            if duty is not None:
-                ended = duty.figures()
+            ends_claims = manager.nodb.decisions or manager.nodb.upkeep
+            if ends_claims is not None:
+                ended = ends_claims.claim_duty.figures()
                 for name in ("settled", "expired", "reconciled"):
                     self._waits.claims[name] += int(ended[name])
             # Service.stop() does not wait for the manager's own shutdown.

@@ -26,7 +26,8 @@ class AllocationsAudit(command.Command):
     """Find allocations in Placement without their server; status 1 if there are any.
 
     Every allocation in the mirror of Placement that no known server or migration explains is
-    looked up in Placement, in the API database and in every cell. Without --delete it only reads.
+    looked up in Placement, in the API database and in every cell; where no living scheduler keeps
+    the mirror, Placement is asked for each host. Without --delete it only reads.
 
     What it finds: "absent", no build request, instance or migration of that uuid is
     anywhere; "buried in cell0", its server failed before it had a host and waits there for its

@@ -6,7 +6,8 @@ say whether a claim fits. Nova's own code chooses and allocates then. Two things
 keep capacity all the same:
 
 * Where the back end answers, the server is *noted* in its host's claims, whatever
-  they say: whoever judges a claim there from now on counts it. A strict server
+  they say: whoever judges a claim there from now on counts it, and should this process
+  die, it is known whose the allocation is. Where anybody judges claims a strict server
   group's policy is judged all the same, by the members that its record names: those
   that whoever sent the request cannot know of yet.
 * After the write, what Placement shows is verified (:mod:`..placement.allocations.verification`),
@@ -51,6 +52,10 @@ LOG = logging.getLogger(__name__)
 #: How long a back end that did not answer is not asked again: each question
 #: costs a request its client's timeout.
 _REST_SECONDS = 5.0
+
+#: One that answers later is let rest as well, where nobody counts what is noted:
+#: a request waits for each of its servers.
+_LATE_SECONDS = 1.0
 
 #: Claims by consumer.
 _Held = Mapping[str, model.HeldClaim]
@@ -112,8 +117,14 @@ class NotedClaim:
         return {host: pending}
 
     def confirm(self) -> bool:
-        """Say that the allocation stands; False where the note's lease ended before."""
-        return self._own.confirm([self._taken])[0]
+        """Say that the allocation stands; False where the note's lease ended before.
+
+        Where nobody judges claims nobody built on the note: without an answer of the
+        back end it lapses, which tells whose the allocation is as well.
+        """
+        if self._notes.are_judged():
+            return self._own.confirm([self._taken])[0]
+        return self._notes.confirmed_once(self._taken)
 
     def release(self) -> None:
         """Take the note back."""
@@ -141,6 +152,8 @@ class ClaimNotes:
     :param batches: of this process, for hosts that it need not know
     :param deadline_seconds: how long a claim is tried
     :param strict: group policies that are judged; of others members are only noted
+    :param are_judged: says whether anybody judges claims; where nobody does, a group has
+        no record, and its policy is Nova's filters' alone
     :param clock: monotonic seconds
     """
 
@@ -148,17 +161,21 @@ class ClaimNotes:
     _batches: ledger_claimer.ClaimBatches
     _deadline_seconds: float
     _strict: frozenset[ledger_claimer.Policy] = frozenset()
+    are_judged: Callable[[], bool] = lambda: True
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _rests_until: float = attrs.field(init=False, default=float("-inf"))
 
     def note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         """Note a server on its host; None where that is not possible now. Raises nothing."""
+        began = self._clock()
         with self._lock:
-            if self._clock() < self._rests_until:
+            if began < self._rests_until:
                 return None
         try:
-            return self._note(move)
+            noted = self._note(move)
+            self._rest_if_late(began)
+            return noted
         except errors.NOT_USABLE as error:
             self._rest(str(error))
         except Exception:
@@ -169,6 +186,8 @@ class ClaimNotes:
     def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         self._synchronizer.open()
         views = _Views(self._synchronizer)
+        if move.request.group is not None and not self.are_judged():
+            move = attrs.evolve(move, request=attrs.evolve(move.request, group=None))
         place = self._place(move)
         # A group's record has hosts by their names: without it nothing can be compared.
         strict = self._strict if place else frozenset()
@@ -203,6 +222,16 @@ class ClaimNotes:
         except errors.UndecodableRecord:
             return ""
 
+    def confirmed_once(self, taken: chosen_hosts.TakenClaim) -> bool:
+        """Confirm a note without trying again; False where it is gone."""
+        began = self._clock()
+        [stands] = self._batches.confirm([taken.grant])
+        if stands is None:
+            self._rest("a note cannot be confirmed")
+        else:
+            self._rest_if_late(began)
+        return stands is not False
+
     def read(self, host: str) -> _Held:
         """Return what is claimed on a host now.
 
@@ -216,6 +245,11 @@ class ClaimNotes:
         state: Any = codec.decode(record.payload).state
         return model.ClaimRecord.from_state(host, state, record.version).claims
 
+    def _rest_if_late(self, began: float) -> None:
+        took_seconds = self._clock() - began
+        if took_seconds > _LATE_SECONDS and not self.are_judged():
+            self._rest(f"the back end took {took_seconds:.1f} s")
+
     def _rest(self, why: str) -> None:
         with self._lock:
             self._rests_until = self._clock() + _REST_SECONDS
@@ -228,13 +262,11 @@ class ClaimNotes:
 class UnjudgedClaimsMaker:
     """What one scheduler worker makes :class:`UnjudgedClaims` of.
 
-    :param are_counted: says whether anybody who claims would count a note, and
-        end it later
+    :param notes: None where nobody claims
     """
 
     verifier: verification.AllocationVerifier
-    notes: ClaimNotes
-    are_counted: Callable[[], bool]
+    notes: ClaimNotes | None
 
     def claims(self, summaries: Mapping[str, Any] | None) -> UnjudgedClaims:
         """Return what allocates for one request.
@@ -245,15 +277,14 @@ class UnjudgedClaimsMaker:
             provider: {name: each["capacity"] for name, each in summary["resources"].items()}
             for provider, summary in (summaries or {}).items()
         }
-        notes = self.notes if self.are_counted() else None
-        return UnjudgedClaims(self.verifier, notes, capacities)
+        return UnjudgedClaims(self.verifier, self.notes, capacities)
 
 
 @attrs.define(eq=False, slots=False)
 class UnjudgedClaims:
     """Allocates as Nova does, and verifies it: :class:`outside_claims.OutsideClaimer`. Any thread.
 
-    :param notes: None where nobody claims, so nobody would count the note
+    :param notes: None where nobody claims, so nobody would count the note or end it
     :param capacities: by provider and class, as Placement just offered them
     """
 

@@ -17,6 +17,7 @@ from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling.frame import host_facts
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
@@ -78,6 +79,21 @@ def strict_policies(filters: Collection[str]) -> frozenset[ledger_claimer.Policy
     return frozenset(policy for name, policy in _KEEPERS.items() if name in filters)
 
 
+def anybody_claims(
+    snapshot: store_snapshot.Snapshot, now_seconds: float, silent_seconds: float
+) -> bool:
+    """Say whether a scheduler whose heartbeat is younger than that judges claims.
+
+    :param now_seconds: the back end's clock
+    """
+    view = snapshot.namespace(known_namespaces.SCHEDULERS.name)
+    return any(
+        beat.get("claiming")
+        and float(beat.get("beat_at", now_seconds)) > now_seconds - silent_seconds
+        for _name, beat in view.states()
+    )
+
+
 class _Fits:
     """Makes what tells whether a request's claims fit, from the worker's own view."""
 
@@ -112,6 +128,7 @@ class ClaimDuty:
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
+    :param is_judged: see :class:`settlement_rules.SettlementEvidence`
     :param cache: shared with who claims in this worker
     :param wait_for: blocks until a version is in the worker's store; raises a NodbError
         where that takes too long
@@ -128,6 +145,7 @@ class ClaimDuty:
         get: placement_reader.Get = placement_reader.get_from_placement,
         *,
         is_own: Callable[[str], bool] | None = None,
+        is_judged: settlement_rules.IsJudged = settlement_rules.always_judged,
         cache: record_editor.RecordCache | None = None,
         wait_for: Callable[[int], None] = lambda version: None,
     ) -> None:
@@ -145,6 +163,7 @@ class ClaimDuty:
             now_seconds,
             is_own=is_own,
             cache=cache,
+            is_judged=is_judged,
         )
         #: Ends claims that nothing stands behind, before a request is refused for them.
         self.proof = claim_proof.ClaimProof(

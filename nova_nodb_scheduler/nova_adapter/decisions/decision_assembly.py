@@ -16,11 +16,11 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims, worker_claims
 from nova_nodb_scheduler.nova_adapter.conversion import request_conversion, scheduling_options
 from nova_nodb_scheduler.nova_adapter.decisions import (
+    claim_upkeep,
     fallback_claims,
     request_allocations,
     request_decider,
 )
-from nova_nodb_scheduler.nova_adapter.orphans import orphan_finder, orphan_verdicts
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     allocation_writer,
     placement_calls,
@@ -36,9 +36,7 @@ from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, en
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator
-from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 
 LOG = logging.getLogger(__name__)
 
@@ -116,18 +114,18 @@ class DecisionAssembly:
         #: Placement as this worker has it in memory.
         self.placement_mirror = self._mirror.mirror
         self._writer = allocation_writer.AllocationWriter(
-            _Late(around.placement_client),
+            placement_calls.LateClient(around.placement_client),
             batch_window_seconds=options.batch_window_seconds,
             max_batch_consumers=options.max_batch_servers,
             max_calls=options.max_allocation_calls,
         )
         self._spread = self._make_spread()
-        self._claim_cache = record_editor.RecordCache()
+        self._upkeep = self._make_upkeep()
         #: Ends claims that have served: of others, and of before, where none are made.
-        self.claim_duty = self._make_claim_duty()
+        self.claim_duty = self._upkeep.claim_duty
         self._claim_proof = self.claim_duty.proof
         #: Looks for allocations that somebody left behind as he died.
-        self.orphan_duty = self._make_orphan_duty()
+        self.orphan_duty = self._upkeep.orphan_duty
         #: What decides a request here.
         self.parts = self._make_parts()
         self.decider = request_decider.RequestDecider(
@@ -182,46 +180,30 @@ class DecisionAssembly:
             around.store, made, present, ratios=ratios, reservations=self.reservations
         )
 
-    def _make_claim_duty(self) -> worker_claims.ClaimDuty:
-        around = self._around
-        return worker_claims.ClaimDuty(
-            around.synchronizer,
-            around.store,
-            around.replicator,
-            around.now_seconds,
-            self._options.claim_lease_seconds,
-            around.plugin.conf.host,
-            is_own=None if self._spread is None else self._spread.is_own,
-            cache=self._claim_cache,
-            wait_for=self._wait_for,
-        )
-
-    def _make_orphan_duty(self) -> orphan_finder.OrphanDuty:
-        around = self._around
-        alive = lapsed_claims.ClaimWriters(
-            around.store,
-            around.replicator.status().identity,
-            # Nobody hurries: one whose beats are late is not dead.
-            max(30.0, 3 * self._options.silent_scheduler_seconds),
-        )
-        settler = self.claim_duty.settler
-        made = orphan_finder.OrphanFinder(
-            around.synchronizer,
-            lambda: around.store.snapshot() if settler.ready else None,
-            orphan_verdicts.OrphanJudge(
-                placement_calls.AllocationCalls(_Late(around.placement_client))
+    def _make_upkeep(self) -> claim_upkeep.ClaimUpkeep:
+        around, options = self._around, self._options
+        return claim_upkeep.ClaimUpkeep(
+            claim_upkeep.UpkeepSurroundings(
+                host=around.plugin.conf.host,
+                synchronizer=around.synchronizer,
+                store=around.store,
+                replicator=around.replicator,
+                now_seconds=around.now_seconds,
+                placement_client=around.placement_client,
             ),
-            alive,
-            around.now_seconds,
-            self._claim_cache,
-            self._hints.hint,
-            orphan_finder.OrphanFinderOptions(deletes=self._options.delete_orphan_allocations),
+            claim_upkeep.UpkeepOptions(
+                claim_lease_seconds=options.claim_lease_seconds,
+                silent_scheduler_seconds=options.silent_scheduler_seconds,
+                delete_orphan_allocations=options.delete_orphan_allocations,
+            ),
+            is_own=None if self._spread is None else self._spread.is_own,
+            wait_for=self._wait_for,
+            hint=self._hints.hint,
         )
-        return orphan_finder.OrphanDuty(made, lambda: self.claim_duty.settles)
 
     def claim_figures(self) -> dict[str, float]:
         """Return what is claimed, how claims ended here, and what they left behind."""
-        return {**self.claim_duty.figures(), **self.orphan_duty.figures()}
+        return self._upkeep.figures()
 
     def _make_claimer(self) -> chosen_hosts.Claimer:
         if not self._options.claims:
@@ -235,7 +217,7 @@ class DecisionAssembly:
             around.now_seconds,
             self._options.claim_lease_seconds,
             around.claim_meter,
-            self._claim_cache,
+            self._upkeep.cache,
         )
 
     def _make_spread(self) -> placing.Spreading | None:
@@ -265,8 +247,7 @@ class DecisionAssembly:
     def start(self) -> None:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
-        self.claim_duty.start()
-        self.orphan_duty.start()
+        self._upkeep.start()
         self._stop.clear()
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
@@ -277,8 +258,7 @@ class DecisionAssembly:
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None
-        self.orphan_duty.stop()
-        self.claim_duty.stop()
+        self._upkeep.stop()
         self._mirror.stop()
 
     def _follow(self) -> None:
@@ -375,13 +355,3 @@ class DecisionAssembly:
             if time.monotonic() > deadline:
                 raise request_decider.MemoryCannotDecide("feed behind")
             time.sleep(0.01)
-
-
-class _Late:
-    """Nova's report client, found when it is first used: making it may ask keystone."""
-
-    def __init__(self, client: Callable[[], Any]) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client(), name)

@@ -3,13 +3,14 @@
 
 The finder looks at what claims suspect. Here every consumer counts that Placement's
 mirror shows on a host and that states in memory do not know; each is then asked of
-Placement and of Nova's databases.
+Placement and of Nova's databases. Where no living scheduler keeps the mirror
+(``candidates = placement``), Placement itself is asked host by host.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
@@ -38,6 +40,10 @@ _READ = (
 )
 
 _BATCH = 100
+
+#: Hosts in a row of which Placement says nothing, before no more are asked for: each costs
+#: a time-out.
+_MOST_UNANSWERED = 3
 
 #: What is shown: orphans, and those of which it cannot be told.
 SHOWN = (*orphan_verdicts.ORPHANS, orphan_verdicts.AllocationKind.UNPROVED)
@@ -85,6 +91,7 @@ class OrphanAudit:
 
     :param synchronizer: opened
     :param silent_seconds: a beat that is older is a dead process's
+    :param get: asks Placement; here already, where nobody keeps the mirror
     """
 
     def __init__(
@@ -92,8 +99,10 @@ class OrphanAudit:
         synchronizer: contract.Synchronizer,
         judge: orphan_verdicts.OrphanJudge,
         silent_seconds: float,
+        get: placement_reader.Get = placement_reader.get_from_placement,
     ) -> None:
         self._judge = judge
+        self._reader = placement_reader.PlacementReader(get)
         self._snapshot, self._unread = _read(synchronizer)
         self._now_seconds = synchronizer.now_seconds()
         self._least_beat = self._now_seconds - silent_seconds
@@ -107,8 +116,10 @@ class OrphanAudit:
                 since = self._conductors_since.setdefault(str(beat.get("host")), [])
                 since.append(float(beat.get("since", 0.0)))
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
+        #: Hosts of which nobody said who stands there.
+        self._unasked: list[str] = []
         #: Hosts on which a consumer stands that no state in memory explains.
-        self._on = _orphan_allocations(self._snapshot)
+        self._on = self._orphan_allocations()
 
     @property
     def count(self) -> int:
@@ -122,7 +133,7 @@ class OrphanAudit:
             f"{namespace}/{records.printable_name(key)}"
             for namespace in (known_namespaces.PROVIDERS.name, known_namespaces.CLAIM_RECORDS.name)
             for key in sorted(self._unread[namespace])
-        ]
+        ] + [f"Placement's provider {records.printable_name(host)}" for host in self._unasked]
 
     def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
         """Return what is shown; blocks for a request each.
@@ -194,6 +205,37 @@ class OrphanAudit:
             return False
         return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
 
+    def _orphan_allocations(self) -> dict[str, set[str]]:
+        """Return hosts by consumers that stand there and are nowhere in memory."""
+        found: dict[str, set[str]] = {}
+        for host, consumers in self._allocations():
+            for consumer in consumers:
+                if not orphan_verdicts.is_known(self._snapshot, consumer):
+                    found.setdefault(consumer, set()).add(host)
+        return found
+
+    def _allocations(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Return providers and their consumers: of the mirror, or of Placement."""
+        schedulers = self._living(known_namespaces.SCHEDULERS.name)
+        if any(beat.get("claiming") for _, beat in schedulers):
+            for root, state in self._snapshot.namespace(known_namespaces.PROVIDERS.name).states():
+                yield root, state.get("allocations") or {}
+            return
+        nodes = known_namespaces.COMPUTE_NODES.name
+        unanswered = 0
+        for host in (*self._snapshot.namespace(nodes).row_keys(), *sorted(self._unread[nodes])):
+            if unanswered < _MOST_UNANSWERED:
+                try:
+                    found = self._reader.allocations(host)
+                except placement_reader.PlacementUnanswered as error:
+                    LOG.info("Who is on a host is not known: %(error)s", {"error": error})
+                    unanswered += 1
+                else:
+                    unanswered = 0
+                    yield host, () if found is None else found.by_consumer
+                    continue
+            self._unasked.append(host)
+
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
         return [
             (name, beat)
@@ -229,16 +271,6 @@ def _read(
                     "Record %(key)s is left out: %(error)s", {"key": record.key, "error": error}
                 )
     return store.snapshot(), unread
-
-
-def _orphan_allocations(snapshot: snapshot_module.Snapshot) -> dict[str, set[str]]:
-    """Return hosts by consumers that stand there and are nowhere in memory."""
-    found: dict[str, set[str]] = {}
-    for root, state in snapshot.namespace(known_namespaces.PROVIDERS.name).states():
-        for consumer in state.get("allocations") or {}:
-            if not orphan_verdicts.is_known(snapshot, consumer):
-                found.setdefault(consumer, set()).add(root)
-    return found
 
 
 def _name(snapshot: snapshot_module.Snapshot, provider: str) -> str:

@@ -20,7 +20,7 @@ from nova import objects
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.nova_adapter import decision_log
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
-from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
+from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.reads import request_views as reads_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
@@ -114,6 +114,8 @@ class SchedulerRuntime:
         self.log = decision_log.DecisionLog()
         #: What decides from memory; None where only host states come from there.
         self.decisions: decision_assembly.DecisionAssembly | None = None
+        #: What looks after notes where nothing decides from memory; None where something does.
+        self.upkeep: claim_upkeep.NoteUpkeep | None = None
         #: What holds requests back while the worker starts; None where nothing does.
         self.gate: start_gate.RequestGate | None = None
         #: What allocates where no claim can be judged; None for Nova's own claim alone.
@@ -234,6 +236,8 @@ class SchedulerRuntime:
         self.replicator.start()
         if self.decisions is not None:
             self.decisions.start()
+        if self.upkeep is not None:
+            self.upkeep.start()
         if self._make_server is not None:
             self._server = self._make_server(self)
             self._server.start()
@@ -249,6 +253,8 @@ class SchedulerRuntime:
             self._server.wait()
         if self.decisions is not None:
             self.decisions.stop()
+        if self.upkeep is not None:
+            self.upkeep.stop()
         self.replicator.stop()
         self.synchronizer.close()
         if self._exporter is not None:
@@ -358,16 +364,6 @@ class SchedulerRuntime:
         starting = self.starting()
         return {"": 1.0 if starting is None else starting.percent / 100}
 
-    def anybody_claims(self, silent_seconds: float) -> bool:
-        """Tell whether this scheduler, or another whose beat is younger than that, claims."""
-        if self.decisions is not None:
-            return self.decisions.claiming
-        least = self.clock.now_seconds() - silent_seconds
-        view = self.store.snapshot().namespace(known_namespaces.SCHEDULERS.name)
-        return any(
-            beat.get("claiming") and float(beat["beat_at"]) > least for _name, beat in view.states()
-        )
-
     def _signatures(self) -> dict[str, float]:
         """Return what is kept by signature of requests; empty where nobody decides."""
         if self.decisions is None:
@@ -384,7 +380,9 @@ class SchedulerRuntime:
 
     def _settling(self) -> dict[str, float]:
         """Return claims by state and how they ended here; empty where nobody settles."""
-        return self.decisions.claim_figures() if self.decisions is not None else {}
+        if self.decisions is not None:
+            return self.decisions.claim_figures()
+        return self.upkeep.figures() if self.upkeep is not None else {}
 
     def counts(self) -> dict[str, float]:
         """Return records in the store by namespace."""

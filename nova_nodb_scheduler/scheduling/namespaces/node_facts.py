@@ -21,6 +21,7 @@ import orjson
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_topology
 from nova_nodb_scheduler.scheduling.namespaces import record_fields, service_facts
+from nova_nodb_scheduler.store import column_layout
 
 #: Major version of Nova's ComputeNode object that is understood.
 _OBJECT_MAJOR = "1"
@@ -284,7 +285,14 @@ def attribute(record: str, state: Mapping[str, Any], path: tuple[str, ...]) -> H
 def _ratio(row: record_fields.RecordFields, name: str, updated: bool) -> float:
     # None and 0 both mean that the compute service said nothing.
     value = row.get(name) if updated else row.find(name)
-    return 0.0 if value is None else row.number(name)
+    if value is None:
+        return 0.0
+    ratio = row.number(name)
+    # Written so that "nan", which compares with nothing, is refused as well: whatever is
+    # multiplied by it fits everywhere.
+    if not abs(ratio) <= column_layout.GREATEST:
+        raise row.wrong(name, f"an allocation ratio of {ratio:g} is none")
+    return ratio
 
 
 def _stats(row: record_fields.RecordFields) -> immutables.Map[str, str | None]:

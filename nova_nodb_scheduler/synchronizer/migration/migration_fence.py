@@ -212,6 +212,7 @@ class FencedSynchronizer(contract.Synchronizer):
         return self._inner.head()
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
+        self._opening.require()
         self._look()
         taken = self._inner.snapshot(namespaces)
         return attrs.evolve(taken, pages=self._pages(taken.pages))
@@ -262,6 +263,7 @@ class FencedSynchronizer(contract.Synchronizer):
         return results
 
     def now_seconds(self) -> float:
+        self._opening.require()
         return self._inner.now_seconds()
 
     def collect(self, keep_seconds: float) -> contract.Collected:
@@ -269,9 +271,11 @@ class FencedSynchronizer(contract.Synchronizer):
         return self._inner.collect(keep_seconds)
 
     def statistics(self) -> Mapping[str, int | float | str]:
+        self._opening.require()
         return self._inner.statistics()
 
     def reset(self) -> None:
+        self._opening.require()
         self._inner.reset()
 
     def _look(self) -> None:
@@ -280,6 +284,8 @@ class FencedSynchronizer(contract.Synchronizer):
         self._looked_at = began
 
     def _look_if_closed(self) -> None:
+        # The driver is open already while an opening looks at the marker.
+        self._opening.require()
         # A move that was called off opens it again.
         if self._closed:
             self._look()

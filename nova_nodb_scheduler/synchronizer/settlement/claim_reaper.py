@@ -228,6 +228,7 @@ class ClaimReaper:
     :param now_seconds: the back end's clock, without I/O
     :param status: counts what was ended
     :param with_grace: of entries that stay for a while once they are shown
+    :param is_judged: see :class:`settlement_rules.SettlementEvidence`
     """
 
     _synchronizer: contract.Synchronizer
@@ -237,6 +238,7 @@ class ClaimReaper:
     _cache: record_editor.RecordCache
     _status: SettlementStatus
     _with_grace: WithGrace = lambda key, verdict: verdict
+    _is_judged: settlement_rules.IsJudged = settlement_rules.always_judged
     #: By record, then by entry.
     _answers: dict[records.RecordKey, dict[Any, AllocationAnswer]] = attrs.field(
         init=False, factory=dict
@@ -376,7 +378,10 @@ class ClaimReaper:
             # Taken once more since: what it has now may be newer than the answer.
             return False
         # After the answer: what the store shows by now was true then, or later.
-        evidence = settlement_rules.SettlementEvidence(self._store.snapshot())
+        snapshot = self._store.snapshot()
+        evidence = settlement_rules.SettlementEvidence(
+            snapshot, is_judged=self._is_judged(snapshot)
+        )
         if self._cursor() is None:
             # It may have been a store half built.
             return False

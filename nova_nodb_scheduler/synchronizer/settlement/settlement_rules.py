@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -26,11 +27,26 @@ Allocations = Mapping[str, Mapping[str, int]]
 _NOT_BUILT = (None, "building", "shelved_offloaded")
 
 
-class SettlementEvidence:
-    """What one snapshot shows; one thread."""
+#: Says by a snapshot whether anybody judges claims by a mirror of allocations.
+IsJudged = Callable[[snapshot_module.Snapshot], bool]
 
-    def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
+
+def always_judged(snapshot: snapshot_module.Snapshot) -> bool:
+    """Say yes: who claims here judges others' claims, too."""
+    return True
+
+
+class SettlementEvidence:
+    """What one snapshot shows; one thread.
+
+    :param is_judged: whether anybody judges claims. Where nobody does, nobody keeps a
+        mirror of allocations either: a claim tells then whose an allocation is, until its
+        server is there, and counts for nothing
+    """
+
+    def __init__(self, snapshot: snapshot_module.Snapshot, *, is_judged: bool = True) -> None:
         self._snapshot = snapshot
+        self.is_judged = is_judged
         self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         self._instances = snapshot.namespace(known_namespaces.INSTANCES.name)
         self._migrations = snapshot.namespace(known_namespaces.MIGRATIONS.name)
@@ -85,6 +101,14 @@ class SettlementEvidence:
         ]
         return max(versions, default=0) > since
 
+    def is_on_host(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a server is on a host, by a record that is newer than its claim's confirm."""
+        since = held.confirmed_by or 0
+        return any(
+            self._stands(key, host) and (self._instances.version_of(key) or 0) > since
+            for key in self._keys(consumer)
+        )
+
     def is_needed(
         self, host: str, consumer: str, held: model.HeldClaim, allocations: Allocations
     ) -> bool:
@@ -98,6 +122,12 @@ class SettlementEvidence:
             return False
         allocated = allocations.get(host, {})
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
+            if not self.is_judged:
+                return not (
+                    self.is_on_host(host, consumer, held)
+                    or (claim_facts.stays(held.node) and not self._moves(consumer))
+                    or self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
+                )
             # Shown and counted by records older than the claim; left behind, as by an
             # evacuation; of a move on its own host that is over; or on its way.
             left_behind = self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
@@ -154,9 +184,14 @@ class SettlementEvidence:
 
         Nova writes the migration before it asks a scheduler where to, and may be shown
         later than what that one wrote: only a row of after that tells that it went, or
-        that it failed to come.
+        that it failed to come. One on no host waits to be built, or is buried in cell0:
+        then the claim is all that tells whose its allocation is.
         """
-        there = [key for key in self._keys(consumer) if key in self._instances]
+        there = [
+            key
+            for key in self._keys(consumer)
+            if self._instances.indexed(key, "cell_host") is not None
+        ]
         return (
             any((self._instances.version_of(key) or 0) > since for key in there)
             and not any(self._stands(key, host) for key in there)
@@ -341,7 +376,8 @@ class HostClaimLedger(ClaimLedger):
         now_seconds: float,
     ) -> SettlementVerdict:
         record = self._record(key, state, version)
-        shown_at = evidence.shown_at(key)
+        # Where nobody judges them a view may be asked for all that was known here.
+        shown_at = evidence.shown_at(key) if evidence.is_judged else sys.maxsize
         confirmed = claim_rules.confirmed(record, record.claims)
         settled = {
             consumer: record.claims[consumer].claim_id
@@ -430,6 +466,8 @@ def _confirm_of(member: group_model.Member) -> str:
 def _has_served(
     evidence: SettlementEvidence, host: str, consumer: str, held: model.HeldClaim
 ) -> bool:
+    if not evidence.is_judged:
+        return evidence.is_on_host(host, consumer, held)
     return evidence.is_shown(host, consumer, held) and (
         held.node == model.NodeShare() or evidence.is_new(host, consumer, held.confirmed_by or 0)
     )

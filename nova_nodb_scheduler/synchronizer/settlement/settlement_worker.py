@@ -4,7 +4,9 @@
 - A confirmed claim is *settled* once the records of its host's authorities show
   all of it: the provider its allocation, the node (later than the instance or
   the migration that names the host) what it takes of the node. What it counted
-  is counted there; a view older than those records is refused from then on.
+  is counted there; a view older than those records is refused from then on. Where
+  nobody judges claims it only tells whose the allocation is: the server on its host
+  settles it.
 - A pending claim past its lease is *expired*.
 - A confirmed claim that stays unshown is *reconciled*: its allocations are asked
   of their authority, after the claim was read, and it goes only if nothing
@@ -98,6 +100,7 @@ class Settler:
     :param clock: monotonic seconds
     :param is_own: see :class:`settlement_schedule.RecordOwnership`
     :param cache: where who claims here finds what was written
+    :param is_judged: see :class:`settlement_rules.SettlementEvidence`
     """
 
     def __init__(
@@ -112,9 +115,11 @@ class Settler:
         *,
         is_own: Callable[[str], bool] | None = None,
         cache: record_editor.RecordCache | None = None,
+        is_judged: settlement_rules.IsJudged = settlement_rules.always_judged,
     ) -> None:
         self._store = store
         self._cursor = cursor
+        self._is_judged = is_judged
         self._now_seconds = now_seconds
         self._clock = clock
         self._is_own = is_own
@@ -137,6 +142,7 @@ class Settler:
             cache,
             self.status,
             self._with_grace,
+            is_judged,
         )
         self.pace(options or SettlementOptions())
 
@@ -194,7 +200,9 @@ class Settler:
         if now >= self._look_at:
             self._look_at = now + self._options.look_seconds
             self._look()
-        evidence = settlement_rules.SettlementEvidence(snapshot)
+        evidence = settlement_rules.SettlementEvidence(
+            snapshot, is_judged=self._is_judged(snapshot)
+        )
         wanted = self._wanted(snapshot, evidence)
         try:
             if wanted:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
 from nova_nodb_scheduler.testing.conformance import contract_case
 
 
@@ -337,6 +338,95 @@ class Life(contract_case.Case):
         client.open()
         self.assertEqual({written.key: written}, client.read([written.key]))
         self.assertEqual(keeper.head(), client.head())
+
+    def test_a_call_beside_an_opening_that_is_refused_is_refused_and_writes_nothing(
+        self,
+    ) -> None:
+        """The back end is reached by then, and turns out to be another cloud's, say."""
+        keeper = self.client()
+        standing = self.put(keeper, "a", b"one")
+        at = keeper.head()
+        connected, refuse = threading.Event(), threading.Event()
+        client = self._refused(connected, refuse)
+        self.addCleanup(client.close)
+        refusals: list[BaseException] = []
+
+        def opened() -> None:
+            try:
+                client.open()
+            except errors.ConfigurationError as error:
+                refusals.append(error)
+
+        opening = threading.Thread(target=opened, name="suite-opening", daemon=True)
+        opening.start()
+        self.addCleanup(refuse.set)
+        self.assertTrue(connected.wait(contract_case.PATIENCE_SECONDS))
+        self._assert_all_refused(client, standing, at)
+        refuse.set()
+        opening.join(contract_case.PATIENCE_SECONDS)
+        self.assertEqual(1, len(refusals))
+        self._assert_all_refused(client, standing, at)
+        self.assertEqual(at, keeper.head())
+        self.assertEqual({standing.key: standing}, contract_case.everything(keeper))
+
+    def test_a_client_that_is_not_open_refuses_every_call(self) -> None:
+        keeper = self.client()
+        standing = self.put(keeper, "a", b"one")
+        at = keeper.head()
+        client = self.make_synchronizer()
+        self._assert_all_refused(client, standing, at)
+        client.open()
+        client.close()
+        self._assert_all_refused(client, standing, at)
+        self.assertEqual(at, keeper.head())
+
+    def test_pages_of_a_snapshot_end_with_their_client(self) -> None:
+        keeper, client = self.client(), self.client()
+        self.fill(keeper, 1500)
+        pages = client.snapshot().pages
+        next(pages)
+        client.close()
+        with self.assertRaises(errors.BackendUnavailable):
+            list(pages)
+
+    def _refused(
+        self, connected: threading.Event, refuse: threading.Event
+    ) -> contract.Synchronizer:
+        """Return a client, unopened, whose opening connects, waits and is then refused."""
+        client = self.make_synchronizer()
+        made = getattr(client, "inner", client)
+        if not isinstance(made, driver_base.Driver):
+            self.skipTest("this driver opens by itself")
+
+        def check() -> None:
+            connected.set()
+            refuse.wait(contract_case.PATIENCE_SECONDS)
+            raise errors.ConfigurationError("[suite] cloud_name", "ours", "it is another's")
+
+        made._check = check  # type: ignore[method-assign]
+        return client
+
+    def _assert_all_refused(
+        self, client: contract.Synchronizer, standing: records.Record, at: records.Cursor
+    ) -> None:
+        new = records.Write(contract_case.key("new"), 0, b"two")
+        over = records.Write(standing.key, standing.revision, b"two")
+        calls: dict[str, Callable[[], object]] = {
+            "head": client.head,
+            "snapshot": lambda: list(client.snapshot().pages),
+            "fetch": lambda: client.fetch(at),
+            "wait": lambda: client.wait(records.Cursor(at.epoch, at.version - 1), 5.0),
+            "read": lambda: client.read([standing.key]),
+            "read nothing": lambda: client.read([]),
+            "write": lambda: client.write([new, over]),
+            "now_seconds": client.now_seconds,
+            "collect": lambda: client.collect(0.0),
+            "statistics": client.statistics,
+            "reset": client.reset,
+        }
+        for name, call in calls.items():
+            with self.subTest(name), self.assertRaises(errors.BackendUnavailable):
+                call()
 
     def test_records_outlive_the_client_that_wrote_them(self) -> None:
         keeper, client = self.client(), self.client()

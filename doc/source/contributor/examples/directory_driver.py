@@ -94,7 +94,7 @@ class DirectorySynchronizer(driver_base.Driver):
     def _check(self):
         self._path.mkdir(parents=True, exist_ok=True)
 
-    def head(self):
+    def _head(self):
         with self._locked() as epoch:
             return epoch.cursor
 
@@ -103,7 +103,7 @@ class DirectorySynchronizer(driver_base.Driver):
         with self._locked() as epoch:
             return list(batches.split(map(record_in, epoch.held.values()), 500))
 
-    def fetch(self, cursor, limit=1000):
+    def _fetch(self, cursor, limit):
         with self._locked() as epoch:
             refused = driver_base.resync_reason(cursor, epoch.cursor, epoch.floor)
             if refused is not None:
@@ -121,7 +121,7 @@ class DirectorySynchronizer(driver_base.Driver):
         with self._locked() as epoch:
             return batches.one_by_one(writes, epoch.write, in_doubt=OSError)
 
-    def collect(self, keep_seconds):
+    def _collect(self, keep_seconds):
         before = self.now_seconds() - keep_seconds
         with self._locked() as epoch:
             dead = [file for file in epoch.held.values() if file.suffix == ".dead"]
@@ -133,12 +133,12 @@ class DirectorySynchronizer(driver_base.Driver):
                 file.unlink()
         return contract.Collected(len(old), 0, floor)
 
-    def statistics(self):
+    def _statistics(self):
         with self._locked() as epoch:
             held = map(record_in, epoch.held.values())
             return driver_base.totals_of(held, epoch.cursor, epoch.floor)
 
-    def reset(self):
+    def _reset(self):
         with self._locked(self._begin):
             pass
 
@@ -148,7 +148,6 @@ class DirectorySynchronizer(driver_base.Driver):
         try:
             # The path may lead elsewhere at any time: to one place for all of a call.
             root = self._path.resolve()
-            self._opening.require()
             with open(root / "lock", "a") as lock, contextlib.ExitStack() as at_the_end:
                 patience = {"wait": PAUSE, "stop": tenacity.stop_after_delay(30), "reraise": True}
                 tenacity.Retrying(**patience)(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,6 +55,19 @@ _LOGGERS = tuple(
 _UNREPEATED = "A request to Placement cannot be repeated: keystoneauth sends each of them."
 
 
+class LateClient:
+    """Nova's report client, found when it is first used: making it may ask keystone.
+
+    :param client: names it
+    """
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client(), name)
+
+
 @attrs.frozen(eq=False)
 class _Pattern:
     """A request that keystoneauth made, and how it sent it.

@@ -509,7 +509,8 @@ def _compared(
     is_tight = False
     for name, amount in wanted.amounts[provider].items():
         capacity = capacities.get(name, 0)
-        if used.get(name, 0) > capacity:
+        # A ratio that is no number makes none of it; nothing is greater than that.
+        if not used.get(name, 0) <= capacity:
             return OverCapacity(provider, name, used.get(name, 0), capacity)
         is_tight |= capacity - used.get(name, 0) < TIGHT_ALLOCATIONS * amount
     return Fits(is_tight)

@@ -97,7 +97,7 @@ class EtcdSynchronizer(driver_base.Driver):
         self._feed.close()
         self._connection.close()
 
-    def head(self) -> records.Cursor:
+    def _head(self) -> records.Cursor:
         return self._epochs.read().cursor
 
     def _pages(
@@ -140,16 +140,14 @@ class EtcdSynchronizer(driver_base.Driver):
                 limit = max(1, min(PAGE_RECORDS, 10 * limit, PAGE_BYTES // mean_bytes))
                 yield read
 
-    def fetch(
-        self, cursor: records.Cursor, limit: int = 1000
-    ) -> records.Changes | records.ResyncNeeded:
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         meta = self._epochs.read()
         refused = driver_base.resync_reason(cursor, meta.cursor, meta.floor)
         if refused is not None:
             return refused
         return self._feed.fetch(meta, cursor.version, limit)
 
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+    def _wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
         deadline = time.monotonic() + timeout_seconds
         if not self._feed.is_watching(cursor):
             meta = self._epochs.read()
@@ -183,17 +181,17 @@ class EtcdSynchronizer(driver_base.Driver):
     def size_of(self, write: records.Write) -> int:
         return writing.size_of(write)
 
-    def collect(self, keep_seconds: float) -> contract.Collected:
+    def _collect(self, keep_seconds: float) -> contract.Collected:
         return self._housekeeper.collect(keep_seconds)
 
-    def statistics(self) -> Mapping[str, int | float | str]:
+    def _statistics(self) -> Mapping[str, int | float | str]:
         return {
             **self._housekeeper.statistics(),
             "watches": self._feed.watches,
             "times_not_told": self._clock.untold,
         }
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         self._epochs.begin_anew()
         self._housekeeper.sweep(self._epochs.current())
 

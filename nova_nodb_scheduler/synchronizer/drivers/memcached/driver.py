@@ -73,25 +73,15 @@ class MemcachedSynchronizer(driver_base.Driver):
     def _disconnect(self) -> None:
         self._connection.close()
 
-    def head(self) -> records.Cursor:
+    def _head(self) -> records.Cursor:
         watermarks = self._epochs.across(self._follower.watermarks)
         return records.Cursor(watermarks.epoch.name, watermarks.sequence)
 
     def _snapshot_cursor(self) -> records.Cursor:
         return self._epochs.across(self._follower.stabilise)
 
-    def fetch(
-        self, cursor: records.Cursor, limit: int = 1000
-    ) -> records.Changes | records.ResyncNeeded:
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         return self._follower.fetch(cursor, limit)
-
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        return super().wait(cursor, timeout_seconds) and self._opening.is_open
-
-    def _has_news(self, cursor: records.Cursor) -> bool:
-        # Where the next version is being waited for there is something
-        # newer, but nothing to fetch: looks keep their distance all the same.
-        return not self._opening.is_open or self.head() != cursor
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record | None]:
         names = {record_names.encode(key) for key in keys}
@@ -103,16 +93,16 @@ class MemcachedSynchronizer(driver_base.Driver):
         self._stabilise_now_and_then()
         return results
 
-    def collect(self, keep_seconds: float) -> contract.Collected:
+    def _collect(self, keep_seconds: float) -> contract.Collected:
         return self._epochs.across(functools.partial(self._collector.collect, keep_seconds))
 
-    def statistics(self) -> Mapping[str, int | float | str]:
-        return self._epochs.across(self._statistics)
+    def _statistics(self) -> Mapping[str, int | float | str]:
+        return self._epochs.across(self._count)
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         self._epochs.begin_anew()
 
-    def _statistics(self) -> dict[str, int | float | str]:
+    def _count(self) -> dict[str, int | float | str]:
         watermarks = self._follower.watermarks()
         epoch = watermarks.epoch
         names = set().union(*self._index.pages(epoch))

@@ -96,7 +96,7 @@ class MemorySynchronizer(driver_base.Driver):
     def _disconnect(self) -> None:
         self._wake()
 
-    def head(self) -> records.Cursor:
+    def _head(self) -> records.Cursor:
         self._enter("head")
         return self.hub.head()
 
@@ -111,15 +111,13 @@ class MemorySynchronizer(driver_base.Driver):
             self._enter("snapshot")
             yield list(self.hub.read(keys).values())
 
-    def fetch(
-        self, cursor: records.Cursor, limit: int = 1000
-    ) -> records.Changes | records.ResyncNeeded:
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         self._enter("fetch")
         if self._frozen:
             return records.Changes((), cursor)
         return self.hub.fetch(cursor, limit)
 
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+    def _wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
         self._enter("wait")
         news = self.hub.wait(
             cursor,
@@ -131,13 +129,8 @@ class MemorySynchronizer(driver_base.Driver):
             raise self._unavailable("it went down")
         return news
 
-    def read(
-        self, keys: Collection[records.RecordKey]
-    ) -> Mapping[records.RecordKey, records.Record]:
-        self._enter("read")
-        return super().read(keys)
-
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
+        self._enter("read")
         return self.hub.read(keys).values()
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
@@ -151,19 +144,19 @@ class MemorySynchronizer(driver_base.Driver):
         results = self._carry_out(writes)
         return unknown if fault is faults.Fault.REPLY_LOST else results
 
-    def now_seconds(self) -> float:
+    def _now_seconds(self) -> float:
         self._enter("now")
         return self.hub.now_seconds()
 
-    def collect(self, keep_seconds: float) -> contract.Collected:
+    def _collect(self, keep_seconds: float) -> contract.Collected:
         self._enter("collect")
         return self.hub.collect(keep_seconds)
 
-    def statistics(self) -> Mapping[str, int | float | str]:
+    def _statistics(self) -> Mapping[str, int | float | str]:
         self._enter("read")
         return self.hub.statistics()
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         self._suffer("write")
         self.hub.begin_epoch(self._memory.number_above(0))
 
@@ -197,7 +190,6 @@ class MemorySynchronizer(driver_base.Driver):
 
     def _suffer(self, operation: str) -> faults.Fault | None:
         """Suffer an ordered fault, this client's before everybody's."""
-        self._opening.require()
         fault = self.faults.take(operation) or self._common_faults.take(operation)
         if fault is faults.Fault.UNAVAILABLE:
             raise self._unavailable("it is down")

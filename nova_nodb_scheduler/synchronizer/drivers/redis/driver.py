@@ -96,19 +96,17 @@ class RedisSynchronizer(driver_base.Driver):
 
     # --- reading ---
 
-    def head(self) -> records.Cursor:
-        return self._epochs.across(self._head)
-
     def _head(self) -> records.Cursor:
+        return self._epochs.across(self._read_head)
+
+    def _read_head(self) -> records.Cursor:
         seen = self._epochs.version_seen()
         epoch, answer = self._epochs.read(scripts.HEAD)
         if self._epochs.has_gone_back(epoch, answer[1], seen):
             raise epoch_memory.EpochEnded
         return records.Cursor(epoch.name, answer[1])
 
-    def fetch(
-        self, cursor: records.Cursor, limit: int = 1000
-    ) -> records.Changes | records.ResyncNeeded:
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         reason = records.ResyncReason
         seen = self._epochs.version_seen()
         epoch, answer = self._epochs.read(
@@ -131,7 +129,7 @@ class RedisSynchronizer(driver_base.Driver):
             more=bool(answer[2]),
         )
 
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+    def _wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
         """See the contract; ends early where the client is closed.
 
         The stream's entries carry epoch and version, so reading behind the
@@ -141,7 +139,7 @@ class RedisSynchronizer(driver_base.Driver):
         deadline = time.monotonic() + timeout_seconds
         epoch = layout.Epoch.parse(cursor.epoch)
         while self._opening.is_open:
-            if epoch is None or self.head() != cursor:
+            if epoch is None or self._head() != cursor:
                 return True
             left_seconds = min(
                 deadline - time.monotonic(),
@@ -232,15 +230,15 @@ class RedisSynchronizer(driver_base.Driver):
 
     # --- keeping house ---
 
-    def now_seconds(self) -> float:
+    def _now_seconds(self) -> float:
         seconds, microseconds = self._connection.ask("TIME")
         return int(seconds) + int(microseconds) / 1e6
 
-    def collect(self, keep_seconds: float) -> contract.Collected:
-        """See the contract; a feed without a log has no history to drop."""
-        return self._epochs.across(functools.partial(self._collect, keep_seconds))
-
     def _collect(self, keep_seconds: float) -> contract.Collected:
+        """See the contract; a feed without a log has no history to drop."""
+        return self._epochs.across(functools.partial(self._collect_some, keep_seconds))
+
+    def _collect_some(self, keep_seconds: float) -> contract.Collected:
         epoch = self._epochs.current()
         self._report_step(steps.Step.COLLECT)
         keep_milliseconds = int(keep_seconds * 1000)
@@ -251,7 +249,7 @@ class RedisSynchronizer(driver_base.Driver):
             raise self._unavailable(error) from error
         return contract.Collected(answer[1], 0, answer[2])
 
-    def statistics(self) -> Mapping[str, int | float | str]:
+    def _statistics(self) -> Mapping[str, int | float | str]:
         """See the contract; ``bytes`` is what the whole server uses."""
         epoch, answer = self._epochs.read(scripts.HEAD)
         _verdict, version, floor, count, tombstones = answer
@@ -260,7 +258,7 @@ class RedisSynchronizer(driver_base.Driver):
         totals = driver_base.totals(head, floor, count - tombstones, tombstones, used_bytes)
         return {**totals, "limit_bytes": int(memory.get("maxmemory", 0))}
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         self._epochs.renew("an operator asked for it")
 
 

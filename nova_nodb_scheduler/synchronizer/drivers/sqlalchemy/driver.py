@@ -168,11 +168,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
         # on_step may be set at any time.
         self.on_step(step)
 
-    # The engines are there while an opening checks them: nobody else uses them so early,
-    # or records would be written to a database that is found to be another cloud's.
-
-    def head(self) -> records.Cursor:
-        self._opening.require()
+    def _head(self) -> records.Cursor:
         return self._epochs.current().cursor
 
     def _pages(
@@ -180,36 +176,23 @@ class SQLAlchemySynchronizer(driver_base.Driver):
     ) -> Iterator[Sequence[records.Record]]:
         return self._reader.pages(cursor.epoch, namespaces)
 
-    def fetch(
-        self, cursor: records.Cursor, limit: int = 1000
-    ) -> records.Changes | records.ResyncNeeded:
-        self._opening.require()
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         return self._reader.fetch(cursor, limit)
 
     def _has_news(self, cursor: records.Cursor) -> bool:
-        self._opening.require()
         return self._reader.has_news(cursor)
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
-        self._opening.require()
         return self._reader.read(keys)
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        self._opening.require()
         return self._writer.write(writes)
 
-    def now_seconds(self) -> float:
-        self._opening.require()
-        return super().now_seconds()
-
-    def collect(self, keep_seconds: float) -> contract.Collected:
-        self._opening.require()
+    def _collect(self, keep_seconds: float) -> contract.Collected:
         return self._housekeeper.collect(keep_seconds)
 
-    def statistics(self) -> Mapping[str, int | float | str]:
-        self._opening.require()
+    def _statistics(self) -> Mapping[str, int | float | str]:
         return self._housekeeper.statistics()
 
-    def reset(self) -> None:
-        self._opening.require()
+    def _reset(self) -> None:
         self._housekeeper.reset()

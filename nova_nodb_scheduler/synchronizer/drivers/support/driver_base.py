@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of a driver: what opening, reading, writing and waiting are in every driver.
 
-An author owes what only the engine can answer: ``head``, ``fetch``, everything that
+An author owes what only the engine can answer: ``_head``, ``_fetch``, everything that
 is held, page by page, one batch of reads and one of writes; a clock (:mod:`.clocks`),
-``collect``, ``statistics`` (:func:`totals`), and what an operator may ask for,
-``reset``. Where there is a connection, how it is made, checked and dropped.
+``_collect``, ``_statistics`` (:func:`totals`), and what an operator may ask for,
+``_reset``. Where there is a connection, how it is made, checked and dropped.
 
 The base makes a driver of its options, opens and closes it from any thread, refuses
-what no record may be called, parts calls into batches, makes a snapshot of pages, and
-says what is known where the back end fails between two batches.
+calls while it is not open, refuses what no record may be called, parts calls into
+batches, makes a snapshot of pages, and says what is known where the back end fails
+between two batches.
+
+While an opening checks the back end, the connection is there already. The naive way, to
+serve whom it serves, writes records to a database that the check then finds to be
+another cloud's. So each call of the contract asks first whether an opening has
+succeeded; what is asked of the engine stands in a method of its own, with an underscore,
+which the check may use.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ class Driver(contract.Synchronizer):
     """What the entry point of a driver names.
 
     :param label: of the back end, for messages
-    :param poll_intervals: between two looks of :meth:`wait`, where it is not overridden
+    :param poll_intervals: between two looks of :meth:`_wait`, where it is not overridden
     """
 
     #: Of one batch, at most; None: any number, as far as the contract goes.
@@ -53,7 +60,7 @@ class Driver(contract.Synchronizer):
     #: Makes what the driver is constructed from, given the options by their names.
     SETTINGS: ClassVar[Callable[..., Any]] = types.SimpleNamespace
 
-    #: For :meth:`now_seconds`, where that is not overridden.
+    #: For :meth:`_now_seconds`, where that is not overridden.
     _clock: clocks.BackendClock
 
     def __init__(
@@ -137,12 +144,88 @@ class Driver(contract.Synchronizer):
         :raises EpochEnded: see :mod:`.epoch_memory`
         """
 
+    @abc.abstractmethod
+    def _head(self) -> records.Cursor:
+        """Return the head, as :meth:`head` does."""
+
+    @abc.abstractmethod
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
+        """Return what changed, as :meth:`fetch` does."""
+
+    @abc.abstractmethod
+    def _collect(self, keep_seconds: float) -> contract.Collected:
+        """Drop what is old, as :meth:`collect` does."""
+
+    @abc.abstractmethod
+    def _statistics(self) -> Mapping[str, int | float | str]:
+        """Return counts, as :meth:`statistics` does."""
+
+    @abc.abstractmethod
+    def _reset(self) -> None:
+        """Begin a new epoch, as :meth:`reset` does."""
+
     def _snapshot_cursor(self) -> records.Cursor:
         """Return the cursor that a snapshot begins at."""
-        return self.head()
+        return self._head()
+
+    def _wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """Wait, as :meth:`wait` does, until the client is closed at the latest.
+
+        Asks for the head, as seldom as :mod:`.polling` allows.
+        """
+        has_ended = self._poll.wait(
+            lambda: not self._opening.is_open or self._has_news(cursor), timeout_seconds
+        )
+        return has_ended and self._opening.is_open
+
+    def _has_news(self, cursor: records.Cursor) -> bool:
+        """Say whether something is newer than a cursor, for :meth:`_wait`."""
+        return self._head() != cursor
+
+    def _now_seconds(self) -> float:
+        """Return the time, as :meth:`now_seconds` does."""
+        return self._clock.now_seconds()
+
+    def head(self) -> records.Cursor:
+        """See the contract."""
+        self._opening.require()
+        return self._head()
+
+    def fetch(
+        self, cursor: records.Cursor, limit: int = 1000
+    ) -> records.Changes | records.ResyncNeeded:
+        """See the contract."""
+        self._opening.require()
+        return self._fetch(cursor, limit)
+
+    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
+        """See the contract."""
+        self._opening.require()
+        return self._wait(cursor, timeout_seconds)
+
+    def now_seconds(self) -> float:
+        """See the contract."""
+        self._opening.require()
+        return self._now_seconds()
+
+    def collect(self, keep_seconds: float) -> contract.Collected:
+        """See the contract."""
+        self._opening.require()
+        return self._collect(keep_seconds)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        """See the contract."""
+        self._opening.require()
+        return self._statistics()
+
+    def reset(self) -> None:
+        """See the contract."""
+        self._opening.require()
+        self._reset()
 
     def snapshot(self, namespaces: Collection[str] | None = None) -> contract.SnapshotPages:
         """See the contract."""
+        self._opening.require()
         cursor = self._snapshot_cursor()
         return contract.SnapshotPages(cursor, self._live_pages(cursor, namespaces))
 
@@ -159,6 +242,8 @@ class Driver(contract.Synchronizer):
                 ]
                 if wanted:
                     yield wanted
+                    # It may have been closed since.
+                    self._opening.require()
         except epoch_memory.EpochEnded as error:
             raise contract.SnapshotInterrupted(str(error)) from error
         if self.head().epoch != cursor.epoch:
@@ -172,6 +257,7 @@ class Driver(contract.Synchronizer):
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
         """See the contract; nothing stands under a name that no record may have."""
+        self._opening.require()
         sound = [key for key in dict.fromkeys(keys) if key.fault is None]
         found: dict[records.RecordKey, records.Record] = {}
         for batch in batches.split(sound, self.READS_PER_BATCH):
@@ -182,6 +268,7 @@ class Driver(contract.Synchronizer):
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """See the contract."""
+        self._opening.require()
         if len({write.key for write in writes}) != len(writes):
             raise ValueError("a key occurs twice in one call of write()")
         limit_bytes = self.capabilities.max_payload_bytes
@@ -214,17 +301,6 @@ class Driver(contract.Synchronizer):
         # An earlier batch was written, so "nothing was" would be a lie; of the rest
         # it is unknown, which makes the caller look.
         return results + [batches.UNKNOWN] * (len(writes) - len(results))
-
-    def wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
-        """See the contract; asks for the head, as seldom as :mod:`.polling` allows."""
-        return self._poll.wait(lambda: self._has_news(cursor), timeout_seconds)
-
-    def _has_news(self, cursor: records.Cursor) -> bool:
-        return self.head() != cursor
-
-    def now_seconds(self) -> float:
-        """See the contract."""
-        return self._clock.now_seconds()
 
 
 def resync_reason(

@@ -16,10 +16,12 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import manager
 from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
-from nova_nodb_scheduler.testing import single_claims
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.testing import patience, single_claims
 from tests.functional.nova_adapter import cloud, placement_mariadb
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
@@ -83,6 +85,13 @@ class OwnPathCase(test_memory_decisions.MemoryDecisionsCase):
         }
         with placement_mariadb.granting_anything():
             self.ask("put", f"/allocations/{uuid.uuid4()}", body)
+
+    def group(self, policy: str) -> Any:
+        group = objects.InstanceGroup(
+            uuid=str(uuid.uuid4()), policy=policy, policies=[policy], members=[], hosts=[]
+        )
+        group._rules = {}
+        return group
 
     def assert_next_host(self, reason: str) -> str:
         """Meet a rival on the first host: the server goes to the other, and only there."""
@@ -167,13 +176,6 @@ class OwnPathTest(OwnPathCase):
         for host, node in self.nodes.items():
             self.assertEqual(node.vcpus, self.used(host)["VCPU"])
             self.assertEqual({}, self.held(host))
-
-    def group(self, policy: str) -> Any:
-        group = objects.InstanceGroup(
-            uuid=str(uuid.uuid4()), policy=policy, policies=[policy], members=[], hosts=[]
-        )
-        group._rules = {}
-        return group
 
     def hosts_of_two(self, policy: str, **first: Any) -> list[str]:
         """Place two members, the second by Nova's own path before others show the first."""
@@ -282,28 +284,103 @@ class NeverVerifiedTest(OwnPathCase):
         self.assertEqual({}, self.figures())
 
 
-class CandidatesOfPlacementTest(OwnPathCase):
-    """No scheduler decides from memory, so none claims, and nobody would end a claim."""
+class PlacementCandidatesCase(OwnPathCase):
+    CLAIMS = "on"
 
     def use(self, fixture: Any) -> None:
         self.override("candidates", "placement", "nodb_scheduler")
+        self.override("claims", self.CLAIMS, "nodb_scheduler")
         super().use(fixture)
 
     def settle(self) -> None:
         self.beat()
 
-    def test_a_server_goes_to_the_next_host_and_no_claim_is_left(self):
+
+class CandidatesOfPlacementTest(PlacementCandidatesCase):
+    """No scheduler decides from memory, so none judges a claim; servers are noted all the same."""
+
+    def test_a_server_goes_to_the_next_host_and_is_noted_there_alone(self):
+        self.race()
+        [server], chosen = self.select()
+        [first], other = self.raced, chosen[0][0].service_host
+        self.assertNotEqual(first, other)
+        self.assertEqual(self.nodes[first].vcpus, self.used(first)["VCPU"])
+        self.assertEqual({}, self.held(first))
+        self.assertIs(model.ClaimState.CONFIRMED, self.held(other)[server].state)
+        self.assertEqual(self.runtime.replicator.status().identity, self.held(other)[server].writer)
+
+    def test_its_note_stands_before_the_write(self):
+        noted: list[model.ClaimState] = []
+        own = self.client.put
+
+        def put(url: str, data: Any, *args: Any, **kwargs: Any) -> Any:
+            host = self._host_of(url, data)
+            if host is not None:
+                noted.append(self.held(host)[url.rpartition("/")[2]].state)
+            return own(url, data, *args, **kwargs)
+
+        with mock.patch.object(self.client, "put", put):
+            self.select(servers=2)
+        self.assertEqual([model.ClaimState.PENDING] * 2, noted)
+
+    def test_a_back_end_that_goes_away_behind_the_write_refuses_nobody(self):
+        """Its note is for orphans alone, as nobody judges any: the allocation is good."""
+        own = self.client.put
+
+        def put(url: str, *args: Any, **kwargs: Any) -> Any:
+            done = own(url, *args, **kwargs)
+            if url.startswith("/allocations"):
+                self.hub.faults.go_down()
+            return done
+
+        self.addCleanup(self.hub.faults.come_up)
+        began = time.monotonic()
+        with mock.patch.object(self.client, "put", put):
+            [server], chosen = self.select(ignore_hosts=["h2"])
+        self.assertEqual("h1", chosen[0][0].service_host)
+        self.assertTrue(self.ask("get", f"/allocations/{server}")["allocations"])
+        # Nobody is kept waiting for what nobody builds on.
+        self.assertLess(time.monotonic() - began, 4.0)
+
+    def test_a_groups_policy_is_novas_filters_alone(self):
+        """As with stock Nova, whose compute services look once more: no group has a record."""
+        group = self.group("anti-affinity")
+        for _ in range(2):
+            group.hosts = []
+            self.select(instance_group=group, ignore_hosts=["h2"])
+        self.assertEqual(2, len(self.held("h1")))
+        self.assertEqual({}, self.states(known_namespaces.GROUP_CLAIMS))
+
+    def test_beside_a_scheduler_that_claims_a_group_is_kept_apart(self):
+        self.beside_one_that_claims()
+        group = self.group("anti-affinity")
+        _, before = self.select(instance_group=group)
+        group.hosts = []
+        # Its filter does not know of the first one, the group's claims do.
+        _, after = self.select(instance_group=group)
+        self.assertEqual({"h1", "h2"}, {each[0][0].service_host for each in (before, after)})
+
+    def beside_one_that_claims(self) -> None:
+        publisher = self.plugin.publisher(self.synchronizer, known_namespaces.NODB)
+        key = records.RecordKey(known_namespaces.SCHEDULERS.name, "scheduler-9:1:1:0a0b0c0d")
+        beat = {"host": "h", "claiming": True, "beat_at": self.synchronizer.now_seconds()}
+        publisher.publish({key: lambda current: beat})
+        patience.wait_until(
+            lambda: key.key in self.runtime.store.snapshot().namespace(key.namespace),
+            test_memory_decisions.WAIT_SECONDS,
+            lambda: "",
+            0.05,
+        )
+
+
+class PlacementWithoutClaimsTest(PlacementCandidatesCase):
+    CLAIMS = "off"
+
+    def test_a_server_goes_to_the_next_host_and_nothing_is_noted(self):
         self.race()
         _, chosen = self.select()
-        [first] = self.raced
-        self.assertNotEqual(first, chosen[0][0].service_host)
-        self.assertEqual(self.nodes[first].vcpus, self.used(first)["VCPU"])
+        self.assertNotEqual(self.raced, [chosen[0][0].service_host])
         self.assertEqual([{}, {}], [self.held(host) for host in self.nodes])
-
-    def test_beside_a_scheduler_that_claims_it_is_noted(self):
-        with mock.patch.object(self.runtime, "anybody_claims", lambda silent_seconds: True):
-            [server], chosen = self.select()
-        self.assertIn(server, self.held(chosen[0][0].service_host))
 
 
 class DecidedFromMemoryTest(OwnPathCase):

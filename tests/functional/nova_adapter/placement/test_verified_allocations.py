@@ -442,6 +442,21 @@ class VerifierTest(placement_cloud.PlacementCase):
         self.assertEqual({"VCPU": 1}, self.usages(self.node))
         self.assertEqual({"DISK_GB": 8}, self.usages(pool))
 
+    def test_on_a_provider_whose_capacity_is_no_number_nothing_stands(self) -> None:
+        """Nothing is greater than that, so everything would fit."""
+
+        def no_number(call: Callable[[], Any]) -> Any:
+            answer = call()
+            answer._content = answer.content.replace(
+                b'"allocation_ratio": 1.0', b'"allocation_ratio": NaN'
+            )
+            self.assertIn(b"NaN", answer.content)
+            return answer
+
+        self.assertTrue(self.put_own())
+        self.client.faults["get"] = [None, no_number] * 2
+        self.assertFalse(self.verifier.stands(self.wanted()))
+
     def test_an_answer_that_is_lost_is_asked_for_again(self) -> None:
         self.client.faults["get"] = [*placement_cloud.BEFORE]
         self.assertTrue(self.verifier.allocated(self.wanted(), self.put_own))
@@ -607,3 +622,37 @@ class BackEndDownTest(RacesCase):
         self.assertIsNone(notes.note(move))
         now[0] = 6.0
         self.assertIsNotNone(notes.note(move))
+
+    def test_a_back_end_that_answers_late_delays_not_each_server_where_nobody_judges(self) -> None:
+        now = [0.0]
+        own = memory.MemorySynchronizer(None, self.hub)
+        own.open()
+        for name in ("head", "now_seconds", "read", "write"):
+            call = getattr(own, name)
+
+            def late(*args: Any, call: Any = call) -> Any:
+                now[0] += 2.0
+                return call(*args)
+
+            setattr(own, name, late)
+        batches = ledger_claimer.ClaimBatches(
+            own, "unjudged", lambda: str(uuid.uuid4()), 60.0, lambda host: True
+        )
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        node = self.known_node(16)
+
+        def noted(notes: unjudged_claims.ClaimNotes) -> int:
+            moves = [
+                outside_claims.OutsideMove(str(uuid.uuid4()), node, {"VCPU": 1}, request)
+                for _ in range(5)
+            ]
+            return sum(notes.note(move) is not None for move in moves)
+
+        def notes(*, judged: bool) -> unjudged_claims.ClaimNotes:
+            return unjudged_claims.ClaimNotes(
+                own, batches, 1.0, are_judged=lambda: judged, clock=lambda: now[0]
+            )
+
+        self.assertEqual(1, noted(notes(judged=False)))
+        # What others count is noted, however long it takes.
+        self.assertEqual(5, noted(notes(judged=True)))

@@ -156,6 +156,38 @@ class TestSharedOpenings(testtools.TestCase):
         self.guarded.open()
         self.guarded.head()
 
+    def test_beside_one_that_finds_the_records_moved_nothing_is_served_or_written(self) -> None:
+        """The driver is open by then, and the marker is only being read."""
+        mover = memory.MemorySynchronizer(memory.MemoryOptions(), self.hub)
+        mover.open()
+        migration_fence.set_mark(mover, migration_fence.FencePlace.MOVED, "a move", "etcd")
+        write = records.Write(records.RecordKey("compute_nodes", "late"), 0, b"\x01{}")
+        served: list[str] = []
+        read = self.inner.read
+        beside: dict[str, Callable[[], object]] = {
+            "head": self.guarded.head,
+            "fetch": lambda: self.guarded.fetch(mover.head()),
+            "read": lambda: self.guarded.read([write.key]),
+            "write": lambda: self.guarded.write([write]),
+            "now_seconds": self.guarded.now_seconds,
+            "statistics": self.guarded.statistics,
+            "reset": self.guarded.reset,
+        }
+
+        def looking(keys: Collection[records.RecordKey]) -> Mapping[records.RecordKey, Any]:
+            self.inner.read = read  # type: ignore[method-assign]
+            for name, call in beside.items():
+                with contextlib.suppress(errors.BackendUnavailable):
+                    call()
+                    served.append(name)
+            return read(keys)
+
+        at = mover.head()
+        self.inner.read = looking  # type: ignore[method-assign]
+        self.assertRaises(errors.BackendUnavailable, self.guarded.open)
+        self.assertEqual([], served)
+        self.assertEqual(at, mover.head())
+
     def test_one_that_finds_the_records_moved_leaves_the_reason_to_be_told(self) -> None:
         self.guarded.open()
         mover = memory.MemorySynchronizer(memory.MemoryOptions(), self.hub)

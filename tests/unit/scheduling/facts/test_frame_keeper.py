@@ -184,6 +184,24 @@ class FrameKeeperTest(testtools.TestCase):
         self.assertEqual({}, self.keeper.unreadable)
         self.assertTrue(self.facts("n1").has_service)
 
+    def test_a_host_whose_allocation_ratio_is_no_number_is_left_out_with_the_reason(self):
+        self.hosts.host("n2", "h2")
+        for name in ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio"):
+            for ratio in ("nan", "inf", "-inf", 1e308):
+                self.hosts.host("n1", "h1")
+                self.hosts.put(NODES, "n1", hosts.node("n1", **{name: ratio}))
+                self.catch_up()
+
+                self.assertIsNone(self.feed.frame.row_of("n1"), (name, ratio))
+                self.assertIsNotNone(self.feed.frame.row_of("n2"))
+                why = self.keeper.unreadable["n1"]
+                self.assertIn(f"compute_nodes/n1, field row.{name}", why)
+        # One that says nothing has the configured one's.
+        for ratio in (None, 0.0, 16.0):
+            self.hosts.put(NODES, "n1", hosts.node("n1", cpu_allocation_ratio=ratio))
+            self.catch_up()
+            self.assertEqual({}, self.keeper.unreadable)
+
     def test_another_major_version_of_novas_object_is_not_understood(self):
         self.hosts.put(NODES, "n1", hosts.node("n1", object_version="2.0"))
         self.hosts.host("n2", "h2")

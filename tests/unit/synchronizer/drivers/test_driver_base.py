@@ -46,7 +46,7 @@ class ListDriver(driver_base.Driver):
         self.sent.append([key.key for key in keys])
         return [None for _ in keys]
 
-    def head(self):
+    def _head(self):
         return records.Cursor(self.epochs[-1], 7)
 
     def _pages(self, cursor, namespaces):
@@ -55,13 +55,14 @@ class ListDriver(driver_base.Driver):
     def _unused(self, *arguments):
         raise NotImplementedError
 
-    fetch = collect = statistics = reset = _unused
+    _fetch = _collect = _statistics = _reset = _unused
 
 
 class TestDriverBase(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.driver = ListDriver()
+        self.driver.open()
 
     def verdicts(self, names):
         writes = [records.Write(records.RecordKey("n", name), 0) for name in names.split()]
@@ -111,6 +112,7 @@ class TestSnapshots(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.driver = ListDriver()
+        self.driver.open()
         kept, other = records.RecordKey("n", "kept"), records.RecordKey("other", "kept")
         self.kept, self.other = (records.Record(key, 1, 1, b"x") for key in (kept, other))
         dead = records.Record(records.RecordKey("n", "dead"), 2, 2, b"", deleted=True)

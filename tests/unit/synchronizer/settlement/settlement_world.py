@@ -15,6 +15,8 @@ from nova_nodb_scheduler.wire import codec
 from tests.unit.scheduling import claims, hosts
 
 LEASE_SECONDS = 10.0
+#: As Nova's CellMapping has it.
+CELL0 = "00000000-0000-0000-0000-000000000000"
 BY_NAME = {each.name: each for each in known_namespaces.BUILT_IN}
 
 
@@ -30,6 +32,8 @@ class World:
         self.cursor = records.Cursor(self.client.head().epoch, 0)
         #: Whether the store is proved to have come as far as the cursor.
         self.proved = True
+        #: Whether anybody judges claims, by a mirror of allocations.
+        self.judged = True
         self.ids = iter(range(10**6))
         #: The authority: allocations by provider by consumer; None: it does not answer.
         self.allocations = {}
@@ -56,6 +60,7 @@ class World:
             lambda: self.clock[0],
             settlement_worker.SettlementOptions(**{"ask_after_seconds": 15.0, **options}),
             lambda: self.clock[0],
+            is_judged=lambda snapshot: self.judged,
         )
 
     def ask(self, consumer):
@@ -112,6 +117,11 @@ class World:
         """An instance is saved; None as its host: it is deleted."""
         state = None if host is None else claims.instance(name, host, node, **row)
         self.put(known_namespaces.INSTANCES, f"{name}@{hosts.CELL}", state)
+
+    def buried(self, name):
+        """The conductor gives a server up: it is on no host, and never will be."""
+        state = claims.instance(name, None, None, CELL0, vm_state="error")
+        self.put(known_namespaces.INSTANCES, f"{name}@{CELL0}", state)
 
     def migration(
         self, name, host="h1", node="node-n1", status="pre-migrating", kind="resize", source=None

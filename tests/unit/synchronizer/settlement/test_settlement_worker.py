@@ -140,6 +140,21 @@ class HostsTest(SettlingCase):
         self.assertEqual(set(), world.left())
         self.assertEqual(1, self.status.reconciled)
 
+    def test_a_claim_of_a_buried_server_stands_while_its_allocation_does(self):
+        """It tells whose that is, to whoever looks for orphans."""
+        world = self.world
+        world.place("x")
+        world.mirror()
+        world.buried("x")
+        for _ in range(3):
+            world.settle(LATER)
+        self.assertEqual({"x"}, world.left())
+        del world.allocations["x", "n1"]
+        world.mirror()
+        for _ in range(3):
+            world.settle(LATER)
+        self.assertEqual(set(), world.left())
+
     def test_an_authority_that_does_not_answer_ends_nothing(self):
         world = self.world
         world.place("x")
