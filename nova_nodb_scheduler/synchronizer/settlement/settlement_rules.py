@@ -228,12 +228,21 @@ class SettlementEvidence:
             versions += [record.version for record in map(view.get, keys) if record is not None]
         return max(versions)
 
-    def is_place_needed(self, place: group_model.Place, allocations: Allocations) -> bool:
-        """Say whether anything but its own record stands behind a member's place."""
+    def is_place_needed(
+        self, place: group_model.Place, member: group_model.Member, allocations: Allocations
+    ) -> bool:
+        """Say whether anything but its own record stands behind a member's place.
+
+        No allocation does of which its server was evacuated: it stands until the service
+        of the host that died is back.
+        """
         consumer, host = place
+        since = member.confirmed_by or 0
         nodes = {host, *group_members.nodes_of(self._snapshot, [host])}
         return any(
-            node in allocations or consumer in claims_of(self._snapshot, node) for node in nodes
+            (node in allocations and not self._stays_elsewhere(node, consumer, since))
+            or consumer in claims_of(self._snapshot, node)
+            for node in nodes
         )
 
 
@@ -455,7 +464,7 @@ class GroupClaimLedger(ClaimLedger):
         evidence: SettlementEvidence,
         allocations: Allocations,
     ) -> bool:
-        return evidence.is_place_needed(entry, allocations)
+        return evidence.is_place_needed(entry, held, allocations)
 
 
 def _confirm_of(member: group_model.Member) -> str:

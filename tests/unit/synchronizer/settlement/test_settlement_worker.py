@@ -576,6 +576,25 @@ class GroupsTest(SettlingCase):
         self.assertEqual(set(), self.world.left())
         self.assertEqual(set(), self.members())
 
+    def test_a_place_that_an_evacuation_left_goes_though_its_allocation_stays(self):
+        # Nobody looked while the server was shown there; its allocation goes only once the
+        # service of the host that died is back.
+        self.join("x")
+        self.world.mirror()
+        self.world.instance("x", "h2", "node-n2")
+        for _ in range(20):
+            self.world.settle(LATER)
+        self.assertEqual(set(), self.world.left())
+        self.assertEqual(set(), self.members())
+
+    def test_a_place_whose_server_may_come_still_stays_with_its_allocation(self):
+        self.world.instance("x", "h2", "node-n2")
+        self.join("x")
+        self.world.mirror()
+        for _ in range(20):
+            self.world.settle(LATER)
+        self.assertEqual({("x", "h1")}, self.members())
+
     def test_a_place_named_by_a_node_s_uuid_is_settled_all_the_same(self):
         self.join("x", place="")
         self.world.instance("x")
