@@ -33,7 +33,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.wire import codec
-from tests.nova_suite import databases as kept_connections
+from tests.nova_suite.economy import connections
 
 CONF = nova.conf.CONF
 CELL0 = "00000000-0000-0000-0000-000000000000"
@@ -55,7 +55,7 @@ def databases() -> Mapping[str, str]:
         engine.dispose()
     for cell in (CELL1, CELL2):
         shutil.copyfile(directory / CELL0, directory / cell)
-    kept_connections.install()
+    connections.install(native_threads=True)
     path = directory / "nova.conf"
     path.write_text(
         f"[DEFAULT]\ntransport_url = fake://\nhost = here\nstate_path = {directory}\n"

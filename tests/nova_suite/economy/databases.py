@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's databases, and Placement's: made once a process, and with connections that are kept.
+"""Nova's databases, and Placement's, are made once a process.
 
-Where Nova's tests run on native threads their databases are SQLite files, to which oslo.db
-connects anew for every transaction; each connection reads the schema of a hundred tables. That
-was a fifth of what a test cost. Each test has four databases or more, whose tables are copied
-page by page from the first of their kind; Nova runs a statement for each table.
+Each test has four or more, whose tables are copied page by page from the first of their kind; Nova
+runs a statement for each table.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-import types
-from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
 from nova.tests import fixtures as nova_fixtures
-from oslo_db.sqlalchemy import enginefacade, engines
 from placement.db.sqlalchemy import migration
 from placement.tests import fixtures as placement_fixtures
-from sqlalchemy import pool
 
-
-class KeptConnections(pool.QueuePool):
-    """As many connections as there are transactions at a time; a few are kept."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **({"max_overflow": -1} | options))
+from tests.nova_suite.economy import connections
 
 
 class _Copies:
@@ -53,26 +42,12 @@ class _Copies:
 
 
 def install(native_threads: bool) -> None:
-    """Give the engines of Nova and Placement such a pool, and their databases their tables.
+    """Have the databases of Nova and Placement keep their connections, and copy their tables.
 
-    The plugin's engines are made as ever. Databases in memory have their one
-    connection as before. A connection that comes back lets another thread run only
-    where threads are green and would not get a turn.
+    :param native_threads: see :func:`.connections.install`
     """
-    _keep_connections({"thread_checkin": False} if native_threads else {})
+    connections.install(native_threads)
     _copy_tables()
-
-
-def _keep_connections(overrides: Mapping[str, Any]) -> None:
-    lock = threading.Lock()
-    pools = types.SimpleNamespace(**vars(pool) | {"NullPool": KeptConnections})
-    create = engines.create_engine
-
-    def create_engine(*args: Any, **options: Any) -> Any:
-        with lock, mock.patch.object(engines, "pool", pools):
-            return create(*args, **(options | overrides))
-
-    enginefacade.engines = types.SimpleNamespace(**vars(engines) | {"create_engine": create_engine})
 
 
 def _copy_tables() -> None:
