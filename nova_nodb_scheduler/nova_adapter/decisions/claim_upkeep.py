@@ -145,8 +145,12 @@ class NoteUpkeep(ClaimUpkeep):
         super().__init__(around, options, is_own=self._is_own, is_judged=self._is_judged)
 
     def _is_judged(self, snapshot: store_snapshot.Snapshot) -> bool:
-        self._others_judge = self._judge(snapshot)
-        return self._others_judge
+        judged = self._judge(snapshot)
+        if judged is not self._others_judge:
+            # What was left to others is looked at by no change of its own.
+            self._others_judge = judged
+            self.claim_duty.settler.look_anew()
+        return judged
 
     def _is_own(self, host: str) -> bool:
         # Who claims prefers hosts, and settles these himself: what he leaves comes here.

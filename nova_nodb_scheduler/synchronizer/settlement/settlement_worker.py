@@ -160,6 +160,10 @@ class Settler:
         self._remove_at = float("-inf")
         self._begun = False
 
+    def look_anew(self) -> None:
+        """Look at everything in the next turn; called by the thread that takes turns."""
+        self._begun = False
+
     def start(self) -> None:
         """Have queries asked by a thread of their own; once, in the worker process."""
         self.queries.start()

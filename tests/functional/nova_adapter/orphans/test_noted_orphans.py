@@ -456,3 +456,22 @@ class ServedTest(NotedCase):
         # It ends: from now on nobody judges.
         publisher.publish({key: lambda current: {**beat, "claiming": False}})
         self.wait(lambda: not self.remembered(server))
+
+    def test_a_note_that_was_anothers_to_end_ends_when_that_one_does_not_judge_any_more(self):
+        """It came so late that this one never looked at it, and nothing changes there again."""
+        self.runtime.upkeep.claim_duty.settler.pace(attrs.evolve(QUICK, others_seconds=600.0))
+        publisher = self.plugin.publisher(self.synchronizer, known_namespaces.NODB)
+        key = records.RecordKey(known_namespaces.SCHEDULERS.name, FOREIGN)
+        beat = {"host": "h", "claiming": True, "beat_at": self.synchronizer.now_seconds()}
+        publisher.publish({key: lambda current: beat})
+        self.wait(lambda: self.runtime.upkeep._others_judge and self.figures()["settles"])
+        [server], _chosen = self.select()
+        self.ask("put", f"/allocations/{server}", self.nothing(server))
+        self.wait(lambda: self.figures()["confirmed"])
+        settler, turns = self.runtime.upkeep.claim_duty.settler, []
+        own = settler.turn
+        with mock.patch.object(settler, "turn", lambda **how: (own(**how), turns.append(1))[0]):
+            self.wait(lambda: len(turns) >= 2)
+        self.assertIs(model.ClaimState.CONFIRMED, self.noted(server).state)
+        publisher.publish({key: lambda current: {**beat, "claiming": False}})
+        self.wait(lambda: not self.remembered(server))
