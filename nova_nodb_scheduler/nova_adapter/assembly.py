@@ -352,12 +352,16 @@ class Plugin:
 
     def upkeep(
         self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]
-    ) -> claim_upkeep.NoteUpkeep:
+    ) -> claim_upkeep.NoteUpkeep | None:
         """Return what looks after notes where nothing decides from memory, not started.
+
+        None where nobody notes.
 
         :param placement_client: names Nova's own client
         """
         options = self.options
+        if not (self._verifies and options.claims == "on"):
+            return None
         return claim_upkeep.NoteUpkeep(
             claim_upkeep.UpkeepSurroundings(
                 host=str(self.conf.host),

@@ -324,6 +324,26 @@ class NeverDeletedTest(NotedCase):
         return orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0).rows()
 
 
+class UnnotedTest(test_memory_decisions.MemoryDecisionsCase):
+    """Claims are switched off: there are no notes to look after."""
+
+    def use(self, fixture: Any) -> None:
+        self.override("candidates", "placement", "nodb_scheduler")
+        self.override("claims", "off", "nodb_scheduler")
+        super().use(fixture)
+
+    def unproved(self) -> Any:
+        self.beat()
+        return []
+
+    def test_nothing_is_noted_and_nobody_looks_after_notes(self):
+        self.select()
+        self.assertIsNone(self.runtime.upkeep)
+        names = [known_namespaces.CLAIM_RECORDS.name, known_namespaces.LEASES.name]
+        pages = self.runtime.synchronizer.snapshot(names).pages
+        self.assertEqual([], [record.key for page in pages for record in page])
+
+
 class AuditedTest(NotedCase):
     HOSTS = tuple((cloud.CELL1, f"h{number}", 4, {}) for number in range(6))
 
