@@ -370,8 +370,8 @@ class TestSQLiteToMemcached(unittest.TestCase):
         self.assertEqual({"old", "new"}, {consumer[:3] for _, consumer in self.kept})
 
     def test_a_claim_is_settled_in_the_target_by_a_publication_there_alone(self) -> None:
-        source = self.opened(self.make_source)
-        scheduler = cases.ClaimingScheduler(migration_fence.FencedSynchronizer(source))
+        source = self.guarded(self.make_source)
+        scheduler = cases.ClaimingScheduler(source)
         answer = scheduler.claim(cases.claim("server", "host"))
         assert isinstance(answer, model.Granted)
         scheduler.hosts.confirm(answer)
