@@ -227,6 +227,10 @@ class ClaimDuty:
         """Whether this process settles for all; any thread."""
         return self._duty.settles
 
+    def look_anew(self) -> None:
+        """Look at all claims in the next turn; called by the thread that takes turns."""
+        self.settler.look_anew()
+
     def figures(self) -> dict[str, float]:
         """Return what is claimed now and what was ended here, by what is counted."""
         status, proof = self._duty.status, self.proof.status

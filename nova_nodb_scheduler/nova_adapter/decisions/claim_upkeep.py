@@ -149,7 +149,7 @@ class NoteUpkeep(ClaimUpkeep):
         if judged is not self._others_judge:
             # What was left to others is looked at by no change of its own.
             self._others_judge = judged
-            self.claim_duty.settler.look_anew()
+            self.claim_duty.look_anew()
         return judged
 
     def _is_own(self, host: str) -> bool:

@@ -76,6 +76,11 @@ class Database:
         """Whether it is MariaDB or MySQL."""
         return self.url.get_backend_name() == "mysql"
 
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of SQLite, or its memory."""
+        return self.url.get_backend_name() == "sqlite"
+
     def connect(self) -> sa.Connection:
         """Lend a writer's connection, in no transaction yet; errors are not translated."""
         return self.engines[0].connect()

@@ -137,7 +137,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
 
     @property
     def _may_migrate(self) -> bool:
-        return self._options.auto_upgrade or self._database.url.get_backend_name() == "sqlite"
+        return self._options.auto_upgrade or self._database.is_sqlite
 
     def _migrate(self) -> None:
         migrating = engines.create_for_migration(self._options)
