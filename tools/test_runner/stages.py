@@ -97,7 +97,7 @@ STAGES = (
         "tests/unit: unit and property tests, no server",
         work.Tests("unit"),
         share=_THIRD,
-        workers=0.5,
+        workers=1.0,
     ),
     Stage(
         "simulator",
@@ -167,8 +167,8 @@ STAGES = (
         600,
         "tests/functional/cmd: commands end in time, by name, with what they need away",
         work.Tests("functional/cmd", again=True),
-        # Each test has processes of its own, of which some go on at a time.
-        workers=0.5,
+        # Each test has processes of its own, and waits for them most of the time.
+        workers=1.0,
     ),
     Stage(
         "chaos",
