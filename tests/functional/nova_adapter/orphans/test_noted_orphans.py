@@ -218,8 +218,9 @@ class KilledTest(NotedCase):
         [server] = self.frozen(self.before_the_write)
         self.assertIs(model.ClaimState.PENDING, self.noted(server).state)
         self.end_leases()
-        self.wait(lambda: self.lapsed(server))
+        # It lapses, and is forgotten at once: the lease ended a second ago.
         self.wait(lambda: not self.remembered(server))
+        self.assertEqual(1.0, self.figures()["expired"])
         self.assertFalse(self.is_allocated(server))
         self.assertEqual(0.0, self.figures()["orphans_deleted"])
 
