@@ -289,6 +289,11 @@ class Plugin:
     def _verifies(self) -> bool:
         return bool(self.options.verify_allocations != "never")
 
+    @property
+    def _notes(self) -> bool:
+        """Whether schedulers note what they allocate without a judged claim."""
+        return self._verifies and bool(self.options.claims == "on")
+
     def outside_claims(self) -> outside_claims_module.StoppableClaimer | None:
         """Return what claims for a conductor, or verifies; None where nobody does either."""
         options = self.options
@@ -325,7 +330,7 @@ class Plugin:
         if not self._verifies:
             return None
         notes = None
-        if options.claims == "on":
+        if self._notes:
             batches = ledger_claimer.ClaimBatches(
                 runtime.synchronizer,
                 runtime.replicator.status().identity,
@@ -360,7 +365,7 @@ class Plugin:
         :param placement_client: names Nova's own client
         """
         options = self.options
-        if not (self._verifies and options.claims == "on"):
+        if not self._notes:
             return None
         return claim_upkeep.NoteUpkeep(
             claim_upkeep.UpkeepSurroundings(
