@@ -2,6 +2,7 @@
 """A scheduler worker that calls its own manager's select_destinations, and times the calls."""
 
 import collections
+import contextlib
 import functools
 import gc
 import resource
@@ -188,12 +189,20 @@ class Scheduler:
         return load_module.Answer(uuids, [each[0].nodename for each in chosen], None)
 
     def wait_unclaimed(self, seconds: float) -> int:
-        """Wait until no claim is left of servers that were deleted; returns how many are."""
+        """Wait until no claim is left of servers that were deleted; returns how many are.
+
+        They are asked for as before a refusal: reports of their hosts, which end them within
+        seconds elsewhere, do not come here, and the next regular question is minutes away.
+        """
         if not self._is_plugin:
             return 0
+        from nova_nodb_scheduler.synchronizer.settlement import claim_proof
+
         duty = self._manager.nodb.decisions.claim_duty
 
         def left() -> int:
+            with contextlib.suppress(claim_proof.ClaimsUnproved):
+                duty.proof.prove()
             figures = duty.figures()
             return int(figures["pending"] + figures["confirmed"])
 
