@@ -146,7 +146,8 @@ class TestServers(redis_case.RedisCase):
         path = f"{directory}/redis.sock"
         self.enterContext(redis_server.Redis("--unixsocket", path))
         client = self.opened(url=f"unix://{path}")
-        self.put(client, "a", b"one")
+        written = self.put(client, "a", b"one")
+        self.assertEqual({written.key: written}, contract_case.everything(client))
 
     def test_a_server_that_is_not_there_is_unavailable_and_not_refused(self) -> None:
         port = server_processes.free_port()
@@ -200,7 +201,9 @@ class TestCredentials(redis_case.RedisCase):
         return super().make(**{"password": "right", **changes})
 
     def test_the_right_password_opens(self) -> None:
-        self.put(self.client(), "a", b"one")
+        client = self.client()
+        written = self.put(client, "a", b"one")
+        self.assertEqual({written.key: written}, contract_case.everything(client))
 
     def test_wrong_and_missing_credentials_are_refused(self) -> None:
         for changes in (
