@@ -42,6 +42,7 @@ from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from nova_nodb_scheduler.wire import decoded_sizes
 
 LOG = logging.getLogger(__name__)
@@ -364,25 +365,35 @@ class Plugin:
 
         :param placement_client: names Nova's own client
         """
-        options = self.options
         if not self._notes:
             return None
         return claim_upkeep.NoteUpkeep(
-            claim_upkeep.UpkeepSurroundings(
-                host=str(self.conf.host),
-                synchronizer=runtime.synchronizer,
-                store=runtime.store,
-                replicator=runtime.replicator,
-                now_seconds=runtime.clock.now_seconds,
-                placement_client=placement_client,
-            ),
-            claim_upkeep.UpkeepOptions(
-                claim_lease_seconds=options.claim_lease_seconds,
-                silent_scheduler_seconds=self._silent_scheduler_seconds,
-                delete_orphan_allocations=options.delete_orphan_allocations,
-            ),
+            claim_upkeep.UpkeepSurroundings(**self._surroundings(runtime, placement_client)),
+            claim_upkeep.UpkeepOptions(**self._upkeep_bounds),
             functools.partial(self._anybody_judges, runtime),
         )
+
+    def _surroundings(
+        self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]
+    ) -> dict[str, Any]:
+        """Return the fields of :class:`claim_upkeep.UpkeepSurroundings`."""
+        return {
+            "host": str(self.conf.host),
+            "synchronizer": runtime.synchronizer,
+            "store": runtime.store,
+            "replicator": runtime.replicator,
+            "now_seconds": runtime.clock.now_seconds,
+            "placement_client": placement_client,
+        }
+
+    @property
+    def _upkeep_bounds(self) -> dict[str, Any]:
+        """The fields of :class:`claim_upkeep.UpkeepOptions`."""
+        return {
+            "claim_lease_seconds": self.options.claim_lease_seconds,
+            "silent_scheduler_seconds": self._silent_scheduler_seconds,
+            "delete_orphan_allocations": self.options.delete_orphan_allocations,
+        }
 
     def _anybody_judges(
         self, runtime: runtime_module.SchedulerRuntime, snapshot: store_snapshot.Snapshot
@@ -391,11 +402,8 @@ class Plugin:
 
         One that slept for longer uses no mirror of Placement before it was compared again.
         """
-        return worker_claims.anybody_claims(
-            snapshot,
-            runtime.clock.now_seconds(),
-            self._silent_scheduler_seconds + float(self.options.mirror_bound_seconds),
-        )
+        silent_seconds = self._silent_scheduler_seconds + float(self.options.mirror_bound_seconds)
+        return lapsed_claims.anybody_claims(snapshot, runtime.clock.now_seconds() - silent_seconds)
 
     @property
     def _silent_scheduler_seconds(self) -> float:
@@ -480,16 +488,13 @@ class Plugin:
             return None
         return decision_assembly.DecisionAssembly(
             decision_assembly.WorkerSurroundings(
+                **self._surroundings(runtime, placement_client),
                 plugin=self,
                 host_manager=host_manager,
-                store=runtime.store,
-                synchronizer=runtime.synchronizer,
-                replicator=runtime.replicator,
-                now_seconds=runtime.clock.now_seconds,
-                placement_client=placement_client,
                 claim_meter=runtime.claim_metrics,
             ),
             decision_assembly.DecisionOptions(
+                **self._upkeep_bounds,
                 mirror=mirror_assembly.MirrorOptions(
                     bound_seconds=options.mirror_bound_seconds,
                     tree_bound_seconds=options.mirror_tree_bound_seconds,
@@ -503,11 +508,8 @@ class Plugin:
                 max_allocation_calls=options.allocation_calls,
                 cache_bytes=options.signature_cache_mib * 1024 * 1024,
                 claims=options.claims == "on",
-                claim_lease_seconds=options.claim_lease_seconds,
                 claim_spread=options.claim_spread,
-                silent_scheduler_seconds=self._silent_scheduler_seconds,
                 verify_allocations=options.verify_allocations,
-                delete_orphan_allocations=options.delete_orphan_allocations,
             ),
         )
 

@@ -17,7 +17,6 @@ from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling.frame import host_facts
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
@@ -77,21 +76,6 @@ def make_claimer(
 def strict_policies(filters: Collection[str]) -> frozenset[ledger_claimer.Policy]:
     """Return the group policies that some enabled filters enforce, by the filters' names."""
     return frozenset(policy for name, policy in _KEEPERS.items() if name in filters)
-
-
-def anybody_claims(
-    snapshot: store_snapshot.Snapshot, now_seconds: float, silent_seconds: float
-) -> bool:
-    """Say whether a scheduler whose heartbeat is younger than that judges claims.
-
-    :param now_seconds: the back end's clock
-    """
-    view = snapshot.namespace(known_namespaces.SCHEDULERS.name)
-    return any(
-        beat.get("claiming")
-        and float(beat.get("beat_at", now_seconds)) > now_seconds - silent_seconds
-        for _name, beat in view.states()
-    )
 
 
 class _Fits:

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -34,9 +34,8 @@ from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, placing
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
-from nova_nodb_scheduler.store import host_state_store, store_snapshot
-from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator
+from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.synchronizer.replication import heartbeats
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ _FIRST_SECONDS = 0.1
 
 
 @attrs.frozen
-class DecisionOptions:
+class DecisionOptions(claim_upkeep.UpkeepOptions):
     """Bounds of deciding from memory; see the options of the same names."""
 
     mirror: mirror_assembly.MirrorOptions
@@ -57,27 +56,16 @@ class DecisionOptions:
     max_allocation_calls: int
     cache_bytes: int
     claims: bool
-    claim_lease_seconds: float
     claim_spread: str
-    silent_scheduler_seconds: float
     verify_allocations: str
-    delete_orphan_allocations: bool
 
 
 @attrs.frozen
-class WorkerSurroundings:
-    """What of the worker the parts stand on.
-
-    :param now_seconds: the back end's clock, without I/O
-    """
+class WorkerSurroundings(claim_upkeep.UpkeepSurroundings):
+    """What of the worker the parts stand on, beside what the upkeep of claims does."""
 
     plugin: mirror_assembly.MirrorPlugin
     host_manager: Any
-    store: host_state_store.HostStateStore
-    synchronizer: contract.Synchronizer
-    replicator: replicator.Replicator
-    now_seconds: Callable[[], float]
-    placement_client: Callable[[], Any]
     claim_meter: claim_metrics.ClaimMetrics
 
 
@@ -181,21 +169,9 @@ class DecisionAssembly:
         )
 
     def _make_upkeep(self) -> claim_upkeep.ClaimUpkeep:
-        around, options = self._around, self._options
         return claim_upkeep.ClaimUpkeep(
-            claim_upkeep.UpkeepSurroundings(
-                host=around.plugin.conf.host,
-                synchronizer=around.synchronizer,
-                store=around.store,
-                replicator=around.replicator,
-                now_seconds=around.now_seconds,
-                placement_client=around.placement_client,
-            ),
-            claim_upkeep.UpkeepOptions(
-                claim_lease_seconds=options.claim_lease_seconds,
-                silent_scheduler_seconds=options.silent_scheduler_seconds,
-                delete_orphan_allocations=options.delete_orphan_allocations,
-            ),
+            self._around,
+            self._options,
             is_own=None if self._spread is None else self._spread.is_own,
             wait_for=self._wait_for,
             hint=self._hints.hint,

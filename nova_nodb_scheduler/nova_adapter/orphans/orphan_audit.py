@@ -216,8 +216,7 @@ class OrphanAudit:
 
     def _allocations(self) -> Iterator[tuple[str, Iterable[str]]]:
         """Return providers and their consumers: of the mirror, or of Placement."""
-        schedulers = self._living(known_namespaces.SCHEDULERS.name)
-        if any(beat.get("claiming") for _, beat in schedulers):
+        if lapsed_claims.anybody_claims(self._snapshot, self._least_beat):
             for root, state in self._snapshot.namespace(known_namespaces.PROVIDERS.name).states():
                 yield root, state.get("allocations") or {}
             return

@@ -12,7 +12,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
@@ -45,6 +45,17 @@ def writer_is_gone(
     ended = held.deadline_seconds
     since = conductors_since.get(rest.rpartition(":")[0], ())
     return not any(ended is None or each <= ended for each in since)
+
+
+def anybody_claims(snapshot: store_snapshot.Snapshot, since_seconds: float) -> bool:
+    """Say whether a scheduler that judges claims has a heartbeat no older than that.
+
+    :param since_seconds: by the back end's clock
+    """
+    return any(
+        beat.get("claiming") and float(beat.get("beat_at", 0.0)) >= since_seconds
+        for _, beat in snapshot.namespace(known_namespaces.SCHEDULERS.name).states()
+    )
 
 
 class ClaimWriters:
