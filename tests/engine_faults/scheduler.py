@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -106,8 +106,11 @@ class Authority(placing.AllocationAuthority):
             for each in wanted
         }
 
-    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+    def remove(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> Collection[str]:
         self._call("remove", [(each.consumer, each.chosen.uuid) for each in wanted])
+        return ()
 
 
 class Scheduler:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -133,7 +133,9 @@ class RequestAllocations:
             self._hint(refused)
         return found
 
-    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+    def remove(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> Collection[str]:
         """Take back what was written, and nothing else; see :class:`placing.AllocationAuthority`.
 
         Of a server that moves, what it has elsewhere is where it runs: only what
@@ -153,6 +155,7 @@ class RequestAllocations:
                 {"server": consumer},
             )
         self._left.update((each.consumer, each) for each in wanted if each.consumer in left)
+        return left
 
     def end_left(self, deadline: float) -> None:
         """Remove what could not be removed before; without I/O where there is nothing.
@@ -250,7 +253,7 @@ class RequestAllocations:
         if withdrawn is verification.Withdrawal.UNKNOWN:
             self._left[wanted.consumer] = wanted
             return placing.AllocationOutcome(
-                placing.AllocationResult.GIVEN_UP, "not known whether it fits"
+                placing.AllocationResult.IN_DOUBT, "not known whether it fits"
             )
         self._joined.discard(wanted.consumer)
         return placing.AllocationOutcome(
@@ -299,6 +302,7 @@ class RequestAllocations:
         if isinstance(outcome, placement_replies.UnknownOutcome):
             if self._writer.undo([self._server(wanted)], deadline, unsure=True):
                 self._left[wanted.consumer] = wanted
+                return placing.AllocationResult.IN_DOUBT
             return placing.AllocationResult.GIVEN_UP
         return (
             placing.AllocationResult.GIVEN_UP

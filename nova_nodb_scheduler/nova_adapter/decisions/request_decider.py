@@ -465,8 +465,9 @@ class _Decision:
         return answer
 
     def end_left(self, deadline: float) -> None:
-        """See :meth:`request_allocations.RequestAllocations.end_left`."""
+        """See :meth:`request_allocations.RequestAllocations.end_left`; then claims end, too."""
         self._allocations.end_left(deadline)
+        self._placing.end_doubt()
 
     def _restore_group(self) -> None:
         """Take the hosts that were chosen out of the request's group again.

@@ -210,10 +210,16 @@ class AllocationResult(enum.Enum):
     PLAN_AGAIN = "plan again"
     #: On no host, for the authority cannot be asked or does not answer in time.
     GIVEN_UP = "given up"
+    #: The same, and it may be written yet: the claim stands as long as that is so.
+    IN_DOUBT = "in doubt"
 
     @property
     def stands(self) -> bool:
         return self in (AllocationResult.WRITTEN, AllocationResult.JOINED)
+
+    @property
+    def gives_up(self) -> bool:
+        return self in (AllocationResult.GIVEN_UP, AllocationResult.IN_DOUBT)
 
 
 @attrs.frozen
@@ -236,8 +242,13 @@ class AllocationAuthority(Protocol):
         for I/O until about the deadline (monotonic seconds).
         """
 
-    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
-        """Take back what :meth:`write` wrote, of those hosts only; never raises for I/O."""
+    def remove(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> Collection[str]:
+        """Take back what :meth:`write` wrote, of those hosts only; never raises for I/O.
+
+        :return: consumers of which something may be left
+        """
 
 
 class PlanMaker(Protocol):
@@ -326,6 +337,8 @@ class Placing:
         self._held: dict[str, chosen_hosts.Choice] = {}
         self._taken: dict[str, chosen_hosts.TakenClaim] = {}
         self._written: dict[str, chosen_hosts.WantedClaim] = {}
+        #: Claims of servers whose allocation may be there, or come yet.
+        self._in_doubt: list[chosen_hosts.TakenClaim] = []
 
     def place(self) -> list[chosen_hosts.Choice] | None:
         """Return the servers' hosts, in their order; None if not all found one.
@@ -354,19 +367,32 @@ class Placing:
         return [placed[consumer] for consumer in self._servers]
 
     def undo(self) -> None:
-        """Leave nothing of the request: allocations first, then claims, then reservations."""
+        """Leave nothing of the request: allocations first, then claims, then reservations.
+
+        Claims of servers of which an allocation may be left stand until :meth:`end_doubt`,
+        or until their lease ends: others would be given the room that it takes.
+        """
         written, taken = list(self._written.values()), list(self._taken.values())
         self._written, self._taken = {}, {}
+        left: Collection[str] = frozenset(each.consumer for each in written)
         try:
             if written:
-                self._authority.remove(written, self._deadline)
+                left = self._authority.remove(written, self._deadline)
         finally:
+            self._in_doubt += [each for each in taken if each.wanted.consumer in left]
+            ended = [each for each in taken if each.wanted.consumer not in left]
             try:
-                if taken:
-                    self._claimer.release(taken)
+                if ended:
+                    self._claimer.release(ended)
             finally:
                 for consumer in list(self._held):
                     self._give_back(consumer)
+
+    def end_doubt(self) -> None:
+        """Release the claims of servers of which nothing is left by now."""
+        ended, self._in_doubt = self._in_doubt, []
+        if ended:
+            self._claimer.release(ended)
 
     def _make_plan(self) -> None:
         self.plan = self._planner.plan(self._group_hosts)
@@ -433,12 +459,15 @@ class Placing:
             once_more = behind and self._plans < _MOST_PLANS
             again |= once_more
             # One that goes on changing is nobody's to refuse for good.
-            self.given_up |= outcome.result is AllocationResult.GIVEN_UP or (
-                behind and not once_more
-            )
+            self.given_up |= outcome.result.gives_up or (behind and not once_more)
             self._pass_over(each.wanted, outcome.why, forever=not once_more)
-        if lost:
-            self._release(lost)
+        in_doubt = [
+            each
+            for each in lost
+            if outcomes[each.wanted.consumer].result is AllocationResult.IN_DOUBT
+        ]
+        self._doubt(in_doubt)
+        self._release([each for each in lost if each not in in_doubt])
         self._confirm(written, placed)
         return again
 
@@ -503,11 +532,19 @@ class Placing:
             self._authority.remove([each.wanted for each in late], self._deadline)
             for each in late:
                 del self._written[each.wanted.consumer]
+            # Even where something is left no claim stands that could keep its room.
             self._release(late)
             for each in late:
                 self._pass_over(each.wanted, "the claim's lease ended before it was confirmed")
 
+    def _doubt(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
+        self._in_doubt += taken
+        for each in taken:
+            self._taken.pop(each.wanted.consumer, None)
+
     def _release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
+        if not taken:
+            return
         self._claimer.release(taken)
         for each in taken:
             self._taken.pop(each.wanted.consumer, None)

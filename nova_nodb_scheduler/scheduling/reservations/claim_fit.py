@@ -156,15 +156,17 @@ class _Fitting:
         if provider is None or provider.broken is not None:
             # Its capacity is Placement's alone to tell.
             return True
-        wanted = claim_facts.beyond(
-            claim.resources, claim.node, allocations.get(claim.consumer, {})
-        )
-        for name, amount in wanted.items():
+        own = allocations.get(claim.consumer, {})
+        beyond = claim_facts.beyond(claim.resources, claim.node, own)
+        for name, amount in claim.resources.items():
             inventory = provider.inventories.get(name)
             if inventory is None:
                 return False
             used = provider.used.get(name, 0) + unreported.used.get(name, 0)
-            if used + amount > inventory.capacity:
+            # As in Placement what asks for no more has to fit, too: what it is reported
+            # with may have gone back, and its place to another.
+            more = beyond.get(name, amount - own.get(name, 0))
+            if used + more > inventory.capacity:
                 return False
         return True
 

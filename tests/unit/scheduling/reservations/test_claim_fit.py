@@ -75,6 +75,13 @@ class FitsTest(testtools.TestCase):
 
         self.assertTrue(self.fits(VCPU=2))
 
+    def test_an_own_allocation_that_may_have_gone_back_takes_nobody_s_place(self):
+        # It was written late, taken back, and is still shown; others claimed its place.
+        self.allocate(me={"VCPU": 1}, a={"VCPU": 1}, b={"VCPU": 1})
+
+        self.assertTrue(self.fits({"c": held(VCPU=1)}, VCPU=1))
+        self.assertFalse(self.fits({"c": held(VCPU=1), "d": held(VCPU=1)}, VCPU=1))
+
     def test_each_class_must_have_room(self):
         self.allocate()
 

@@ -12,7 +12,7 @@ import collections
 import itertools
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -126,10 +126,13 @@ class Authority:
             for each in wanted
         }
 
-    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+    def remove(
+        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
+    ) -> Collection[str]:
         for each in wanted:
             self._truth.remove(each.consumer)
         self._after("removed")
+        return ()
 
 
 @attrs.frozen
@@ -225,10 +228,14 @@ class Scheduler:
 
     # -- what it is asked -------------------------------------------------------------
 
-    def place(
-        self, servers: Sequence[str], vcpus: int, group: requests.Group | None = None
-    ) -> dict[str, str] | None:
-        """Place servers and grant them; None if there is not room for all."""
+    def placing(
+        self,
+        servers: Sequence[str],
+        vcpus: int,
+        authority: placing.AllocationAuthority,
+        group: requests.Group | None = None,
+    ) -> placing.Placing:
+        """Return one request's placing, not begun."""
         with self.truth.lock:
             for server in servers:
                 self.truth.sizes[server] = vcpus
@@ -240,16 +247,22 @@ class Scheduler:
             cells=frozenset([CELL]),
             queries=(requests.CandidateQuery({"VCPU": vcpus}),),
         )
-        made = placing.Placing(
+        return placing.Placing(
             self.parts,
             request,
             servers,
             _Planner(self, request, len(servers)),
-            Authority(self.truth, self.after),
+            authority,
             _NoTrace(),
             lambda server: (),
             1e18,
         )
+
+    def place(
+        self, servers: Sequence[str], vcpus: int, group: requests.Group | None = None
+    ) -> dict[str, str] | None:
+        """Place servers and grant them; None if there is not room for all."""
+        made = self.placing(servers, vcpus, Authority(self.truth, self.after), group)
         chosen = None
         try:
             chosen = made.place()
