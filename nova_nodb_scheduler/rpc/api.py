@@ -6,6 +6,7 @@ version methods
 ======= ===================================================================
 1.0     update_host_states, get_host_states, list_namespaces, get_status
 1.1     explain, get_decisions
+1.2     list_host_states
 ======= ===================================================================
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 from nova_nodb_scheduler import errors
 
 NAMESPACE = "nodb"
-VERSION = "1.1"
+VERSION = "1.2"
 
 #: What a call asks for unless its method came later: servers that are not
 #: upgraded yet answer it, too.

@@ -83,7 +83,7 @@ class Client:
             server,
             "get_host_states",
             namespace=namespace,
-            keys=None if keys is None else list(keys),
+            keys=_listed(keys),
             predicate=None if predicate is None else [list(each) for each in predicate],
             limit=limit,
             marker=marker,
@@ -107,6 +107,57 @@ class Client:
             marker = page.next_marker
             if marker is None:
                 return
+
+    def list_host_states(
+        self,
+        context: Any,
+        *,
+        keys: Collection[str] | None = None,
+        ids: Collection[int] | None = None,
+        cell: str | None = None,
+        host: str | None = None,
+        node: str | None = None,
+        service: str | None = None,
+        search: str | None = None,
+        predicate: Sequence[Sequence[Any]] | None = None,
+        namespaces: Collection[str] = (),
+        limit: int | None = None,
+        marker: str | None = None,
+        unproved: bool = False,
+        server: str | None = None,
+    ) -> objects.HostListPage:
+        """Read one page of hosts from any scheduler, or from one; see the endpoint."""
+        page: objects.HostListPage = self._call(
+            context,
+            server,
+            "list_host_states",
+            version="1.2",
+            keys=_listed(keys),
+            ids=_listed(ids),
+            cell=cell,
+            host=host,
+            node=node,
+            service=service,
+            search=search,
+            predicate=None if predicate is None else [list(each) for each in predicate],
+            namespaces=_listed(namespaces),
+            limit=limit,
+            marker=marker,
+            unproved=unproved,
+        )
+        return page
+
+    def iterate_hosts(self, context: Any, **query: Any) -> Iterator[objects.ListedHost]:
+        """Read all pages of hosts; each may come from another scheduler.
+
+        :param query: arguments of :meth:`list_host_states`; ``marker`` is where it begins
+        """
+        while True:
+            page = self.list_host_states(context, **query)
+            yield from page.hosts
+            if page.next_marker is None:
+                return
+            query["marker"] = page.next_marker
 
     def list_namespaces(
         self, context: Any, server: str | None = None
@@ -165,6 +216,18 @@ class Client:
             return call() if self._bound is None else self._bound(call)
         except errors.NodbError as error:
             raise _as_raised(error) from error
+        except oslo_messaging.UnsupportedVersion as error:
+            raise errors.MethodNotServed(method, version) from error
+        except oslo_messaging.RemoteError as error:
+            # By name: of an exception of a module that is not allowed that is all there is.
+            if error.exc_type != oslo_messaging.UnsupportedVersion.__name__:
+                raise
+            raise errors.MethodNotServed(method, version) from error
+
+
+def _listed(values: Collection[Any] | None) -> Any:
+    """Make a list of what may be a set; of one text, the server says that it is no list."""
+    return values if values is None or isinstance(values, str) else list(values)
 
 
 def _as_raised(error: errors.NodbError) -> errors.NodbError:

@@ -53,7 +53,7 @@ def checked(method: Callable[..., _Result]) -> Callable[..., _Result]:
     return call
 
 
-def text(method: str, name: str, value: object) -> str:
+def text(method: str, name: str, value: object, most_bytes: int = MAX_TEXT_BYTES) -> str:
     """Take a short text.
 
     :raises InvalidArgument: it is none, is empty, too long, or cannot be written as UTF-8
@@ -62,11 +62,11 @@ def text(method: str, name: str, value: object) -> str:
         raise errors.InvalidArgument(method, name, f"a {type(value).__name__} is no text")
     # A character has a byte at least: nothing long is encoded.
     try:
-        fits = 0 < len(value) <= MAX_TEXT_BYTES and len(value.encode()) <= MAX_TEXT_BYTES
+        fits = 0 < len(value) <= most_bytes and len(value.encode()) <= most_bytes
     except UnicodeEncodeError as error:
         raise errors.InvalidArgument(method, name, "it is no text in UTF-8") from error
     if not fits:
-        raise errors.InvalidArgument(method, name, f"it has 1 to {MAX_TEXT_BYTES} bytes of UTF-8")
+        raise errors.InvalidArgument(method, name, f"it has 1 to {most_bytes} bytes of UTF-8")
     return value
 
 
@@ -86,6 +86,22 @@ def listed(method: str, name: str, values: object) -> Sequence[Any]:
     if not isinstance(values, (list, tuple)):
         raise errors.InvalidArgument(method, name, f"a {type(values).__name__} is no list")
     return values
+
+
+def few(method: str, name: str, values: object, page_size: int) -> None:
+    """Refuse a list of more than fit in a page.
+
+    :raises InvalidArgument: it is no list
+    :raises LimitExceeded: it is longer
+    """
+    asked = len(listed(method, name, values))
+    if asked > page_size:
+        raise errors.LimitExceeded(
+            f"the number of {name} in one {method} call",
+            asked,
+            page_size,
+            "[nodb_scheduler] rpc_page_size",
+        )
 
 
 def number(method: str, name: str, value: object) -> int:
@@ -247,8 +263,21 @@ Publish = Callable[
     [str, Mapping[records_module.RecordKey, Mapping[str, Any] | None]], PublishedStates
 ]
 
-#: Epoch of the store, and the age in seconds of what is proved (or None).
-Freshness = Callable[[], tuple[str, float | None]]
+
+@attrs.frozen
+class Freshness:
+    """How current a store is.
+
+    :param epoch: of what is in it
+    :param proof_age_seconds: all that was written longer ago is in it; None where
+        nothing is proved
+    :param generation: changes with each begin and each end of a rebuild of the store
+    """
+
+    epoch: str
+    proof_age_seconds: float | None
+    generation: int
+
 
 _expected = oslo_messaging.expected_exceptions(
     errors.InvalidArgument,
@@ -262,9 +291,10 @@ _expected = oslo_messaging.expected_exceptions(
 
 
 class StateEndpoint:
-    """The methods of version 1.0; :mod:`.endpoint` has those that came later.
+    """The methods of version 1.0.
 
     :param status: builds the answer of :meth:`get_status`; must not block
+    :param freshness: tells that of the store; must not block
     """
 
     target = oslo_messaging.Target(namespace=api.NAMESPACE, version=api.VERSION)
@@ -277,7 +307,7 @@ class StateEndpoint:
         limits: admission_module.UpdateLimits,
         publish: Publish,
         status: Callable[[], objects.SchedulerStatus],
-        freshness: Freshness,
+        freshness: Callable[[], Freshness],
     ) -> None:
         self._store = store
         self._declared = tuple(declared)
@@ -357,11 +387,16 @@ class StateEndpoint:
         :raises LimitExceeded: more keys than fit in a page
         """
         self._check_reading(namespace, keys, predicate, limit, marker)
+        # Before the snapshot: what is proved by now is in it, unless it is of a store
+        # that began to be built anew meanwhile.
+        freshness = self._freshness()
         view = self._store.snapshot().namespace(namespace)
+        rebuilt = self._freshness().generation != freshness.generation
         size = self._limits.page_size
         wanted = size if limit is None else min(max(1, limit), size)
-        page = record_queries.page_of(view, keys, predicate or [], wanted, marker)
-        epoch, proof_age_seconds = self._freshness()
+        page = record_queries.page_of(
+            view, keys, predicate or [], wanted, marker, self._limits.page_bytes
+        )
         return objects.HostStatePage(
             states=[
                 objects.HostState(
@@ -374,8 +409,8 @@ class StateEndpoint:
                 for record in page.records
             ],
             next_marker=page.next_marker,
-            epoch=epoch,
-            proof_age_seconds=proof_age_seconds,
+            epoch=freshness.epoch,
+            proof_age_seconds=None if rebuilt else freshness.proof_age_seconds,
         )
 
     def _check_reading(
@@ -384,14 +419,7 @@ class StateEndpoint:
         method = "get_host_states"
         text(method, "namespace", namespace)
         if keys is not None:
-            asked = len(listed(method, "keys", keys))
-            if asked > self._limits.page_size:
-                raise errors.LimitExceeded(
-                    "the number of keys in one get_host_states call",
-                    asked,
-                    self._limits.page_size,
-                    "[nodb_scheduler] rpc_page_size",
-                )
+            few(method, "keys", keys, self._limits.page_size)
             texts(method, "keys", keys)
         # A predicate is shown in errors: it must be no page, and no tower.
         bounded(

@@ -22,18 +22,21 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.store import column_layout, store_snapshot
 
 Mask = npt.NDArray[np.bool_]
+_Item = TypeVar("_Item")
 
 #: Most conditions in one predicate, and most values behind one ``in``.
 MAX_CONDITIONS = 100
@@ -209,14 +212,49 @@ def _shown(value: object) -> str:
 
 
 @attrs.frozen
+class DecodedRecord:
+    """A record of a page, decoded once: a store keeps fewer states than a page may hold."""
+
+    key: str
+    revision: int
+    version: int
+    state: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, record: store_snapshot.StoredRecord) -> DecodedRecord:
+        """Decode a record.
+
+        :raises UndecodableRecord: the payload is damaged
+        """
+        return cls(record.key, record.revision, record.version, record.state)
+
+    def text_bytes(self) -> int:
+        """Return how much JSON the state is."""
+        return len(orjson.dumps(self.state))
+
+
+@attrs.frozen
 class RecordPage:
     """Some records in order of key.
 
     :param next_marker: where the next page begins; None on the last one
     """
 
-    records: tuple[store_snapshot.StoredRecord, ...]
+    records: tuple[DecodedRecord, ...]
     next_marker: str | None
+
+
+def fitting(
+    items: Iterable[_Item], bytes_of: Callable[[_Item], int], most_bytes: int
+) -> tuple[_Item, ...]:
+    """Return the first items, as many as fit; the first one whatever its size."""
+    taken: list[_Item] = []
+    for item in items:
+        most_bytes -= bytes_of(item)
+        if taken and most_bytes < 0:
+            break
+        taken.append(item)
+    return tuple(taken)
 
 
 def page_of(
@@ -225,6 +263,7 @@ def page_of(
     predicate: Sequence[Any],
     limit: int,
     marker: str | None,
+    most_bytes: int = sys.maxsize,
 ) -> RecordPage:
     """Return the first records behind a marker.
 
@@ -232,6 +271,8 @@ def page_of(
     nothing, and no server needs to remember who asked.
 
     :param keys: only these, as far as they exist; None for all
+    :param most_bytes: JSON of all states; a page of more ends earlier, behind one
+        record at least
     :raises InvalidPredicate: see :func:`mask`
     """
     found = _select(view, keys, predicate)
@@ -239,13 +280,13 @@ def page_of(
         found = (key for key in found if key > marker)
     # One more than wanted tells whether there is a next page.
     chosen = heapq.nsmallest(limit + 1, found)
-    more = len(chosen) > limit
-    chosen = chosen[:limit]
-    stored = (view.get(key) for key in chosen)
-    return RecordPage(
-        tuple(record for record in stored if record is not None),
-        chosen[-1] if more and chosen else None,
+    stored = (view.get(key) for key in chosen[:limit])
+    records = fitting(
+        (DecodedRecord.of(each) for each in stored if each is not None),
+        DecodedRecord.text_bytes,
+        most_bytes,
     )
+    return RecordPage(records, records[-1].key if len(chosen) > len(records) else None)
 
 
 def _select(

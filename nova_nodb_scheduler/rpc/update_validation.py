@@ -30,6 +30,7 @@ class UpdateLimits:
     update_bytes: int
     updates_per_second: float
     page_size: int
+    page_bytes: int = 4 * 1024 * 1024
 
 
 class RateLimit:

@@ -8,13 +8,14 @@ Nova, and is a function here.
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.rpc import endpoint, update_validation
+from nova_nodb_scheduler.rpc import endpoint, host_endpoint, update_validation
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers import memory
@@ -28,6 +29,7 @@ DECLARED = (*known_namespaces.BUILT_IN, store_samples.POOLS)
 METHODS = (
     "update_host_states",
     "get_host_states",
+    "list_host_states",
     "explain",
     "get_decisions",
     "list_namespaces",
@@ -61,13 +63,17 @@ class Worker:
             LIMITS,
             self._publish,
             cmd_samples.feed,
-            lambda: ("epoch", 0.5),
+            lambda: endpoint.Freshness("epoch", 0.5, 1),
         )
         second = endpoint.ExplainingEndpoint(
             _explained, _past, lambda: 1000, endpoint.ExplainBounds(places=500_000)
         )
+        third = host_endpoint.HostEndpoint(self._taken, known_namespaces.HOST_TABLES, LIMITS)
         self._methods = {
-            name: getattr(first if hasattr(first, name) else second, name) for name in METHODS
+            name: getattr(each, name)
+            for name in METHODS
+            for each in (first, second, third)
+            if hasattr(each, name)
         }
         self.before = self.built_in()
 
@@ -92,6 +98,18 @@ class Worker:
         )
         return endpoint.PublishedStates(
             report.published, report.unchanged, report.deleted, report.version, report.rejected
+        )
+
+    def _taken(self) -> host_endpoint.JudgedSnapshot:
+        return host_endpoint.JudgedSnapshot(
+            snapshot=self._store.snapshot(),
+            epoch="epoch",
+            version=1,
+            proof_age_seconds=0.5,
+            scheduler="s",
+            scheduler_state="following",
+            cells=[_scope("c1"), _scope("c2", "no reporter")],
+            others=[_scope("placement")],
         )
 
     def built_in(self) -> dict[str, tuple[int, bytes]]:
@@ -138,6 +156,10 @@ class Worker:
         """
         if self.built_in() != self.before:
             raise target.Finding("a built-in namespace was written")
+
+
+def _scope(name: str, reason: str = "") -> objects.ScopeStatus:
+    return objects.ScopeStatus(scope=name, hosts=1, proved=not reason, reason=reason, fallbacks={})
 
 
 def _explained(context: Any, request: Any, servers: int, limit: int) -> explanations.Explanation:
@@ -195,11 +217,26 @@ TEXTS = (
 COLUMNS = ("free_gb", "ratio", "thin", "backend", "tags", "host", "cell", "no such", "")
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "like", "")
 #: Arguments that are left out in half of the messages.
-OPTIONAL = ("keys", "predicate", "limit", "marker", "servers")
+OPTIONAL = (
+    "keys",
+    "ids",
+    "cell",
+    "host",
+    "node",
+    "service",
+    "search",
+    "predicate",
+    "namespaces",
+    "limit",
+    "marker",
+    "unproved",
+    "servers",
+)
 NUMBERS = (0, 1, -1, 5, 1000, 1001, 2**31, 2**63, -(2**63) - 1, 2**64, 10**30, 0.5, 1e308)
 ARGUMENTS = {
     "update_host_states": ("owner", "records"),
     "get_host_states": ("namespace", "keys", "predicate", "limit", "marker"),
+    "list_host_states": OPTIONAL[:-1],
     "list_namespaces": (),
     "get_status": (),
     "explain": ("request", "servers", "limit"),
@@ -264,6 +301,17 @@ def update(dice: random.Random) -> Any:
     return whole
 
 
+_OF_HOSTS: dict[str, Callable[[random.Random], Any]] = {
+    "ids": lambda dice: [dice.choice(NUMBERS) for _ in range(dice.randrange(7))],
+    "namespaces": lambda dice: [
+        dice.choice(TEXTS[: len(DECLARED)]) for _ in range(dice.randrange(2))
+    ],
+    "cell": lambda dice: dice.choice(("c1", "c2", *TEXTS)),
+    "search": lambda dice: "".join(dice.choices("%_\\h1", k=5)),
+    "unproved": lambda dice: dice.random() < 0.8,
+}
+
+
 def argument(dice: random.Random, name: str) -> Any:
     """Return something for an argument, now and then of the right kind."""
     if dice.random() < 0.15:
@@ -279,7 +327,9 @@ def argument(dice: random.Random, name: str) -> Any:
         return dice.choice(("pools", "cinder", *TEXTS[: 2 * len(DECLARED)]))
     if name == "keys":
         return [dice.choice(TEXTS) for _ in range(dice.randrange(7))]
-    if name in ("marker", "instance_uuid"):
+    if name in _OF_HOSTS:
+        return _OF_HOSTS[name](dice)
+    if name in ("marker", "host", "node", "service", "instance_uuid"):
         return dice.choice(TEXTS)
     if name == "request":
         return {dice.choice(TEXTS): value(dice) for _ in range(dice.randrange(4))}
@@ -290,7 +340,7 @@ def argument(dice: random.Random, name: str) -> Any:
 
 def message(dice: random.Random) -> tuple[str, dict[str, Any]]:
     """Return a method and its arguments: some too many, some missing."""
-    method = METHODS[min(dice.randrange(6), dice.randrange(6))]
+    method = METHODS[min(dice.randrange(len(METHODS)), dice.randrange(len(METHODS)))]
     arguments = {
         name: argument(dice, name)
         for name in ARGUMENTS[method]

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bus_calls, terminal
@@ -21,16 +24,15 @@ Query = Callable[[str, Sequence[Sequence[Any]]], Iterator[objects.HostState]]
 #: Reads some records of a namespace by key.
 Lookup = Callable[[str, Collection[str]], Sequence[objects.HostState]]
 
+_SERVICES, _LIVENESS = known_namespaces.SERVICES.name, known_namespaces.SERVICE_LIVENESS.name
+
 #: What is shown of an instance.
 _INSTANCE_FIELDS = ("project_id", "vm_state", "task_state", "vcpus", "memory_mb")
 
 
-def columns_of(state: objects.HostState, namespace: model.Namespace) -> dict[str, Any]:
+def columns_of(key: str, state: Mapping[str, Any], namespace: model.Namespace) -> dict[str, Any]:
     """Return a record's key and the values of its declared columns."""
-    return {
-        "key": state.key,
-        **{column.name: _value(state.state, column) for column in namespace.columns},
-    }
+    return {"key": key, **{column.name: _value(state, column) for column in namespace.columns}}
 
 
 def _value(state: Mapping[str, Any], column: model.Column) -> Any:
@@ -75,18 +77,68 @@ class ServiceStates:
         return abs(elapsed.total_seconds()) <= self._down_seconds
 
 
-def compute_services(
-    query: Query, services: ServiceStates
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return all compute services by cell and host."""
-    liveness = {
-        state.key: state.state for state in query(known_namespaces.SERVICE_LIVENESS.name, [])
-    }
-    found = {}
-    for state in query(known_namespaces.SERVICES.name, [["binary", "==", "nova-compute"]]):
-        described = services.state(state.state, liveness.get(state.key))
-        found[str(described["cell"]), str(described["host"])] = described
-    return found
+@attrs.define
+class ListedHosts:
+    """All hosts of a query, each as a row with its compute service.
+
+    :param unproved: by cell, why its hosts may be missing or old
+    :param unreadable: uuids of those that are missing or old for certain
+    """
+
+    rows: list[dict[str, Any]]
+    unproved: dict[str, str]
+    unreadable: set[str] = attrs.field(factory=set)
+
+
+def list_hosts(rpc: Any, context: Any, services: ServiceStates, **query: Any) -> ListedHosts:
+    """Read all pages of hosts, proved or not.
+
+    :param query: arguments of the client's ``list_host_states``
+    """
+    found = ListedHosts([], {})
+    marker = None
+    while True:
+        page = rpc.list_host_states(
+            context,
+            namespaces=(_SERVICES, _LIVENESS),
+            marker=marker,
+            unproved=True,
+            **query,
+        )
+        found.unproved |= {each.scope: each.reason for each in page.scopes if not each.proved}
+        found.unreadable.update(page.unreadable)
+        for host in page.hosts:
+            row = columns_of(host.uuid, host.state, known_namespaces.COMPUTE_NODES)
+            row["service"] = _compute_service(host, services)
+            found.rows.append(row)
+        marker = page.next_marker
+        if marker is None:
+            return found
+
+
+def list_records(query: Query, services: ServiceStates, predicate: list[Any]) -> ListedHosts:
+    """Read all hosts of a scheduler of an older release, in the same order.
+
+    It does not tell what is not proved.
+    """
+    liveness = {each.key: each.state for each in query(_LIVENESS, [])}
+    computes = {}
+    for each in query(_SERVICES, [["binary", "==", "nova-compute"]]):
+        described = services.state(each.state, liveness.get(each.key))
+        computes[str(described["cell"]), str(described["host"])] = described
+    nodes = known_namespaces.COMPUTE_NODES
+    rows = [columns_of(each.key, each.state, nodes) for each in query(nodes.name, predicate)]
+    for row in rows:
+        row["service"] = computes.get((str(row["cell"]), str(row["host"])))
+    return ListedHosts(sorted(rows, key=lambda row: (row["cell"], row["id"], row["key"])), {})
+
+
+def _compute_service(host: objects.ListedHost, services: ServiceStates) -> dict[str, Any] | None:
+    liveness = {each.key: each.state for each in host.related if each.namespace == _LIVENESS}
+    for each in host.related:
+        if each.namespace == _SERVICES:
+            return services.state(each.state, liveness.get(each.key))
+    return None
 
 
 def find_nodes(name: str, query: Query, lookup: Lookup) -> list[objects.HostState]:
@@ -216,6 +268,11 @@ class HostList(_StoreCommand):
             help="namespace to list; see 'namespace list' (default: %(default)s)",
         )
         parser.add_argument(
+            "--search",
+            metavar="TEXT",
+            help="only hosts with this in their hypervisor's name; %% and _ are wildcards",
+        )
+        parser.add_argument(
             "--where",
             action="append",
             nargs=3,
@@ -232,15 +289,18 @@ class HostList(_StoreCommand):
         namespace = self.declared.get(args.namespace)
         if namespace is None:
             raise errors.UnknownNamespace(args.namespace, ", ".join(sorted(self.declared)))
-        rows = [
-            columns_of(state, namespace)
-            for state in self.query(args.namespace, conditions(args.where, args.cell))
-        ]
         hosts = namespace.name == known_namespaces.COMPUTE_NODES.name
-        if hosts and rows:
-            services = compute_services(self.query, self.services)
-            for row in rows:
-                row["service"] = services.get((str(row["cell"]), str(row["host"])))
+        if hosts:
+            rows = self._hosts(rpc, args)
+        elif args.search is not None:
+            raise errors.ConfigurationError(
+                "--search", args.search, "only hosts are searched; use --where"
+            )
+        else:
+            rows = [
+                columns_of(each.key, each.state, namespace)
+                for each in self.query(args.namespace, conditions(args.where, args.cell))
+            ]
         if args.json:
             self.print_json([self._named(row) for row in rows])
         elif hosts:
@@ -255,6 +315,38 @@ class HostList(_StoreCommand):
                 ([self._cell(name, row[name]) for name in names] for row in rows),
             )
         return 0
+
+    def _hosts(self, rpc: Any, args: argparse.Namespace) -> list[dict[str, Any]]:
+        try:
+            found = list_hosts(
+                rpc,
+                self.context(),
+                self.services,
+                cell=args.cell,
+                predicate=conditions(args.where, None),
+                search=args.search,
+                server=args.scheduler,
+            )
+        except errors.MethodNotServed as error:
+            if args.search is not None:
+                raise
+            # Schedulers are upgraded last, and one after the other.
+            print(f"What is not proved is not told. {error}", file=sys.stderr)
+            found = list_records(self.query, self.services, conditions(args.where, args.cell))
+        for cell, reason in sorted(found.unproved.items()):
+            print(
+                f"Cell {self.names.shown(cell)} is not proved ({reason}): "
+                "its hosts may be missing or old.",
+                file=sys.stderr,
+            )
+        listed = {row["key"] for row in found.rows}
+        for key in sorted(found.unreadable):
+            shown = "shown as it was before" if key in listed else "not shown"
+            print(
+                f"Compute node {key} is broken: its record cannot be read; {shown}.",
+                file=sys.stderr,
+            )
+        return found.rows
 
     def _named(self, row: dict[str, Any]) -> dict[str, Any]:
         if "cell" not in row:

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from oslo_messaging import conffixture
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.rpc import api, client, endpoint, update_validation
+from nova_nodb_scheduler.rpc import api, client, endpoint, host_endpoint, update_validation
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers import memory
@@ -26,12 +26,21 @@ DECLARED = (*known_namespaces.BUILT_IN, store_samples.POOLS)
 _topics = itertools.count(1)
 
 
-class CloudFixture(fixtures.Fixture):
-    """One scheduler of that host, and a client of it."""
+def scope(name, reason=""):
+    """What a worker says of a cell; proved where there is no reason against it."""
+    return objects.ScopeStatus(scope=name, hosts=1, proved=not reason, reason=reason, fallbacks={})
 
-    def __init__(self, host="sched1", status=None, **limits):
+
+class CloudFixture(fixtures.Fixture):
+    """One scheduler of that host, and a client of it.
+
+    :param url: of the message bus
+    """
+
+    def __init__(self, host="sched1", status=None, url="fake://", **limits):
         super().__init__()
         self.host = host
+        self._url = url
         self.limits = update_validation.UpdateLimits(
             **{
                 "records_per_update": 100,
@@ -42,6 +51,8 @@ class CloudFixture(fixtures.Fixture):
             }
         )
         self._status = status
+        self.cells = [scope("c1"), scope("c2")]
+        self.others = [scope("placement")]
         self.hub = memory.MemoryHub()
 
     def _setUp(self):
@@ -66,8 +77,9 @@ class CloudFixture(fixtures.Fixture):
         # Registers what the library otherwise registers on the global one.
         self.useFixture(conffixture.ConfFixture(conf))
         self.transport = oslo_messaging.get_rpc_transport(
-            conf, url="fake://", allowed_remote_exmods=list(api.EXCEPTION_MODULES)
+            conf, url=self._url, allowed_remote_exmods=list(api.EXCEPTION_MODULES)
         )
+        self.addCleanup(self.transport.cleanup)
         self.topic = f"nodb-{next(_topics)}"
         self.endpoint = endpoint.StateEndpoint(
             self.store,
@@ -78,7 +90,10 @@ class CloudFixture(fixtures.Fixture):
             self.limits,
             self._publish,
             self._status,
-            lambda: (self.replicator.status().epoch, 0.0),
+            self.freshness,
+        )
+        self.hosts = host_endpoint.HostEndpoint(
+            self.take_snapshot, known_namespaces.HOST_TABLES, self.limits
         )
         server = oslo_messaging.get_rpc_server(
             self.transport,
@@ -94,7 +109,26 @@ class CloudFixture(fixtures.Fixture):
 
     def endpoints(self):
         """What the server answers with."""
-        return [self.endpoint]
+        return [self.endpoint, self.hosts]
+
+    def freshness(self):
+        """How current the store is."""
+        return endpoint.Freshness(self.replicator.status().epoch, 0.0, self.replicator.generation)
+
+    def take_snapshot(self):
+        """What a worker shows to who lists hosts; here cells are proved by decree."""
+        status = self.replicator.status()
+        return host_endpoint.JudgedSnapshot(
+            snapshot=self.store.snapshot(),
+            epoch=status.epoch,
+            version=status.cursor_version,
+            proof_age_seconds=status.proof_age_seconds,
+            scheduler=self.host,
+            scheduler_state=status.state.value,
+            cells=self.cells,
+            others=self.others,
+            unreadable=self.replicator.quarantine.keys("compute_nodes"),
+        )
 
     def _publish(self, owner, states):
         report = self.publisher(owner).publish(
@@ -116,6 +150,16 @@ class CloudFixture(fixtures.Fixture):
         if not self.replicator.wait_until(self.synchronizer.head().version, 5.0):
             raise AssertionError("the feed did not catch up")
 
+    def break_record(self, namespace, key):
+        """Leave a record that no release can read, whether there was one or not."""
+        name = records.RecordKey(namespace, key)
+        standing = self.synchronizer.read([name]).get(name)
+        revision = 0 if standing is None else standing.revision
+        [result] = self.synchronizer.write([records.Write(name, revision, b"?")])
+        if not result.won:
+            raise AssertionError(result)
+        self.catch_up()
+
     def write(self, namespace, states, owner=known_namespaces.NOVA):
         """Write records as their owner does, past the RPC API."""
         self.publisher(owner).publish(
@@ -125,3 +169,26 @@ class CloudFixture(fixtures.Fixture):
             }
         )
         self.catch_up()
+
+
+class FirstRelease:
+    """What version 1.0 served of today's endpoint."""
+
+    target = oslo_messaging.Target(namespace=api.NAMESPACE, version="1.0")
+
+    def __init__(self, now):
+        self._now = now
+
+    def get_host_states(self, ctxt, **arguments):
+        return self._now.get_host_states(ctxt, **arguments)
+
+    def list_namespaces(self, ctxt):
+        return self._now.list_namespaces(ctxt)
+
+
+class OlderCloudFixture(CloudFixture):
+    """A scheduler of the first release, which knows no method that came later."""
+
+    def endpoints(self):
+        """What the server answers with."""
+        return [FirstRelease(self.endpoint)]

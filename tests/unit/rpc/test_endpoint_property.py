@@ -50,6 +50,9 @@ SPECIAL = {
     "records": UPDATES,
     "owner": st.sampled_from(["cinder", "nova", "placement", "nodb", "claims"]),
     "namespace": st.sampled_from(["pools", "compute_nodes"]),
+    "namespaces": st.lists(st.sampled_from(["services", "instances", "pools"]), max_size=3),
+    "ids": st.lists(st.integers(), max_size=6),
+    "unproved": st.booleans(),
     "predicate": st.lists(
         st.tuples(st.sampled_from(fuzz.COLUMNS), st.sampled_from(fuzz.OPERATORS), ANYTHING).map(
             list

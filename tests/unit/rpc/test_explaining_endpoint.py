@@ -192,7 +192,8 @@ class ExplainingTest(testtools.TestCase):
         old = self.useFixture(FirstVersion())
 
         self.assertTrue(old.client.list_namespaces({}))
-        self.assertRaises(oslo_messaging.UnsupportedVersion, old.client.explain, {}, REQUEST)
+        error = self.assertRaises(errors.MethodNotServed, old.client.explain, {}, REQUEST)
+        self.assertEqual(("explain", "1.1"), (error.method, error.version))
 
     def call(self, version, method):
         target = oslo_messaging.Target(

@@ -293,7 +293,7 @@ class OtherTablesTest(PrintedCase):
                 },
             },
         )
-        row = host_commands.columns_of(state, known_namespaces.COMPUTE_NODES)
+        row = host_commands.columns_of(state.key, state.state, known_namespaces.COMPUTE_NODES)
         row["service"] = {"up": True, "disabled": True, "forced_down": False}
         rows = [row, {**row, "service": None}]
 
