@@ -27,6 +27,33 @@ them in one batch. It delays the moment at which a dead service that came back
 is seen alive; service_down_time should be at least ten times as long.
 """,
     ),
+    cfg.StrOpt(
+        "service_heartbeats",
+        default="database",
+        choices=[
+            ("database", "each heartbeat is written to the row of its service, as in stock Nova"),
+            ("both", "the same, and readers look at the back end, too: the step between"),
+            ("store", "heartbeats go to the back end alone"),
+        ],
+        help="""
+Where the heartbeats of nova-compute services stand, which say who is alive. With
+``store`` an idle compute service sends 12 statements a minute less to its cell's
+database: a conductor answers its heartbeat once the back end holds it, and every
+reader (the API, evacuation, Nova's own scheduler) finds it there.
+``[DEFAULT] servicegroup_driver`` stays ``db``.
+
+Change it in steps, from ``database`` to ``both`` to ``store`` and back, each on
+all conductors, APIs and schedulers before the next. The mode of a cell is recorded in the
+back end and follows its conductors; it waits for those that cannot live with
+it, and says so in their logs and in ``nova-nodb-manage status``. A service
+without the plugin that reads from such a cell takes its living compute services for
+dead: leave none.
+
+A conductor that cannot reach the back end writes heartbeats to the database. A
+reader that cannot takes nobody for dead whose heartbeats it cannot see; force a
+dead host down then, to evacuate it.
+""",
+    ),
     cfg.IntOpt(
         "max_dirty_records",
         default=200_000,

@@ -46,14 +46,14 @@ class ConductorsFixture(fixtures.Fixture):
     def claimed(
         self,
         move: outside_claims.OutsideMove,
-        allocate: Callable[[], bool],
+        allocate: outside_claims.Allocate,
         take_back: Callable[[], None],
     ) -> bool:
         """See :class:`outside_claims.OutsideClaimer`."""
         self._schedulers.catch_up()
         seen: list[str] = []
 
-        def look_and_allocate() -> bool:
+        def look_and_allocate() -> bool | None:
             seen.append("claimed" if self._is_held(move) else "unclaimed")
             return allocate()
 

@@ -92,7 +92,8 @@ class Reporters:
             elif row is None:
                 yield Difference(table.namespace, key, "deleted, still published")
             elif table.namespace == known_namespaces.SERVICE_LIVENESS.name:
-                if int(row["report_count"]) != int(state["report_count"]):
+                written = int(state["report_count"])
+                if int(row["report_count"]) != written != state.get("unwritten"):
                     yield Difference(table.namespace, key, "heartbeats")
             elif fields := _differing(row, state):
                 yield Difference(table.namespace, key, f"stale: {', '.join(fields)}")

@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler.nova_adapter.liveness import heartbeat_writer
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, row_publisher
+from nova_nodb_scheduler.synchronizer.records import publisher
 
 FORGED = 2**31 - 1
 START = 1_700_000_000.0
@@ -240,3 +242,85 @@ class ForgedCountTest(unittest.TestCase):
         most = heartbeats * dirty_records.MARGIN_SECONDS + elapsed
         self.assertLessEqual(0, service.unreported)
         self.assertLessEqual(service.unreported, most)
+
+
+class StoredHeartbeatTest(unittest.TestCase):
+    """What a record becomes by heartbeats that stand in no row."""
+
+    def setUp(self) -> None:
+        self.state = dict(Service(100).state)
+
+    def stored(self, count: int, heard_at: float, seen_at: float = 50.0) -> Any:
+        beat = heartbeat_writer.ServiceHeartbeat(
+            "s", "c", count, None, f"2026-01-01T00:00:{count % 60:02}", heard_at
+        )
+        found = row_publisher.merge_stored_heartbeats([beat], seen_at)(self.state)
+        if isinstance(found, dict):
+            self.state = found
+        return found
+
+    def test_each_is_the_latest_behind_it(self) -> None:
+        for count in (101, 102):
+            self.assertIsInstance(self.stored(count, START + count), dict)
+        self.assertEqual(
+            (102, 102, 0, 50.0),
+            tuple(self.state[n] for n in ("report_count", "unwritten", "unreported", "seen_at")),
+        )
+
+    def test_one_that_does_not_follow_or_comes_late_is_left_to_its_row(self) -> None:
+        self.stored(102, START + 20)
+        before = dict(self.state)
+        for count, heard_at in ((FORGED, START + 21), (101, START + 21), (90, START + 79)):
+            self.assertIs(publisher.UNCHANGED, self.stored(count, heard_at))
+        self.assertEqual(before, self.state)
+
+    def test_the_same_once_more_is_counted_once(self) -> None:
+        for seen_at in (50.0, 40.0):
+            self.stored(101, START + 10, seen_at)
+        self.assertEqual((1, 50.0), (self.state["seen"], self.state["seen_at"]))
+
+    def test_a_service_that_began_again_is_heard_a_minute_later(self) -> None:
+        self.stored(140, START + 10)
+        self.assertIs(publisher.UNCHANGED, self.stored(101, START + 60))
+        self.stored(102, START + 71)
+        self.assertEqual(
+            (102, 102, 39),
+            tuple(self.state[n] for n in ("report_count", "unwritten", "unreported")),
+        )
+
+    def test_a_record_that_is_gone_stays_gone(self) -> None:
+        beat = heartbeat_writer.ServiceHeartbeat("s", "c", 1, None, "", START)
+        compute = row_publisher.merge_stored_heartbeats([beat], 1.0)
+        self.assertIs(publisher.UNCHANGED, compute(None))
+
+    def test_a_row_that_lags_changes_nothing_and_one_that_is_ahead_does(self) -> None:
+        service = Service(100)
+        self.state = service.state
+        self.stored(101, START + 10)
+        service.state, service.now = self.state, START + 10_000
+        for row_count in (0, 100, 101):
+            self.assertIs(publisher.UNCHANGED, service.swept(row_count, service.state))
+        self.assertEqual(110, service.swept(110, service.state)["report_count"])
+
+    def test_written_ones_take_no_stored_ones_time_along(self) -> None:
+        service = Service(100)
+        self.state = service.state
+        self.stored(101, START + 10)
+        service.state = self.state
+        service.beat(102)
+        service.flush()
+        self.assertNotIn("seen_at", service.state)
+        service.beat(1, 400.0)
+        service.flush()
+        self.assertEqual(1, service.state["report_count"])
+        self.assertNotIn("unwritten", service.state)
+
+    def test_a_clock_that_is_ahead_keeps_nobody_alive(self) -> None:
+        waiting = dirty_records.DirtyRecords(1000, lambda: 0.0)
+        state: Any = self.state
+        for count, said in ((101, "2026-01-01T01:00:00"), (102, "2026-01-01T00:10:00")):
+            waiting.beat("c", "s", count, said, START + count)
+            state = row_publisher.merge_heartbeats(
+                waiting.take_heartbeats(), row_publisher.ImplausibleCounts()
+            )(state)
+        self.assertEqual("2026-01-01T00:10:00", state["last_seen_up"])
