@@ -26,6 +26,7 @@ import prometheus_client
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
 from nova_nodb_scheduler.nova_adapter.reporting import row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -115,6 +116,13 @@ class ChangeReporter:
     on_lost: Callable[[Collection[str]], None] = attrs.field(
         init=False, default=lambda scopes: None
     )
+    #: Called behind each of this reporter's beats, in its thread, with its synchronizer
+    #: and its name.
+    on_beat: Callable[[contract.Synchronizer, str], None] = attrs.field(
+        init=False, default=lambda synchronizer, name: None
+    )
+    #: What its beats say beside what it reports.
+    more_facts: Callable[[], Mapping[str, Any]] = attrs.field(init=False, default=dict)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
     make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
     _company: ReporterExport | None = attrs.field(init=False, default=None)
@@ -422,10 +430,18 @@ class ChangeReporter:
             "refused": self._refused,
             "unnamed": sorted(self._unnamed),
             "implausible": self._implausible.count,
+            **self.more_facts(),
         }
         key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})
         self._last_beat = now
+        try:
+            self.on_beat(self._synchronizer, identity.reporter_id)
+        except errors.NodbError as error:
+            LOG.debug("The mode of heartbeats is not known: %(error)s", {"error": error})
+        except Exception:
+            # What reads a record of others must not hold up what this process reports.
+            LOG.exception("The mode of heartbeats could not be kept.")
 
     def _leave(self) -> None:
         try:
@@ -586,4 +602,5 @@ class ReporterExport:
             oldest_seconds=status.oldest_seconds,
             published=status.published,
             failed_flushes=status.failed_flushes,
+            heartbeats=service_heartbeats.figures(),
         )

@@ -25,6 +25,7 @@ from nova.objects import instance as nova_instance
 from nova.objects import migration as nova_migration
 from nova.objects import service as nova_service
 
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
@@ -167,19 +168,57 @@ class ComputeNodeList(nova_compute_node.ComputeNodeList):  # type: ignore[misc]
     """Compute nodes whose writes are reported: Nova looks their class up in the registry."""
 
 
+def _lay_over(context: Any, services: Collection[Any]) -> None:
+    """Tell services their latest heartbeats; their rows are what Nova knows without."""
+    try:
+        service_heartbeats.lay_over(lambda: change_reporter.cell_of(context), services)
+    except Exception:
+        LOG.exception("Cannot tell when services were heard of last.")
+
+
 @_reporting(_mark_whole_service, "create")
 class Service(nova_service.Service):  # type: ignore[misc]
     """A service whose writes and heartbeats are reported.
+
+    Where heartbeats are stored, they are read from there, and one that carries
+    nothing else reaches no database.
 
     :ivar nodb_seen_before: its last heartbeat before the one that is being saved
     """
 
     nodb_seen_before: Any = None
 
-    @_after(_mark_service)
+    @staticmethod
+    def _from_db_object(context: Any, service: Any, db_service: Any) -> Any:
+        """Build a service of its row, as all that Nova reads is, and tell it its heartbeat."""
+        made = nova_service.Service._from_db_object(context, service, db_service)
+        if not service_heartbeats.gather(made):
+            _lay_over(context, [made])
+        return made
+
     def save(self) -> None:
+        changed = frozenset(self.obj_what_changed())
+        if self.indirection_api is None and self._nodb_store(changed):
+            return
+        self._nodb_save_row()
+        if self.indirection_api is None and "report_count" not in changed:
+            _lay_over(self._context, [self])
+
+    def _nodb_store(self, changed: Collection[str]) -> bool:
+        if not service_heartbeats.is_heartbeat(self, changed):
+            return False
+        try:
+            cell = change_reporter.cell_of(self._context)
+        except Exception:
+            LOG.exception("Cannot tell which cell %(name)s is in.", {"name": self})
+            return False
+        return service_heartbeats.store(cell, self, changed)
+
+    @_after(_mark_service)
+    def _nodb_save_row(self) -> None:
         self.nodb_seen_before = self.last_seen_up if "last_seen_up" in self else None
-        super().save()
+        with service_heartbeats.gathered():
+            super().save()
 
     @_after(_mark_whole_service)
     def destroy(self) -> None:
@@ -203,6 +242,45 @@ class Service(nova_service.Service):  # type: ignore[misc]
             # finds the nodes.
             LOG.exception("Cannot tell which compute nodes go with %(name)s", {"name": self})
             return []
+
+
+def _with_heartbeats_of_all(read: _F) -> _F:
+    """Have all services that a call reads told their latest heartbeats at once.
+
+    :param read: called with a context, perhaps behind a class
+    """
+
+    @functools.wraps(read)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        with service_heartbeats.gathered() as services:
+            found = read(*args, **kwargs)
+        if services:
+            _lay_over(services[0]._context, services)
+        return found
+
+    told._nodb = True  # type: ignore[attr-defined]
+    return told  # type: ignore[return-value]
+
+
+def _in_one_read(cls: type[_T]) -> type[_T]:
+    """Have each list that Nova's class reads told its heartbeats at once."""
+
+    def own(name: str) -> Any:
+        @functools.wraps(getattr(cls, name))
+        def read(own_cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return _with_heartbeats_of_all(getattr(super(cls, own_cls), name))(*args, **kwargs)
+
+        return classmethod(read)
+
+    for name in dir(cls):
+        if name.startswith("get_"):
+            setattr(cls, name, own(name))
+    return cls
+
+
+@_in_one_read
+class ServiceList(nova_service.ServiceList):  # type: ignore[misc]
+    """Services with their latest heartbeats, those of a list in one read."""
 
 
 @_reporting(_mark_instance, "create", "save")
@@ -256,6 +334,7 @@ REPORTED: tuple[type[Any], ...] = (
     ComputeNode,
     ComputeNodeList,
     Service,
+    ServiceList,
     Instance,
     Migration,
     Aggregate,
@@ -270,3 +349,8 @@ def register() -> None:
             base.NovaObjectRegistry.register(cls)
     # The discovery of hosts names the class through its own module.
     nova_host_mapping.HostMapping = HostMapping
+    # Servers are listed with the services of their hosts.
+    if not hasattr(nova_instance._make_instance_list, "_nodb"):
+        nova_instance._make_instance_list = _with_heartbeats_of_all(
+            nova_instance._make_instance_list
+        )

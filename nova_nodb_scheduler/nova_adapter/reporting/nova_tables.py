@@ -21,6 +21,7 @@ from nova.db.main import api as main_db
 from nova.db.main import models as main_models
 
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
+from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
 State = dict[str, Any]
@@ -68,7 +69,8 @@ ENDED_MIGRATIONS = (
 @main_db.pick_context_manager_reader  # type: ignore[untyped-decorator]
 def select_main(context: Any, statement: sa.Select[Any]) -> list[Row]:
     """Return rows of the database that a context is for."""
-    return [dict(row) for row in context.session.execute(statement).mappings()]
+    with table_tripwire.own_statements():
+        return [dict(row) for row in context.session.execute(statement).mappings()]
 
 
 @api_db.context_manager.reader  # type: ignore[untyped-decorator]

@@ -18,6 +18,7 @@ import attrs
 from nova import exception as nova_exception
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.liveness import heartbeat_writer
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, nova_tables
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -47,6 +48,12 @@ class PublishedRows:
     written: int
     version: int
 
+
+#: What a record has only by heartbeats that were stored.
+_OF_STORED = ("seen_at", "unwritten")
+
+#: Below any count.
+_NONE_UNWRITTEN = -(2**63)
 
 #: Services that are named in the log for implausible counts.
 _MOST_NAMED = 1000
@@ -232,6 +239,9 @@ def swept_liveness(
     """
     count = int(row["report_count"])
     seen_up = row["last_seen_up"]
+    if current is not None and count <= int(current.get("unwritten", _NONE_UNWRITTEN)):
+        # Later heartbeats were stored and left the row alone.
+        return publisher_module.UNCHANGED
     if current is None:
         return {
             "cell": row["cell"],
@@ -284,6 +294,58 @@ def merge_heartbeats(
     return update
 
 
+def merge_stored_heartbeats(
+    heartbeats: Sequence[heartbeat_writer.ServiceHeartbeat], seen_at: float
+) -> publisher_module.Compute:
+    """Return the update that adds heartbeats which shall stand in no row.
+
+    Only those that are the service's latest behind it, for certain. Any other leaves
+    the record as it is and belongs into the row, where Nova judges it as ever.
+
+    :param heartbeats: of one service, by their counts
+    :param seen_at: now, by the back end's clock
+    """
+
+    def update(current: publisher_module.State | None) -> publisher_module.Computed:
+        if current is None:
+            # Deleted, or not known yet: its row tells.
+            return publisher_module.UNCHANGED
+        before = current
+        try:
+            for beat in heartbeats:
+                current = _with_stored(current, beat, seen_at)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            # What stands there is no liveness: its row tells, and others' are stored.
+            return publisher_module.UNCHANGED
+        return publisher_module.UNCHANGED if current is before else current
+
+    return update
+
+
+def _with_stored(
+    current: Mapping[str, Any], beat: heartbeat_writer.ServiceHeartbeat, seen_at: float
+) -> Mapping[str, Any]:
+    count, known = beat.report_count, int(current["report_count"])
+    step = dirty_records.judge_count(current, count, 1, beat.heard_at)
+    later_seconds = beat.heard_at - float(current.get("counted_at", beat.heard_at))
+    if count < known and later_seconds > dirty_records.MARGIN_SECONDS:
+        # It waited in no queue: the service began again while nobody could tell it its count.
+        step = dirty_records.CountStep.RENUMBERED
+    if step is dirty_records.CountStep.RENUMBERED:
+        counted = _renumbered(current, count, 1, beat.last_seen_up, beat.heard_at)
+        # Of another numbering, whatever its clock said.
+        counted["last_seen_up"] = beat.last_seen_up
+    elif step is dirty_records.CountStep.TAKEN and count > known:
+        counted = _with_count(current, count, 1, beat.last_seen_up, beat.heard_at)
+    elif step is dirty_records.CountStep.TAKEN and count == known:
+        # The same once more: its first answer was lost.
+        counted = dict(current)
+        seen_at = max(seen_at, float(current.get("seen_at", seen_at)))
+    else:
+        return current
+    return {**counted, "seen_at": seen_at, "unwritten": count}
+
+
 def _with_heartbeat(
     current: Mapping[str, Any],
     beat: dirty_records.PendingHeartbeats,
@@ -309,8 +371,10 @@ def _renumbered(
 ) -> dict[str, Any]:
     """Let a service count from another number; as many stay unreported as were."""
     total = int(current["seen"]) + seen
+    # What stands of the other numbering in no row says nothing of this one.
+    kept = {name: value for name, value in current.items() if name not in _OF_STORED}
     return {
-        **_with_count(current, None, 0, last_seen_up),
+        **_with_count(kept, None, 0, last_seen_up),
         "report_count": report_count,
         "base": report_count - total - int(current["unreported"]),
         "seen": total,
@@ -346,8 +410,13 @@ def _with_count(
     # batch was merged twice. Left below zero, it would hide as many later ones.
     base = min(int(current["base"]), count - total)
     latest = max(str(current["last_seen_up"] or ""), last_seen_up or "") or None
+    kept = current
+    if count > known:
+        # The highest count is the latest heartbeat, whichever clock was ahead.
+        latest = last_seen_up or latest
+        kept = {name: value for name, value in current.items() if name != "seen_at"}
     return {
-        **current,
+        **kept,
         "report_count": count,
         "base": base,
         "seen": total,

@@ -35,6 +35,8 @@ _IGNORED: Mapping[str, Collection[str]] = {
         "seen",
         "unreported",
         "counted_at",
+        "seen_at",
+        "unwritten",
     ),
 }
 

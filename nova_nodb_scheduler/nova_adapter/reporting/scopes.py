@@ -46,9 +46,9 @@ class Scopes:
             return self._own
         if self.has_api_database() and time.monotonic() >= self._look_again_at:
             self._look_again_at = time.monotonic() + _LOOK_AGAIN_SECONDS
-            own = _database_of(self._conf.database.connection)
+            own = database_of(self._conf.database.connection)
             mappings = objects.CellMappingList.get_all(nova_context.get_admin_context())
-            found = [m for m in mappings if _database_of(m.database_connection) == own]
+            found = [m for m in mappings if database_of(m.database_connection) == own]
             if len(found) == 1:
                 self._own = str(found[0].uuid)
                 return self._own
@@ -118,7 +118,7 @@ class Scopes:
         return {uuid: mapping.name or "" for uuid, mapping in self._mappings.items()}
 
 
-def _database_of(connection: str | None) -> tuple[Any, ...]:
+def database_of(connection: str | None) -> tuple[Any, ...]:
     """Return what names a database in a URL: not the user, nor driver options."""
     url = sa.make_url(connection or "sqlite://")
     backend = url.get_backend_name()

@@ -169,16 +169,34 @@ class StateJudge:
         init=False, default=None
     )
 
-    def judge(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> StateProof:
-        """Say which of some scopes (cells, ``api``) a snapshot is proof of."""
-        if not self._feed_alive(self._options.feed_bound_seconds):
+    def feed_proved(self) -> bool:
+        """Tell whether the feed is proved now: a snapshot taken afterwards is no older."""
+        return self._feed_alive(self._options.feed_bound_seconds)
+
+    def unreadable(self) -> quarantine_module.UnreadableRecords:
+        """Return which records cannot be read now; see :meth:`judge`."""
+        return self._quarantine.at_this_moment()
+
+    def judge(
+        self,
+        snapshot: snapshot_module.Snapshot,
+        scopes: Collection[str],
+        unreadable: quarantine_module.UnreadableRecords | None = None,
+    ) -> StateProof:
+        """Say which of some scopes (cells, ``api``) a snapshot is proof of.
+
+        :param unreadable: those of before the snapshot; None: those of now, among which
+            one is not that was repaired since, which the snapshot lacks
+        """
+        if not self.feed_proved():
             return StateProof(dict.fromkeys(scopes, UnprovedReason.FEED))
         missing = {}
+        quarantined = self._quarantine if unreadable is None else unreadable
         heartbeats = self._heartbeats(snapshot)
         unreported = self._unreported(snapshot)
         for scope in scopes:
             try:
-                reason = self._missing(snapshot, scope, heartbeats, unreported)
+                reason = self._missing(snapshot, scope, heartbeats, unreported, quarantined)
             except (KeyError, TypeError, ValueError) as error:
                 # Written by a release of the plugin that means something else.
                 LOG.error(
@@ -207,8 +225,9 @@ class StateJudge:
         scope: str,
         heartbeats: ReporterHeartbeats,
         unreported: Mapping[str, int],
+        quarantined: quarantine_module.Quarantine | quarantine_module.UnreadableRecords,
     ) -> UnprovedReason | None:
-        if self._unreadable(snapshot, scope):
+        if _unreadable(snapshot, scope, quarantined):
             return UnprovedReason.QUARANTINE
         swept = snapshot.namespace(known_namespaces.CELLS.name).state(scope)
         if swept is None or swept.get("epoch") != self._epoch():
@@ -264,19 +283,6 @@ class StateJudge:
         since = self._unreported_since.setdefault(scope, self._clock())
         return self._clock() - since > self._options.unreported_grace_seconds
 
-    def _unreadable(self, snapshot: snapshot_module.Snapshot, scope: str) -> bool:
-        of_api = scope == scopes_module.API
-        for name in _TO_JUDGE + (_OF_THE_API if of_api else _OF_A_CELL):
-            if self._quarantine.overflowed(name):
-                return True
-            view = snapshot.namespace(name)
-            for key in self._quarantine.keys(name):
-                known = view.get(key)
-                # Whose it is, only its last readable state tells.
-                if of_api or known is None or known.state.get("cell") in (scope, None):
-                    return True
-        return False
-
     def _heartbeats(self, snapshot: snapshot_module.Snapshot) -> ReporterHeartbeats:
         view = snapshot.namespace(known_namespaces.REPORTERS.name)
         seen = self._beats_seen
@@ -291,6 +297,24 @@ class StateJudge:
         if seen is None or seen[0] is not mark:
             seen = self._unreported_seen = (mark, unreported_by_cell(snapshot))
         return seen[1]
+
+
+def _unreadable(
+    snapshot: snapshot_module.Snapshot,
+    scope: str,
+    quarantined: quarantine_module.Quarantine | quarantine_module.UnreadableRecords,
+) -> bool:
+    of_api = scope == scopes_module.API
+    for name in _TO_JUDGE + (_OF_THE_API if of_api else _OF_A_CELL):
+        if quarantined.overflowed(name):
+            return True
+        view = snapshot.namespace(name)
+        for key in quarantined.keys(name):
+            known = view.get(key)
+            # Whose it is, only its last readable state tells.
+            if of_api or known is None or known.state.get("cell") in (scope, None):
+                return True
+    return False
 
 
 def proved_from(swept: Mapping[str, Any], now_seconds: float) -> float:
