@@ -41,6 +41,66 @@ class ChecksTest(testtools.TestCase):
             judgements.judge_cells(mapped, services, self.found(), nodes or {})
         )
 
+    # -- heartbeats --------------------------------------------------------------
+
+    def heartbeats(self, *services):
+        return judgements.result(judgements.judge_heartbeats(services, self.found()))
+
+    def configure(self, mode, role="conductor", cell="cell1", guards=None, host="cond1"):
+        self.cloud.reporter(role, host, cell, guards=guards, service_heartbeats=mode)
+
+    def record(self, mode, cell="cell1"):
+        self.cloud.write("heartbeat_modes", cell, {"mode": mode, "since": 0.0})
+
+    def test_heartbeats_in_rows_are_as_ever(self):
+        for mode in (None, "database"):
+            if mode:
+                self.configure(mode)
+            result = self.heartbeats()
+            self.assertEqual(Code.SUCCESS, result.code)
+            self.assertEqual(
+                "Heartbeats of compute services are written to their rows.", result.details
+            )
+
+    def test_stored_heartbeats_that_everybody_knows_are_well(self):
+        self.record("store")
+        self.configure("store")
+        self.configure("store", "api", "*", (), "api1")
+        result = self.heartbeats()
+        self.assertEqual(
+            (Code.SUCCESS, "Heartbeats of the compute services of cell cell1: store."),
+            (result.code, result.details),
+        )
+
+    def test_a_conductor_that_waits_is_told(self):
+        self.record("both")
+        self.configure("store")
+        result = self.heartbeats()
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("service_heartbeats = store, and cell cell1 is in mode both", result.details)
+
+    def test_an_api_that_was_not_told_and_one_of_an_older_release_are_named(self):
+        self.record("store")
+        self.configure("store")
+        for mode, words in (("database", "set it to store there"), (None, "upgrade and restart")):
+            more = {} if mode is None else {"service_heartbeats": mode}
+            self.cloud.reporter("api", "api1", "*", guards=(), **more)
+            result = self.heartbeats()
+            self.assertEqual(Code.WARNING, result.code)
+            self.assertIn("The api on api1", result.details)
+            self.assertIn(words, result.details)
+
+    def test_a_conductor_without_the_plugin_beside_stored_ones_is_a_failure(self):
+        self.record("store")
+        self.configure("store")
+        result = self.heartbeats(
+            Service("nova-conductor", "cond1", "cell1", True),
+            Service("nova-conductor", "cond2", "cell1", True),
+            Service("nova-conductor", "cond3", "cell1", False),
+        )
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn("nova-conductor on cond2 runs without the plugin", result.details)
+
     # -- services ----------------------------------------------------------------
 
     def test_services_that_say_they_live_are_counted(self):

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads requests by the schemas of allocations, without checking the schemas with each request.
+
+That check is two fifths of the processor's time of a request for one server, and
+its outcome that of the first time: the schemas are constants. What is refused
+is refused by Placement's own function, in its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oslo_serialization import jsonutils
+from placement import util
+from placement.schemas import allocation as schemas
+
+Extractor = Callable[[bytes, Any], Any]
+
+
+def extractor_of(own: Extractor) -> Extractor:
+    """Return what stands for ``placement.util.extract_json``, which it calls.
+
+    :raises HTTPBadRequest: of webob, from Placement's own function
+    """
+    constants = {id(each): each for each in vars(schemas).values() if isinstance(each, dict)}
+    checked: set[int] = set()
+
+    def extract_json(body: bytes, schema: Any) -> Any:
+        """Return the parsed body, which is as the schema says."""
+        if id(schema) in checked:
+            try:
+                data = jsonutils.loads(body)
+            except ValueError:
+                return own(body, schema)
+            kind = util.jsonschema.validators.validator_for(schema)
+            if kind(schema, format_checker=util._FORMAT_CHECKER).is_valid(data):
+                return data
+        data = own(body, schema)
+        if id(schema) in constants:
+            checked.add(id(schema))
+        return data
+
+    return extract_json

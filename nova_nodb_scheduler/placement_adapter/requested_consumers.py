@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what a request names, all at once, before anything is written.
+
+Stands for what ``placement.handlers`` does consumer by consumer and provider by
+provider, with the same answers. Placement makes a new consumer here, in a
+transaction of its own, and deletes it again where the write fails. This keeps
+it with the request, and the write makes it in its one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import sqlalchemy as sa
+import webob
+from placement import db_api, errors, exception
+from placement.handlers import allocation as allocation_handler
+from placement.handlers import util as data_util
+from placement.objects import allocation as alloc_obj
+from placement.objects import consumer as consumer_obj
+from placement.objects import project as project_obj
+from placement.objects import resource_provider as rp_obj
+from placement.objects import user as user_obj
+
+from nova_nodb_scheduler.placement_adapter import database_conflicts
+
+#: On Placement's context of a request: the consumers it writes.
+_ATTRIBUTE = "_nodb_requested_consumers"
+
+_CONSUMERS = consumer_obj.CONSUMER_TBL
+_PROJECTS = project_obj.PROJECT_TBL
+_USERS = user_obj.USER_TBL
+_PROVIDERS = rp_obj._RP_TBL
+_ALLOCATIONS = alloc_obj._ALLOC_TBL
+
+
+@attrs.frozen
+class RequestedConsumer:
+    """A consumer that a request writes.
+
+    :param consumer: Placement's object; its ``id`` is None while it is to be made
+    :param wanted: Placement's ``RequestAttr``: project, user, consumer type
+    :param has_generation: the request told the generation it knows, none for a new one
+    """
+
+    consumer: Any
+    wanted: Any
+    has_generation: bool
+
+    def changes(self) -> dict[str, Any]:
+        """Return the columns in which the record is to become what is wanted."""
+        consumer, wanted = self.consumer, self.wanted
+        changed: dict[str, Any] = {}
+        if (wanted.project.external_id, wanted.user.external_id) != (
+            consumer.project.external_id,
+            consumer.user.external_id,
+        ):
+            changed.update(project_id=wanted.project.id, user_id=wanted.user.id)
+        if wanted.consumer_type_id and wanted.consumer_type_id != consumer.consumer_type_id:
+            changed["consumer_type_id"] = wanted.consumer_type_id
+        return changed
+
+
+def of(context: Any) -> Mapping[str, RequestedConsumer]:
+    """Return the consumers of a request by their uuids; none where no handler read any."""
+    found: Mapping[str, RequestedConsumer] = getattr(context, _ATTRIBUTE, {})
+    return found
+
+
+# -- in the places of functions of placement.handlers ---------------------------------
+
+
+def inspect_consumers(
+    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """Stand for the function of ``placement.handlers.allocation``.
+
+    :returns: consumers by uuid; the made ones, none; what is wanted of each
+    :raises HTTPConflict: of webob, for another generation than the consumer's
+    """
+    try:
+        found = _requested(context, data, want_version)
+    except exception.ConcurrentUpdateDetected as error:
+        raise webob.exc.HTTPConflict(str(error), comment=errors.CONCURRENT_UPDATE) from error
+    setattr(context, _ATTRIBUTE, found)
+    return (
+        {name: each.consumer for name, each in found.items()},
+        [],
+        {name: each.wanted for name, each in found.items()},
+    )
+
+
+def ensure_consumer(
+    ctx: Any,
+    consumer_uuid: str,
+    project_id: str | None,
+    user_id: str | None,
+    consumer_generation: int | None,
+    consumer_type: str | None,
+    want_version: Any,
+) -> tuple[Any, bool, Any]:
+    """Stand for the function of ``placement.handlers.util``.
+
+    :returns: the consumer; whether it was made, False; what is wanted of it
+    :raises HTTPConflict: of webob, for another generation than the consumer's
+    """
+    asked = {
+        "project_id": project_id,
+        "user_id": user_id,
+        "consumer_generation": consumer_generation,
+        "consumer_type": consumer_type,
+    }
+    consumers, _made, wanted = inspect_consumers(ctx, {consumer_uuid: asked}, want_version)
+    return consumers[consumer_uuid], False, wanted[consumer_uuid]
+
+
+def update_consumers(consumers: Iterable[Any], request_attrs: Mapping[str, Any]) -> None:
+    """Stand for the function of ``placement.handlers.util``: the write does it, under its locks."""
+
+
+def create_allocation_list(
+    context: Any, data: Mapping[str, Mapping[str, Any]], consumers: Mapping[str, Any]
+) -> list[Any]:
+    """Stand for the function of ``placement.handlers.allocation``.
+
+    :raises HTTPBadRequest: of webob, where there is no such provider
+    """
+    named = dict.fromkeys(name for each in data.values() for name in each["allocations"])
+    providers = resource_providers_by_uuid(context, list(named))
+    emptied = [name for name, each in data.items() if not each["allocations"]]
+    held = _held_allocations(context, {name: consumers[name] for name in emptied})
+    found: list[Any] = []
+    for name, each in data.items():
+        for provider, part in each["allocations"].items():
+            found += allocation_handler._new_allocations(
+                context, providers[provider], consumers[name], part["resources"]
+            )
+        found += held.get(name, ())
+    return found
+
+
+def resource_providers_by_uuid(ctx: Any, rp_uuids: Collection[str]) -> dict[str, Any]:
+    """Stand for the function of ``placement.handlers.allocation``.
+
+    :raises HTTPBadRequest: of webob, where there is no such provider
+    """
+    with db_api.placement_context_manager.reader.using(ctx):
+        found = read_providers(ctx, rp_uuids)
+        for name in rp_uuids:
+            if name not in found:
+                try:
+                    # Whether it is there is for the database to say: MySQL's may know no case.
+                    found[name] = rp_obj.ResourceProvider.get_by_uuid(ctx, name)
+                except exception.NotFound as error:
+                    raise webob.exc.HTTPBadRequest(
+                        f"Allocation for resource provider '{name}' that does not exist."
+                    ) from error
+    return found
+
+
+# -- reading --------------------------------------------------------------------------
+
+
+def read_providers(context: Any, uuids: Collection[str]) -> dict[str, Any]:
+    """Return Placement's objects of providers by uuid, by one statement; some may be missing.
+
+    For within a transaction.
+    """
+    if not uuids:
+        return {}
+    columns = _PROVIDERS.c
+    query = sa.select(columns.id, columns.uuid, columns.name, columns.generation)
+    return {
+        row.uuid: rp_obj.ResourceProvider(
+            context, id=row.id, uuid=row.uuid, name=row.name, generation=row.generation
+        )
+        for row in context.session.execute(query.where(columns.uuid.in_(uuids)))
+    }
+
+
+def read_again(context: Any) -> None:
+    """Take the records of consumers that were to be made, and that others have made meanwhile.
+
+    :raises ConcurrentUpdateDetected: of Placement, where the request said there are none
+    """
+    new = {name: each for name, each in of(context).items() if each.consumer.id is None}
+    for name, row in _consumer_rows(context, new).items():
+        if new[name].has_generation:
+            raise exception.ConcurrentUpdateDetected
+        consumer_obj.Consumer._from_db_object(context, new[name].consumer, row)
+
+
+def _requested(
+    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+) -> dict[str, RequestedConsumer]:
+    has_generation = bool(want_version.matches((1, 28)))
+    has_type = bool(want_version.matches((1, 38)))
+    owners = {name: _owner(context, each) for name, each in data.items()}
+    with db_api.placement_context_manager.reader.using(context):
+        projects = _by_external_id(context, project_obj.Project, _PROJECTS, owners, 0)
+        users = _by_external_id(context, user_obj.User, _USERS, owners, 1)
+        rows = _consumer_rows(context, data)
+    found = {}
+    for name, each in data.items():
+        project_id, user_id = owners[name]
+        if project_id not in projects:
+            projects[project_id] = database_conflicts.tried_again(
+                data_util._get_or_create_project, context, project_id
+            )
+        if user_id not in users:
+            users[user_id] = database_conflicts.tried_again(
+                data_util._get_or_create_user, context, user_id
+            )
+        row = rows.get(name)
+        if has_generation:
+            _check_generation(row, each.get("consumer_generation"))
+        type_id = None
+        if has_type:
+            type_id = database_conflicts.tried_again(
+                data_util.get_or_create_consumer_type_id, context, each.get("consumer_type")
+            )
+        wanted = data_util.RequestAttr(projects[project_id], users[user_id], type_id)
+        found[name] = RequestedConsumer(
+            _consumer(context, name, row, wanted), wanted, has_generation
+        )
+    return found
+
+
+def _owner(context: Any, asked: Mapping[str, Any]) -> tuple[str, str]:
+    if asked["project_id"] is None:
+        settings = context.config.placement
+        return settings.incomplete_consumer_project_id, settings.incomplete_consumer_user_id
+    return asked["project_id"], asked["user_id"]
+
+
+def _by_external_id(
+    context: Any, kind: Any, table: Any, owners: Mapping[str, tuple[str, str]], place: int
+) -> dict[str, Any]:
+    """Return projects or users by their external ids, by one statement."""
+    query = sa.select(
+        table.c.id, table.c.external_id, table.c.updated_at, table.c.created_at
+    ).where(table.c.external_id.in_({owner[place] for owner in owners.values()}))
+    return {
+        row.external_id: kind._from_db_object(context, kind(context), dict(row._mapping))
+        for row in context.session.execute(query)
+    }
+
+
+def _consumer_rows(context: Any, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what Placement's own reading of a consumer returns, of several by one statement."""
+    columns = _CONSUMERS.c
+    query = (
+        sa.select(
+            columns.id,
+            columns.uuid,
+            columns.consumer_type_id,
+            _PROJECTS.c.id.label("project_id"),
+            _PROJECTS.c.external_id.label("project_external_id"),
+            _USERS.c.id.label("user_id"),
+            _USERS.c.external_id.label("user_external_id"),
+            columns.generation,
+            columns.updated_at,
+            columns.created_at,
+        )
+        .select_from(
+            _CONSUMERS.join(_PROJECTS, columns.project_id == _PROJECTS.c.id).join(
+                _USERS, columns.user_id == _USERS.c.id
+            )
+        )
+        .where(columns.uuid.in_(list(uuids)))
+    )
+    with db_api.placement_context_manager.reader.using(context):
+        return {row.uuid: dict(row._mapping) for row in context.session.execute(query)}
+
+
+def _check_generation(row: Mapping[str, Any] | None, known: int | None) -> None:
+    """Refuse another generation than the consumer's, in Placement's words."""
+    if row is None:
+        if known is not None:
+            raise webob.exc.HTTPConflict(
+                f"consumer generation conflict - expected null but got {known}",
+                comment=errors.CONCURRENT_UPDATE,
+            )
+    elif row["generation"] != known:
+        raise webob.exc.HTTPConflict(
+            f"consumer generation conflict - expected {row['generation']} but got {known}",
+            comment=errors.CONCURRENT_UPDATE,
+        )
+
+
+def _consumer(context: Any, name: str, row: Mapping[str, Any] | None, wanted: Any) -> Any:
+    """Return Placement's object of a consumer, with the id None where there is none yet."""
+    if row is None:
+        return consumer_obj.Consumer(
+            context,
+            uuid=name,
+            project=wanted.project,
+            user=wanted.user,
+            generation=0,
+            consumer_type_id=wanted.consumer_type_id,
+        )
+    return consumer_obj.Consumer._from_db_object(context, consumer_obj.Consumer(context), row)
+
+
+def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """Return what consumers hold, as allocations of nothing: to be removed; by one statement."""
+    if not consumers:
+        return {}
+    columns = _ALLOCATIONS.c
+    query = (
+        sa.select(
+            columns.id,
+            columns.consumer_id,
+            columns.resource_class_id,
+            _PROVIDERS.c.id.label("provider_id"),
+            _PROVIDERS.c.uuid.label("provider_uuid"),
+            _PROVIDERS.c.name.label("provider_name"),
+            _PROVIDERS.c.generation.label("provider_generation"),
+        )
+        .select_from(_ALLOCATIONS.join(_PROVIDERS, columns.resource_provider_id == _PROVIDERS.c.id))
+        .where(columns.consumer_id.in_(list(consumers)))
+        .order_by(columns.id)
+    )
+    with db_api.placement_context_manager.reader.using(context):
+        rows = context.session.execute(query).fetchall()
+    held: dict[str, list[Any]] = {}
+    for row in rows:
+        provider = rp_obj.ResourceProvider(
+            context,
+            id=row.provider_id,
+            uuid=row.provider_uuid,
+            name=row.provider_name,
+            generation=row.provider_generation,
+        )
+        held.setdefault(row.consumer_id, []).append(
+            alloc_obj.Allocation(
+                id=row.id,
+                resource_provider=provider,
+                resource_class=context.rc_cache.string_from_id(row.resource_class_id),
+                consumer=consumers[row.consumer_id],
+                used=0,
+            )
+        )
+    return dict(held)
