@@ -32,6 +32,7 @@ from nova.scheduler import utils as scheduler_utils
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims, request_conversion
+from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
@@ -95,6 +96,10 @@ def _fitted_of(instance: Any) -> Mapping[str, Any]:
 
 #: Classes of resources that no provider gives but a node's own.
 _NODES_OWN = frozenset(("MEMORY_MB", "PCPU", "VCPU"))
+
+#: Nova's own claim, in Placement: False where it is refused; None without an answer, where
+#: it may be allocated all the same, or be allocated yet.
+Allocate = Callable[[], bool | None]
 
 #: Looks at a view that is behind: as many as a request in memory makes plans.
 _MOST_LOOKS = 10
@@ -167,9 +172,7 @@ class OutsideClaims:
         """Release the connection; idempotent."""
         self._synchronizer.close()
 
-    def claimed(
-        self, move: OutsideMove, allocate: Callable[[], bool], take_back: Callable[[], None]
-    ) -> bool:
+    def claimed(self, move: OutsideMove, allocate: Allocate, take_back: Callable[[], None]) -> bool:
         """Claim, have the resources allocated, confirm; False if they could not be had.
 
         :param allocate: Nova's own claim, in Placement
@@ -251,7 +254,7 @@ def carried_out(
     own: chosen_hosts.Claimer,
     answer: chosen_hosts.TakenClaim | chosen_hosts.RefusedClaim,
     move: OutsideMove,
-    allocate: Callable[[], bool],
+    allocate: Allocate,
     take_back: Callable[[], None],
     unjudged: UnjudgedClaimer | None,
 ) -> bool:
@@ -267,11 +270,18 @@ def carried_out(
         allocate = unjudged.others_verified(move, allocate)
     try:
         allocated = allocate()
-    except nova_exception.NovaException:
-        own.release([answer])
+    except nova_exception.NovaException as error:
+        if verification.may_be_left(error):
+            own.release_places([answer])
+        else:
+            own.release([answer])
         raise
     # Of any other error nobody knows what was written, or is written yet: the
     # claim stands until its lease ends, and tells whose allocation that is.
+    if allocated is None:
+        # It may come yet, and takes room then, though the server goes elsewhere.
+        own.release_places([answer])
+        return False
     if not allocated:
         own.release([answer])
         return False
@@ -295,7 +305,7 @@ def carried_out(
 def _without(
     answer: chosen_hosts.RefusedClaim,
     move: OutsideMove,
-    allocate: Callable[[], bool],
+    allocate: Allocate,
     take_back: Callable[[], None],
     unjudged: UnjudgedClaimer | None,
 ) -> bool:
@@ -306,7 +316,9 @@ def _without(
             "ahead: %(why)s",
             about,
         )
-        return allocate() if unjudged is None else unjudged.claimed(move, allocate, take_back)
+        if unjudged is None:
+            return bool(allocate())
+        return unjudged.claimed(move, allocate, take_back)
     LOG.info("Server %(server)s cannot go to node %(node)s: %(why)s", about)
     return False
 
@@ -330,9 +342,7 @@ def _wanted(
 class OutsideClaimer(Protocol):
     """Who claims for Nova's own calls."""
 
-    def claimed(
-        self, move: OutsideMove, allocate: Callable[[], bool], take_back: Callable[[], None]
-    ) -> bool:
+    def claimed(self, move: OutsideMove, allocate: Allocate, take_back: Callable[[], None]) -> bool:
         """See :meth:`OutsideClaims.claimed`."""
 
 
@@ -346,9 +356,7 @@ class StoppableClaimer(OutsideClaimer, Protocol):
 class UnjudgedClaimer(OutsideClaimer, Protocol):
     """What allocates where no claim can be judged, see :mod:`.unjudged_claims`."""
 
-    def others_verified(
-        self, move: OutsideMove, allocate: Callable[[], bool]
-    ) -> Callable[[], bool]:
+    def others_verified(self, move: OutsideMove, allocate: Allocate) -> Allocate:
         """Return what allocates, and verifies what a claim on the node does not cover."""
 
 
@@ -402,10 +410,16 @@ def uninstall(outside: OutsideClaimer) -> None:
         _claims = None
 
 
-def stock_claim_resources(*args: Any, **kwargs: Any) -> bool:
-    """Call Nova's own function: for a scheduler, which has claimed already."""
+def stock_claim_resources(*args: Any, **kwargs: Any) -> bool | None:
+    """Call Nova's own function: for a scheduler, which has claimed already.
+
+    :return: None where Placement did not answer: what was asked for may be allocated
+        all the same, or be allocated yet
+    """
     function = scheduler_utils.claim_resources
-    return bool(getattr(function, "__wrapped__", function)(*args, **kwargs))
+    # Nova takes what its client returns then for a refusal.
+    claimed: bool | None = getattr(function, "__wrapped__", function)(*args, **kwargs)
+    return claimed
 
 
 def _claiming(function: Any) -> Any:
@@ -413,12 +427,15 @@ def _claiming(function: Any) -> Any:
     def claim_resources(
         context: Any, client: Any, spec: Any, consumer: str, request: Any, *args: Any, **kwargs: Any
     ) -> bool:
-        def allocate() -> bool:
-            return bool(function(context, client, spec, consumer, request, *args, **kwargs))
+        def allocate() -> bool | None:
+            claimed: bool | None = function(
+                context, client, spec, consumer, request, *args, **kwargs
+            )
+            return claimed
 
         outside = _in_use()
         if outside is None or scheduler_utils.request_is_rebuild(spec):
-            return allocate()
+            return bool(allocate())
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}

@@ -130,6 +130,10 @@ class NotedClaim:
         """Take the note back."""
         self._own.release([self._taken])
 
+    def release_place(self) -> None:
+        """Take back what is noted in a server group; the room stands until the lease ends."""
+        self._own.release_places([self._taken])
+
 
 @attrs.frozen
 class AgainstPolicy:
@@ -298,7 +302,7 @@ class UnjudgedClaims:
     def claimed(
         self,
         move: outside_claims.OutsideMove,
-        allocate: Callable[[], bool],
+        allocate: outside_claims.Allocate,
         take_back: Callable[[], None],
     ) -> bool:
         """Note it, have it allocated, verify; False if the next host is to be tried."""
@@ -318,15 +322,22 @@ class UnjudgedClaims:
         )
         if noted is None:
             wanted = self._verifier.without_former(wanted)
-            return self._verifier.allocated(wanted, allocate)
+            return bool(self._verifier.allocated(wanted, allocate))
         try:
             wanted = self._verifier.without_former(wanted)
             stands = self._verifier.allocated(wanted, allocate, noted.claimed_amounts)
-        except nova_exception.NovaException:
-            noted.release()
+        except nova_exception.NovaException as error:
+            if verification.may_be_left(error):
+                noted.release_place()
+            else:
+                noted.release()
             raise
         # Of any other error nobody knows what was written, or is written yet: the
         # note stands until its lease ends, and tells whose allocation that is.
+        if stands is None:
+            # It may come yet, and takes room then, though the server goes elsewhere.
+            noted.release_place()
+            return False
         if not stands:
             noted.release()
             return False
@@ -347,8 +358,8 @@ class UnjudgedClaims:
         return False
 
     def others_verified(
-        self, move: outside_claims.OutsideMove, allocate: Callable[[], bool]
-    ) -> Callable[[], bool]:
+        self, move: outside_claims.OutsideMove, allocate: outside_claims.Allocate
+    ) -> outside_claims.Allocate:
         """Return what allocates, and verifies what a claim on the node does not cover.
 
         Devices, bandwidth and shared storage are other providers'. No request that is

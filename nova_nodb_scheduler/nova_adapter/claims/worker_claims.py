@@ -186,25 +186,39 @@ class ClaimDuty:
         except Exception:
             LOG.exception("Former claims of servers cannot be looked at.")
 
-    def some_ended(self, before: store_snapshot.NamespaceView, servers: Collection[str]) -> bool:
+    def some_ended(
+        self,
+        before: store_snapshot.NamespaceView,
+        servers: Collection[str],
+        decided_at: float | None = None,
+        group: str | None = None,
+    ) -> bool:
         """Say whether claims kept hosts full for nothing, where Nova's own code found none.
 
         As far as the mirror shows; those of the request's servers are asked for anyway.
         Where nobody can tell they stand.
 
         :param before: claim records as the request saw them
+        :param decided_at: when that was, by the monotonic clock
+        :param group: uuid of the servers' group
         :raises NodbError: some did, and did not come back with the feed in time
         """
-        try:
-            ended = self.proof.prove(before, servers)
-        except errors.NodbError as error:
-            LOG.warning(
-                "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
-            )
-            return False
-        if ended:
-            self._wait_for(ended)
-        return bool(ended)
+        ended = False
+        # A group's places are looked at behind the claims of its members.
+        for _ in range(1 if group is None else 2):
+            try:
+                found = self.proof.prove(before, servers, decided_at=decided_at, group=group)
+            except errors.NodbError as error:
+                LOG.warning(
+                    "Whether claims keep hosts full cannot be proved: %(error)s", {"error": error}
+                )
+                break
+            if found.version:
+                self._wait_for(found.version)
+                ended = True
+            if found.complete:
+                break
+        return ended
 
     @property
     def settles(self) -> bool:

@@ -36,6 +36,7 @@ from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, en
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.synchronizer.replication import heartbeats
+from nova_nodb_scheduler.synchronizer.settlement import claim_proof
 
 LOG = logging.getLogger(__name__)
 
@@ -281,45 +282,84 @@ class DecisionAssembly:
         self,
         asked: request_decider.ScheduleCall,
         decided_at: float,
-        claims: store_snapshot.NamespaceView | None,
+        claims: store_snapshot.NamespaceView,
         planned_on: store_snapshot.Snapshot,
-    ) -> bool:
+        tried: frozenset[str],
+    ) -> request_decider.FullHosts:
         """See :class:`request_decider.RequestDecider`."""
         enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
         cells = request_conversion.cells(request_conversion.destination(asked.spec), enabled)
         with self.engine.lock:
             if candidates.any_broken(self.engine.frame, cells):
                 raise request_decider.MemoryCannotDecide("broken provider")
-        return all(
-            self._proves(query.resources, decided_at, claims, asked.instance_uuids, planned_on)
-            for query in asked.queries or ()
-        )
+        group = request_conversion.group_uuid(asked.spec)
+        found = request_decider.FullHosts.PROVED
+        for query in asked.queries or ():
+            each = self._proves(
+                query.resources,
+                decided_at,
+                claims,
+                asked.instance_uuids,
+                group,
+                planned_on,
+                tried if len(asked.instance_uuids) > 1 else frozenset(),
+            )
+            if each is request_decider.FullHosts.CHANGED:
+                return each
+            if each is request_decider.FullHosts.ONCE_MORE:
+                found = each
+        return found
 
     def _proves(
         self,
         resources: Mapping[str, int],
         decided_at: float,
-        claims: store_snapshot.NamespaceView | None,
+        claims: store_snapshot.NamespaceView,
         servers: Collection[str],
-        planned_on: store_snapshot.Snapshot | None = None,
-    ) -> bool:
+        group: str | None,
+        planned_on: store_snapshot.Snapshot,
+        tried: frozenset[str] = frozenset(),
+    ) -> request_decider.FullHosts:
         """Say whether no host's record was behind Placement; then the others are read again.
 
-        Nor a claim left that nothing stands behind, those of the request's servers first.
+        Nor a claim left that nothing stands behind, those of the request's servers first,
+        on any host that has room by Placement: where it has none a claim refused nobody
+        who would be served.
 
+        :param group: uuid of the servers' group, whose members' claims on full hosts may
+            rule out others
+        :param tried: hosts that took some of the servers, and not all
         :raises MemoryCannotDecide: nobody can tell
         """
+        ended = claim_proof.ProvedClaims()
         try:
-            proof = self.placement_mirror.prove_current(decided_at, resources, seen=planned_on)
-            ended = 0 if proof.changed else self._claim_proof.prove(claims, servers)
+            proof = self.placement_mirror.prove_current(
+                decided_at, resources, seen=planned_on, crowded=tried
+            )
+            if not proof.complete:
+                raise request_decider.MemoryCannotDecide("mirror behind")
+            again = proof.touched
+            if proof.changed:
+                again = True
+                self._wait_for(proof.version)
+                if self.placement_mirror.differs_from(planned_on, proof, resources):
+                    return request_decider.FullHosts.CHANGED
+            if proof.listed:
+                roots = None if group is not None else proof.listed
+                ended = self._claim_proof.prove(claims, servers, roots, decided_at, group)
+        except request_decider.MemoryCannotDecide:
+            raise
         except errors.NodbError as error:
             LOG.warning("Whether hosts are full cannot be proved: %(error)s", {"error": error})
             raise request_decider.MemoryCannotDecide("mirror not proved") from error
-        if not proof.complete:
-            raise request_decider.MemoryCannotDecide("mirror behind")
-        if proof.changed or ended:
-            self._wait_for(max(proof.version, ended))
-        return not (proof.changed or ended)
+        if ended.version:
+            self._wait_for(ended.version)
+            if not ended.complete:
+                return request_decider.FullHosts.CHANGED
+            again = True
+        if again:
+            return request_decider.FullHosts.ONCE_MORE
+        return request_decider.FullHosts.PROVED
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""

@@ -24,8 +24,15 @@ LOG = logging.getLogger(__name__)
 
 #: See :class:`FallbackClaims`.
 Proves = Callable[
-    [Mapping[str, int], float, store_snapshot.NamespaceView | None, Collection[str]],
-    bool,
+    [
+        Mapping[str, int],
+        float,
+        store_snapshot.NamespaceView,
+        Collection[str],
+        str | None,
+        store_snapshot.Snapshot,
+    ],
+    request_decider.FullHosts,
 ]
 
 
@@ -33,10 +40,10 @@ class FallbackClaims:
     """The claims of one request: :class:`outside_claims.OutsideClaimer`. One thread.
 
     :param parts: what decides in this worker otherwise
-    :param proves: asked before a host is taken for full, until it says so once:
-        False if records of hosts were behind Placement, or claims on them ended,
-        since the time and the claims given; with the server that claims. None
-        for the claims where they do not matter any more
+    :param proves: asked before a host is taken for full, until it says so once of the
+        same resources: whether records of hosts were behind Placement, or claims on
+        them ended, since the time and the claims given; with the server that claims,
+        the uuid of its group, and a snapshot that the claim was judged by no older one
     :param deadline_seconds: how long a claim is tried, and the whole request's proof
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
@@ -59,15 +66,15 @@ class FallbackClaims:
         self._clock = clock
         self._proves = proves
         self._began = clock()
-        self._claims: store_snapshot.NamespaceView | None = parts.snapshot().namespace(
-            known_namespaces.CLAIM_RECORDS.name
-        )
-        self._is_proved = False
+        self._snapshot = parts.snapshot
+        #: Of what resources hosts without room for them were proved full: which hosts
+        #: may be full for nothing, Placement says of the very amounts.
+        self._proved: set[frozenset[tuple[str, int]]] = set()
 
     def claimed(
         self,
         move: outside_claims.OutsideMove,
-        allocate: Callable[[], bool],
+        allocate: outside_claims.Allocate,
         take_back: Callable[[], None],
     ) -> bool:
         """Claim, have the resources allocated, confirm; False if they could not be had."""
@@ -81,7 +88,7 @@ class FallbackClaims:
             answer = None
         if answer is None:
             if self._unjudged is None:
-                return allocate()
+                return bool(allocate())
             return self._unjudged.claimed(move, allocate, take_back)
         own = self._ways.claimer
         return outside_claims.carried_out(own, answer, move, allocate, take_back, self._unjudged)
@@ -101,18 +108,28 @@ class FallbackClaims:
         wanted = chosen_hosts.WantedClaim(
             move.consumer, chosen, move.resources, share, moves=bool(places)
         )
+        amounts = frozenset(move.resources.items())
+        judged_at, seen = self._clock(), self._snapshot()
         answer = self._answer(move, wanted)
-        judged_at = self._began
-        while _is_full(answer) and not self._is_proved:
+        while _is_full(answer) and amounts not in self._proved:
             # Placement has just offered it: what is known of it may be old.
-            self._is_proved = self._proves(move.resources, judged_at, self._claims, [move.consumer])
-            if not self._is_proved:
-                # Claims end all the time: that some did is looked at once.
-                self._claims = None
-                judged_at = self._clock()
-                answer = self._answer(move, wanted)
-                if _is_full(answer) and judged_at > self._began + self._deadline_seconds:
-                    raise request_decider.MemoryCannotDecide("mirror behind")
+            found = self._proves(
+                move.resources,
+                judged_at,
+                seen.namespace(known_namespaces.CLAIM_RECORDS.name),
+                [move.consumer],
+                None if move.request.group is None else move.request.group.uuid,
+                seen,
+            )
+            if found is not request_decider.FullHosts.CHANGED:
+                self._proved.add(amounts)
+            if found is request_decider.FullHosts.PROVED:
+                break
+            judged_at, seen = self._clock(), self._snapshot()
+            answer = self._answer(move, wanted)
+            is_late = judged_at > self._began + self._deadline_seconds
+            if is_late and _is_full(answer) and amounts not in self._proved:
+                raise request_decider.MemoryCannotDecide("mirror behind")
         return answer
 
     def _answer(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -79,6 +80,9 @@ class RequestAllocations:
         self._joined: set[str] = set()
         #: Of which it is not known that nothing is left of them.
         self._left: dict[str, chosen_hosts.WantedClaim] = {}
+        #: Servers and hosts of writes whose answer was lost. None was found, or one was
+        #: found and taken back; one that is on its way comes when it comes.
+        self._may_come: set[tuple[str, str]] = set()
         #: Hosts of which Placement said that they are not what the plan took them for.
         self._misjudged: set[str] = set()
 
@@ -121,8 +125,9 @@ class RequestAllocations:
             finally:
                 unknown = [e for e in wanted if e.consumer not in found and not e.moves]
                 if unknown:
+                    self._doubt(unknown)
                     servers = [self._server(each) for each in unknown]
-                    self._writer.undo(servers, deadline, unsure=True)
+                    self._keep_left(unknown, self._writer.undo(servers, deadline, unsure=True))
             raise
         refused = [
             each.chosen.uuid
@@ -133,14 +138,14 @@ class RequestAllocations:
             self._hint(refused)
         return found
 
-    def remove(
-        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
-    ) -> Collection[str]:
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
         """Take back what was written, and nothing else; see :class:`placing.AllocationAuthority`.
 
         Of a server that moves, what it has elsewhere is where it runs: only what
         it was to get on the chosen host goes.
         """
+        # Until it is known, should a green thread be killed meanwhile.
+        self._left.update((each.consumer, each) for each in wanted)
         new = [self._server(each) for each in wanted if each.consumer not in self._joined]
         left = list(self._writer.undo(new, deadline)) if new else []
         left += [
@@ -154,8 +159,19 @@ class RequestAllocations:
                 "'nova-manage placement audit' finds it.",
                 {"server": consumer},
             )
-        self._left.update((each.consumer, each) for each in wanted if each.consumer in left)
-        return left
+        self._keep_left(wanted, left)
+
+    def is_in_doubt(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """See :class:`placing.AllocationAuthority`.
+
+        Of a write whose answer was lost nothing proves that it will not come: a call of
+        another thread that ends late does, but Placement's own queues tell nobody.
+        """
+        place = wanted.consumer, wanted.chosen.uuid
+        left = self._left.get(wanted.consumer)
+        return place in self._may_come or (
+            left is not None and place == (left.consumer, left.chosen.uuid)
+        )
 
     def end_left(self, deadline: float) -> None:
         """Remove what could not be removed before; without I/O where there is nothing.
@@ -169,9 +185,11 @@ class RequestAllocations:
         new = [self._server(each) for each in wanted if each.consumer not in self._joined]
         left = {*self._writer.undo(new, deadline, unsure=True)}
         for each in wanted:
-            if each.consumer in self._joined and not self._removed(each):
-                left.add(each.consumer)
-        self._left = {name: each for name, each in self._left.items() if name in left}
+            if each.consumer in self._joined:
+                removed = functools.partial(self._removed, each)
+                if not self._writer.patiently(removed, deadline):
+                    left.add(each.consumer)
+        self._keep_left(wanted, left)
         for consumer in sorted(left):
             raise nova_exception.AllocationUpdateFailed(
                 consumer_uuid=consumer, error="an allocation may be left"
@@ -253,7 +271,7 @@ class RequestAllocations:
         if withdrawn is verification.Withdrawal.UNKNOWN:
             self._left[wanted.consumer] = wanted
             return placing.AllocationOutcome(
-                placing.AllocationResult.IN_DOUBT, "not known whether it fits"
+                placing.AllocationResult.GIVEN_UP, "not known whether it fits"
             )
         self._joined.discard(wanted.consumer)
         return placing.AllocationOutcome(
@@ -262,9 +280,14 @@ class RequestAllocations:
 
     def _removed(self, wanted: chosen_hosts.WantedClaim) -> bool:
         """Take a server's allocations on the chosen host away; False if that failed."""
+        client = self._client()
         try:
+            held = client.get_allocs_for_consumer(self._context, wanted.consumer)["allocations"]
+            if held.keys().isdisjoint(wanted.chosen.allocation_requests[0]["allocations"]):
+                # Nova's own calls that a failure where the server has nothing at all.
+                return True
             return bool(
-                self._client().remove_provider_tree_from_instance_allocation(
+                client.remove_provider_tree_from_instance_allocation(
                     self._context, wanted.consumer, wanted.chosen.uuid
                 )
             )
@@ -280,6 +303,8 @@ class RequestAllocations:
     ) -> placing.AllocationResult:
         if isinstance(outcome, placement_replies.AllocationWritten):
             self._joined.discard(wanted.consumer)
+            if outcome.was_repeated:
+                self._doubt([wanted])
             return placing.AllocationResult.WRITTEN
         if isinstance(outcome, placement_replies.ConsumerExists):
             # It was thought to be new; it is not.
@@ -300,9 +325,9 @@ class RequestAllocations:
             {"server": wanted.consumer, "host": wanted.chosen.uuid, "why": outcome.text},
         )
         if isinstance(outcome, placement_replies.UnknownOutcome):
-            if self._writer.undo([self._server(wanted)], deadline, unsure=True):
-                self._left[wanted.consumer] = wanted
-                return placing.AllocationResult.IN_DOUBT
+            self._doubt([wanted])
+            left = self._writer.undo([self._server(wanted)], deadline, unsure=True)
+            self._keep_left([wanted], left)
             return placing.AllocationResult.GIVEN_UP
         return (
             placing.AllocationResult.GIVEN_UP
@@ -311,14 +336,28 @@ class RequestAllocations:
         )
 
     def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
-        claimed = outside_claims.stock_claim_resources(
-            self._elevated,
-            self._client(),
-            self._spec,
-            wanted.consumer,
-            dict(wanted.chosen.allocation_requests[0]),
-            allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
-        )
+        try:
+            claimed = outside_claims.stock_claim_resources(
+                self._elevated,
+                self._client(),
+                self._spec,
+                wanted.consumer,
+                dict(wanted.chosen.allocation_requests[0]),
+                allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
+            )
+        except nova_exception.NovaException:
+            # Nova's own word that nothing was written.
+            raise
+        except BaseException:
+            self._doubt_move(wanted)
+            raise
+        if claimed is None:
+            self._doubt_move(wanted)
+            LOG.warning(
+                "Placement did not answer whether server %(server)s has host %(host)s.",
+                {"server": wanted.consumer, "host": wanted.chosen.uuid},
+            )
+            return placing.AllocationResult.GIVEN_UP
         if claimed:
             self._joined.add(wanted.consumer)
         else:
@@ -326,6 +365,24 @@ class RequestAllocations:
             self._misjudged.add(wanted.chosen.uuid)
         self._hint([wanted.chosen.uuid])
         return placing.AllocationResult.JOINED if claimed else placing.AllocationResult.NEXT_HOST
+
+    def _doubt(self, wanted: Sequence[chosen_hosts.WantedClaim]) -> None:
+        """Note that an answer was lost: it may be written when nobody looks any more."""
+        self._may_come.update((each.consumer, each.chosen.uuid) for each in wanted)
+
+    def _doubt_move(self, wanted: chosen_hosts.WantedClaim) -> None:
+        """The same of one that moves; what it may have there is to go before it goes elsewhere."""
+        self._doubt([wanted])
+        self._joined.add(wanted.consumer)
+        self._left[wanted.consumer] = wanted
+
+    def _keep_left(self, wanted: Sequence[chosen_hosts.WantedClaim], left: Collection[str]) -> None:
+        """Note of which of some servers something may be left, and of which nothing is."""
+        for each in wanted:
+            if each.consumer in left:
+                self._left[each.consumer] = each
+            else:
+                self._left.pop(each.consumer, None)
 
     def _hint(self, hosts: Sequence[str]) -> None:
         """Have hosts read again; what was written stands whatever happens here."""

@@ -12,6 +12,7 @@ out, and move within it); what other cells lack is none of its concern.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import logging
 import time
@@ -133,8 +134,6 @@ class RequestPlanner:
 
     :ivar first_counts: of the latest plan, before any server was placed
     :ivar planned_on: a snapshot that the latest plan is no older than
-    :ivar leaves_out: whether it lacks a host that the request might have gone to,
-        for a record of it cannot be understood
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class RequestPlanner:
         self.request = parts.request(asked.spec, asked.queries)
         self.objects = self._make_objects()
         self.first_counts: tuple[decision_steps.FilterCount, ...] = ()
-        self.leaves_out = False
+        self._left_out = False
         self.planned_on = parts.snapshot()
 
     def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
@@ -174,8 +173,7 @@ class RequestPlanner:
         self._check_whole()
         engine = self._engine
         with engine.lock:
-            elsewhere = functools.partial(candidates.may_be_elsewhere, self.request)
-            self.leaves_out = self._keeper.left_out(elsewhere) is not None
+            self._left_out = self._is_left_out()
             for query in self._asked.queries or ():
                 reason = candidates.outside(query, engine.frame)
                 if reason is not None:
@@ -192,6 +190,19 @@ class RequestPlanner:
         )
         self.first_counts = made.counts
         return made
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the latest plan may lack a host that the request might have gone to.
+
+        For a record of it cannot be understood, or could not when the plan was begun: the
+        plan looks at hosts again as long as it is asked for more.
+        """
+        return self._left_out or self._is_left_out()
+
+    def _is_left_out(self) -> bool:
+        elsewhere = functools.partial(candidates.may_be_elsewhere, self.request)
+        return self._keeper.left_out(elsewhere) is not None
 
     def placement_parts(self) -> tuple[decision_steps.FilterCount, ...]:
         """Return which parts of Placement's question refuse how many hosts now."""
@@ -256,15 +267,27 @@ class RequestPlanner:
         return self._engine.allocation_requests(self.request, uuid)
 
 
-#: See :class:`RequestDecider`; the claims are None where they do not matter any more.
+class FullHosts(enum.Enum):
+    """What is known of hosts that a request was refused."""
+
+    #: They were full.
+    PROVED = "proved"
+    #: By what is known now they are: who is refused by that, or by later, is for good.
+    ONCE_MORE = "once more"
+    #: Some were judged by what is over. What else is, is to be proved anew.
+    CHANGED = "changed"
+
+
+#: See :class:`RequestDecider`.
 ProvedFull = Callable[
     [
         ScheduleCall,
         float,
-        store_snapshot.NamespaceView | None,
+        store_snapshot.NamespaceView,
         store_snapshot.Snapshot,
+        frozenset[str],
     ],
-    bool,
+    FullHosts,
 ]
 
 
@@ -272,10 +295,10 @@ class RequestDecider:
     """One worker's decisions. Any thread.
 
     :param proved_full: asked before NoValidHost is said, with when the decision
-        began, the claims of before, and a snapshot that it was no older than: True
-        if no host's record was behind Placement and no claim kept a host full for
-        nothing, False if some were and are known better now; raises MemoryCannotDecide
-        where nobody can tell
+        began, the claims of before, a snapshot that it was no older than, and the
+        hosts that took some of the servers: whether no host's record was behind
+        Placement and no claim kept a host full for nothing; what was so is known better
+        now. Raises MemoryCannotDecide where nobody can tell
     :param deadline_seconds: how long a request's claims may take
     """
 
@@ -305,7 +328,8 @@ class RequestDecider:
         """
         deadline = self._clock() + self._deadline_seconds
         # As the host states have them; the columns are as new or newer.
-        claims: store_snapshot.NamespaceView | None = view.reads.claims
+        claims = view.reads.claims
+        found = FullHosts.CHANGED
         while True:
             decided_at = self._clock()
             decision = _Decision(self.parts, asked, view, deadline, self._now)
@@ -316,6 +340,11 @@ class RequestDecider:
                 except MemoryCannotDecide:
                     decision.end_left(self._clock() + _ENDING_SECONDS)
                     raise
+                except Exception:
+                    # It is the answer: nobody goes on elsewhere.
+                    with contextlib.suppress(nova_exception.AllocationUpdateFailed):
+                        decision.end_left(self._clock() + _ENDING_SECONDS)
+                    raise
             if selections is not None:
                 return selections
             decision.end_left(self._clock() + _ENDING_SECONDS)
@@ -324,9 +353,12 @@ class RequestDecider:
                 raise MemoryCannotDecide("claims not answered in time")
             if decision.leaves_out:
                 raise MemoryCannotDecide("unreadable records")
-            if asked.queries is None or self._is_proved(
-                asked, decided_at, claims, decision.planned_on
-            ):
+            if asked.queries is None or found is FullHosts.ONCE_MORE:
+                # Claims end all the time: what ends behind the proof is no reason for another.
+                found = FullHosts.PROVED
+            else:
+                found = self._found(asked, decided_at, claims, decision)
+            if found is FullHosts.PROVED:
                 decision.log_refusal()
                 # As Nova words it, where Placement has no candidate and where it has some.
                 why = (
@@ -338,18 +370,18 @@ class RequestDecider:
             # What it saw is over: claims, and the records that hosts are judged by.
             if not view.renew():
                 raise MemoryCannotDecide("states not proved")
-            # Claims end all the time: that some did is looked at once.
-            claims = None
+            claims = view.reads.claims
 
-    def _is_proved(
+    def _found(
         self,
         asked: ScheduleCall,
         decided_at: float,
-        claims: store_snapshot.NamespaceView | None,
-        planned_on: store_snapshot.Snapshot,
-    ) -> bool:
+        claims: store_snapshot.NamespaceView,
+        decision: _Decision,
+    ) -> FullHosts:
         try:
-            return self._proved_full(asked, decided_at, claims, planned_on)
+            planned_on, tried = decision.planned_on, decision.tried
+            return self._proved_full(asked, decided_at, claims, planned_on, tried)
         except MemoryCannotDecide:
             raise
         except Exception as error:
@@ -406,6 +438,11 @@ class _Decision:
     def planned_on(self) -> store_snapshot.Snapshot:
         """A snapshot that the latest plan is no older than."""
         return self._planner.planned_on
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Uuids of the hosts that were reserved for a server, whatever became of it."""
+        return frozenset(self._placing.tried)
 
     @property
     def given_up(self) -> bool:
@@ -465,9 +502,14 @@ class _Decision:
         return answer
 
     def end_left(self, deadline: float) -> None:
-        """See :meth:`request_allocations.RequestAllocations.end_left`; then claims end, too."""
-        self._allocations.end_left(deadline)
-        self._placing.end_doubt()
+        """See :meth:`request_allocations.RequestAllocations.end_left`; then claims end, too.
+
+        Whatever becomes of that: of a request for several each server counts by itself.
+        """
+        try:
+            self._allocations.end_left(deadline)
+        finally:
+            self._placing.end_doubt()
 
     def _restore_group(self) -> None:
         """Take the hosts that were chosen out of the request's group again.

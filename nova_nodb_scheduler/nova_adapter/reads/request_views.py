@@ -427,12 +427,16 @@ class RequestViews:
 
     def _looked(self, cells: tuple[str, ...]) -> tuple[MemoryReads, proof_module.StateProof]:
         generation = self._generation()
+        # Before the snapshot: asked behind it, the feed may be proved, and a record readable,
+        # by what came since, which the snapshot lacks.
+        feed_proved = self._judge.feed_proved()
+        unreadable = self._judge.unreadable()
         snapshot = self._store.snapshot()
         scopes = _judged(cells)
         context: Any = nova_context.get_admin_context()
-        proof = self._judge.judge(snapshot, scopes)
-        if generation != self._generation():
-            # The snapshot may have been taken from a store half built, and
+        proof = self._judge.judge(snapshot, scopes, unreadable)
+        if not feed_proved or generation != self._generation():
+            # The snapshot may have been taken from a store half built, or behind, and
             # the feed proved only after it was whole again.
             proof = proof_module.StateProof(dict.fromkeys(scopes, proof_module.UnprovedReason.FEED))
         return MemoryReads(snapshot, generation, self._built, context), proof
@@ -445,8 +449,8 @@ class RequestViews:
         """Tell whether what a view answered from memory would be proved now, too."""
         if not view.served:
             return True
-        now = self._judge.judge(self._store.snapshot(), sorted(view.served))
-        return not now.missing
+        _reads, now = self._looked(view.cells)
+        return not view.served & now.missing.keys()
 
 
 def _judged(cells: Collection[str]) -> list[str]:

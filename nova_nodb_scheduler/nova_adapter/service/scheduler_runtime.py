@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 import prometheus_client
 from nova import objects
 
@@ -29,7 +30,7 @@ from nova_nodb_scheduler.observe import claim_metrics, metric_labels, process_me
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.replication import replicator as replicator_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
@@ -168,7 +169,10 @@ class SchedulerRuntime:
             self._feed_proof_age,
             lambda: {scope: float(not why) for scope, why in self._scopes().items()},
             lambda: {(scope, why): 1.0 for scope, why in self._scopes().items() if why},
-            lambda: {cell: float(count) for cell, count in self.hosts_by_cell().items()},
+            lambda: {
+                cell: float(count)
+                for cell, count in self.hosts_by_cell(self.store.snapshot()).items()
+            },
         )
         self.metrics.watch_claims(self._settling)
         # Nothing is served where candidates are Placement's alone.
@@ -428,14 +432,13 @@ class SchedulerRuntime:
         missing = self.judge.judge(self.store.snapshot(), scopes).missing
         return {scope: missing[scope].value if scope in missing else "" for scope in scopes}
 
-    def hosts_by_cell(self) -> dict[str, int]:
-        """Return compute nodes in the store by cell."""
-        view = self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)
-        if not len(view):
-            return {}
+    @staticmethod
+    def hosts_by_cell(snapshot: store_snapshot.Snapshot) -> dict[str, int]:
+        """Return how many compute nodes of a snapshot each cell has; cells with some."""
+        view = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         vocabulary = view.vocabulary("cell")
-        found = collections.Counter(view.column("cell").tolist())
-        return {vocabulary.text(code): count for code, count in found.items()}
+        counts = np.bincount(view.column("cell")).tolist()
+        return {vocabulary.text(code): count for code, count in enumerate(counts) if count}
 
 
 _numbers = itertools.count(1)

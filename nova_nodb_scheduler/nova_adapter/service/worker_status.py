@@ -164,7 +164,7 @@ def _feed(runtime: runtime_module.SchedulerRuntime) -> objects.FeedStatus:
 def _scopes(
     runtime: runtime_module.SchedulerRuntime, snapshot: snapshot_module.Snapshot
 ) -> list[objects.ScopeStatus]:
-    hosts = runtime.hosts_by_cell()
+    hosts = runtime.hosts_by_cell(snapshot)
     fallbacks = runtime.fallbacks_by_cell()
     # Cells the scheduler knows, and those it has hosts of without knowing them.
     always = (nova_objects.CellMapping.CELL0_UUID, scopes_module.API)

@@ -9,6 +9,7 @@ Namespaces of the API database have no cell.
 
 from __future__ import annotations
 
+from nova_nodb_scheduler.model import host_relations
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.scheduling.namespaces import (
     claim_facts,
@@ -52,6 +53,7 @@ COMPUTE_NODES = model.Namespace(
     schema=_V1,
     columns=(
         _CELL,
+        _row("id", _INT),
         _row("host", _TEXT, ""),
         _row("hypervisor_hostname", _TEXT, ""),
         _row("hypervisor_type", _TEXT, ""),
@@ -105,7 +107,8 @@ SERVICES = model.Namespace(
 
 #: key: service uuid; what heartbeats change: ``report_count`` and
 #: ``last_seen_up`` (ISO 8601, UTC) of the row, and ``unreported``: heartbeats
-#: that no reporter saw
+#: that no reporter saw. Where heartbeats are stored: ``seen_at`` (back-end seconds)
+#: of the latest, and ``unwritten``, the highest count that stands in no row
 SERVICE_LIVENESS = model.Namespace(
     name="service_liveness",
     owner=NOVA,
@@ -205,6 +208,9 @@ SCHEDULERS = model.Namespace(name="schedulers", owner=NODB, schema=_V1)
 #: key: cell uuid, or ``api`` for the API database; imports and sweeps
 CELLS = model.Namespace(name="cells", owner=NODB, schema=_V1)
 
+#: key: cell uuid; where the heartbeats of its compute services stand, and since when
+HEARTBEAT_MODES = model.Namespace(name="heartbeat_modes", owner=NODB, schema=_V1)
+
 #: key: lease name; who does what only one process may do at a time
 LEASES = model.Namespace(name="leases", owner=NODB, schema=_V1)
 
@@ -254,8 +260,28 @@ BUILT_IN: tuple[model.Namespace, ...] = (
     REPORTERS,
     SCHEDULERS,
     CELLS,
+    HEARTBEAT_MODES,
     LEASES,
     PROVIDERS,
     MIRRORS,
     PROVIDER_HINTS,
+)
+
+_COMPUTE_SERVICE = (("binary", "nova-compute"),)
+
+#: What belongs to a compute node, for whoever lists hosts with it.
+HOST_TABLES = host_relations.HostTables(
+    nodes=COMPUTE_NODES.name,
+    services=SERVICES.name,
+    relations=(
+        host_relations.HostRelation(
+            SERVICES.name, index=_CELL_HOST.name, conditions=_COMPUTE_SERVICE
+        ),
+        host_relations.HostRelation(SERVICE_LIVENESS.name, keys_of=SERVICES.name),
+        host_relations.HostRelation(PROVIDERS.name, scope=PLACEMENT),
+        host_relations.HostRelation(CLAIM_RECORDS.name, scope=CLAIMS),
+        host_relations.HostRelation(
+            INSTANCES.name, index=_CELL_HOST.name, node_column="node", counted=True
+        ),
+    ),
 )

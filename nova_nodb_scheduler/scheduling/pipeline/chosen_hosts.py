@@ -139,6 +139,13 @@ class Claimer(Protocol):
     def release(self, taken: Sequence[TakenClaim]) -> None:
         """Give claims back, pending or confirmed. Never raises for a back end away."""
 
+    def release_places(self, taken: Sequence[TakenClaim]) -> None:
+        """Give places in server groups back, and keep the claims' room; else as release.
+
+        For what may be allocated though no server is to be there: it takes room, and
+        is nobody's member.
+        """
+
 
 class NoClaims:
     """Grants everything at once: for a lone scheduler that trusts its ledger alone."""
@@ -154,4 +161,7 @@ class NoClaims:
         return [True for _ in taken]
 
     def release(self, taken: Sequence[TakenClaim]) -> None:
+        """Nothing was held."""
+
+    def release_places(self, taken: Sequence[TakenClaim]) -> None:
         """Nothing was held."""

@@ -210,16 +210,10 @@ class AllocationResult(enum.Enum):
     PLAN_AGAIN = "plan again"
     #: On no host, for the authority cannot be asked or does not answer in time.
     GIVEN_UP = "given up"
-    #: The same, and it may be written yet: the claim stands as long as that is so.
-    IN_DOUBT = "in doubt"
 
     @property
     def stands(self) -> bool:
         return self in (AllocationResult.WRITTEN, AllocationResult.JOINED)
-
-    @property
-    def gives_up(self) -> bool:
-        return self in (AllocationResult.GIVEN_UP, AllocationResult.IN_DOUBT)
 
 
 @attrs.frozen
@@ -238,16 +232,19 @@ class AllocationAuthority(Protocol):
     ) -> Mapping[str, AllocationOutcome]:
         """Write the allocations of some servers; return what became of them, by consumer.
 
-        Whatever it raises, it leaves nothing of these servers written. May block
-        for I/O until about the deadline (monotonic seconds).
+        Whatever it raises, it leaves nothing of these servers written but what
+        :meth:`is_in_doubt` tells. May block for I/O until about the deadline
+        (monotonic seconds).
         """
 
-    def remove(
-        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
-    ) -> Collection[str]:
-        """Take back what :meth:`write` wrote, of those hosts only; never raises for I/O.
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
+        """Take back what :meth:`write` wrote, of those hosts only; never raises for I/O."""
 
-        :return: consumers of which something may be left
+    def is_in_doubt(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """Say whether a server's allocation may be on that host, or come there yet.
+
+        Of one that is not written, or was taken back; whatever was said or raised
+        before. Without I/O.
         """
 
 
@@ -303,6 +300,7 @@ class Placing:
     :param deadline: monotonic seconds, after which a refusal ends the request
     :ivar plan: the latest, once :meth:`place` has made one
     :ivar given_up: whether it ended for want of an answer, not of hosts
+    :ivar tried: uuids of the hosts that were reserved for a server, whatever became of it
     """
 
     def __init__(
@@ -327,6 +325,7 @@ class Placing:
         self._deadline = deadline
         self.plan: planning.Plan
         self.given_up = False
+        self.tried: set[str] = set()
         self._plans = 0
         self._group_hosts: frozenset[str] = frozenset()
         #: Hosts that no plan of this request shall propose again.
@@ -337,7 +336,7 @@ class Placing:
         self._held: dict[str, chosen_hosts.Choice] = {}
         self._taken: dict[str, chosen_hosts.TakenClaim] = {}
         self._written: dict[str, chosen_hosts.WantedClaim] = {}
-        #: Claims of servers whose allocation may be there, or come yet.
+        #: Claims that were not given back, for their allocation may be there or come yet.
         self._in_doubt: list[chosen_hosts.TakenClaim] = []
 
     def place(self) -> list[chosen_hosts.Choice] | None:
@@ -369,28 +368,25 @@ class Placing:
     def undo(self) -> None:
         """Leave nothing of the request: allocations first, then claims, then reservations.
 
-        Claims of servers of which an allocation may be left stand until :meth:`end_doubt`,
-        or until their lease ends: others would be given the room that it takes.
+        What is in doubt keeps its claim until :meth:`end_doubt`, or until its lease ends:
+        others would be given the room that it takes.
         """
         written, taken = list(self._written.values()), list(self._taken.values())
-        self._written, self._taken = {}, {}
-        left: Collection[str] = frozenset(each.consumer for each in written)
+        self._written = {}
         try:
             if written:
-                left = self._authority.remove(written, self._deadline)
+                self._authority.remove(written, self._deadline)
         finally:
-            self._in_doubt += [each for each in taken if each.wanted.consumer in left]
-            ended = [each for each in taken if each.wanted.consumer not in left]
             try:
-                if ended:
-                    self._claimer.release(ended)
+                self._release(taken)
             finally:
                 for consumer in list(self._held):
                     self._give_back(consumer)
 
     def end_doubt(self) -> None:
-        """Release the claims of servers of which nothing is left by now."""
-        ended, self._in_doubt = self._in_doubt, []
+        """Release the claims that are in doubt no more; the others end with their lease."""
+        ended = [each for each in self._in_doubt if not self._authority.is_in_doubt(each.wanted)]
+        self._in_doubt = [each for each in self._in_doubt if each not in ended]
         if ended:
             self._claimer.release(ended)
 
@@ -425,6 +421,7 @@ class Placing:
                 consumer, self._request, best
             ):
                 self._held[consumer] = best
+                self.tried.add(best.uuid)
                 return best
             self._trace.refuse(consumer, best, "room taken by another request")
             self.plan.refuse(best)
@@ -459,15 +456,11 @@ class Placing:
             once_more = behind and self._plans < _MOST_PLANS
             again |= once_more
             # One that goes on changing is nobody's to refuse for good.
-            self.given_up |= outcome.result.gives_up or (behind and not once_more)
+            self.given_up |= outcome.result is AllocationResult.GIVEN_UP or (
+                behind and not once_more
+            )
             self._pass_over(each.wanted, outcome.why, forever=not once_more)
-        in_doubt = [
-            each
-            for each in lost
-            if outcomes[each.wanted.consumer].result is AllocationResult.IN_DOUBT
-        ]
-        self._doubt(in_doubt)
-        self._release([each for each in lost if each not in in_doubt])
+        self._release(lost)
         self._confirm(written, placed)
         return again
 
@@ -532,22 +525,23 @@ class Placing:
             self._authority.remove([each.wanted for each in late], self._deadline)
             for each in late:
                 del self._written[each.wanted.consumer]
-            # Even where something is left no claim stands that could keep its room.
             self._release(late)
             for each in late:
                 self._pass_over(each.wanted, "the claim's lease ended before it was confirmed")
 
-    def _doubt(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
-        self._in_doubt += taken
-        for each in taken:
-            self._taken.pop(each.wanted.consumer, None)
-
     def _release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
-        if not taken:
-            return
-        self._claimer.release(taken)
+        """Give claims back; of what is in doubt only what holds no room."""
+        in_doubt = [each for each in taken if self._authority.is_in_doubt(each.wanted)]
+        ended = [each for each in taken if each not in in_doubt]
+        self._in_doubt += in_doubt
         for each in taken:
             self._taken.pop(each.wanted.consumer, None)
+        try:
+            if ended:
+                self._claimer.release(ended)
+        finally:
+            if in_doubt:
+                self._claimer.release_places(in_doubt)
 
     def _pass_over(
         self, wanted: chosen_hosts.WantedClaim, why: str, *, forever: bool = True

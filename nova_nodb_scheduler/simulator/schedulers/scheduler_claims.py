@@ -75,6 +75,10 @@ class TimedClaimer:
         """See :class:`claimer.Claimer`."""
         self._inner.release(taken)
 
+    def release_places(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
+        """See :class:`claimer.Claimer`."""
+        self._inner.release_places(taken)
+
 
 #: (consumer) -> its allocations by host uuid, of the authority; None if it cannot be asked.
 Ask = Callable[[str], "Mapping[str, Mapping[str, int]] | None"]

@@ -15,7 +15,7 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import connection as mp_connection
 from multiprocessing import context as mp_context
 
@@ -116,13 +116,14 @@ class PipeAuthority:
             for each in wanted
         }
 
-    def remove(
-        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
-    ) -> Collection[str]:
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
         """See :class:`placing.AllocationAuthority`."""
         self._pipe.send(pipe_messages.RemoveAllocations(self._number, _allocations(wanted)))
         self._pipe.recv()
-        return ()
+
+    def is_in_doubt(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        """See :class:`placing.AllocationAuthority`: what is taken back is gone."""
+        return False
 
     def _pause(self) -> None:
         if self._pause_seconds:

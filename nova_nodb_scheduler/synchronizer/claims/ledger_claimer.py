@@ -274,6 +274,12 @@ class ClaimBatches:
         """
         self._give_back(held, lambda _id: True)
 
+    def release_places(self, held: Sequence[StandingClaim]) -> None:
+        """Give places in groups back alone; the claims on hosts stand as they are."""
+        places = _places(held, lambda _id: True)
+        if places:
+            self._groups.leave(places)
+
     def _give_back(self, held: Sequence[StandingClaim], is_own: Callable[[str], bool]) -> None:
         """Release what bears certain ids of claims and members.
 
@@ -281,15 +287,11 @@ class ClaimBatches:
         another scheduler's, which was asked for the same server and relies on it.
         """
         by_host: dict[records.RecordKey, dict[str, str]] = {}
-        places: dict[str, dict[group_model.Place, str]] = {}
         for each in held:
             claim = each.granted.claim
             if is_own(each.granted.claim_id):
                 on_host = by_host.setdefault(claim_rules.host_key(claim.host), {})
                 on_host[claim.consumer] = each.granted.claim_id
-            if each.member is not None and is_own(each.member.member_id):
-                of_group = places.setdefault(each.member.group_uuid, {})
-                of_group[claim.group_place] = each.member.member_id
         found = self._editor.edit_each(
             {
                 key: claim_rules.on_host(key, functools.partial(claim_rules.release_each, ids=ids))
@@ -304,6 +306,7 @@ class ClaimBatches:
                 "its lease, a confirmed one with a reconciliation.",
                 {"count": len(kept)},
             )
+        places = _places(held, is_own)
         if places:
             self._groups.leave(places)
 
@@ -388,6 +391,18 @@ class ClaimBatches:
                 detail = f"view of epoch {view.cursor.epoch}, now {epoch}"
                 claim = each.granted.claim
                 answers[name] = model.GrantRefused(claim, model.RefusalReason.EPOCH_CHANGED, detail)
+
+
+def _places(
+    held: Sequence[StandingClaim], is_own: Callable[[str], bool]
+) -> dict[str, dict[group_model.Place, str]]:
+    """Return the places that claims hold, with the ids of the members, by group."""
+    places: dict[str, dict[group_model.Place, str]] = {}
+    for each in held:
+        if each.member is not None and is_own(each.member.member_id):
+            of_group = places.setdefault(each.member.group_uuid, {})
+            of_group[each.claim.group_place] = each.member.member_id
+    return places
 
 
 # -- what a decision is given ----------------------------------------------------------
@@ -553,6 +568,10 @@ class LedgerClaimer:
     def release(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
         """See :class:`pipeline.chosen_hosts.Claimer`."""
         self._batches.release([each.grant for each in taken])
+
+    def release_places(self, taken: Sequence[chosen_hosts.TakenClaim]) -> None:
+        """See :class:`pipeline.chosen_hosts.Claimer`."""
+        self._batches.release_places([each.grant for each in taken])
 
     # -- parts of taking ---------------------------------------------------------------
 

@@ -39,6 +39,20 @@ class Quarantined:
     size_bytes: int
 
 
+@attrs.frozen
+class UnreadableRecords:
+    """What was in quarantine at one moment; see the methods of :class:`Quarantine`."""
+
+    _keys: Mapping[str, frozenset[str]]
+    _overflown: frozenset[str]
+
+    def keys(self, namespace: str) -> frozenset[str]:
+        return self._keys.get(namespace, frozenset())
+
+    def overflowed(self, namespace: str) -> bool:
+        return namespace in self._overflown
+
+
 class Quarantine:
     """Bounded; any method from any thread; none blocks for longer than a dictionary takes.
 
@@ -51,8 +65,9 @@ class Quarantine:
         self._limit = limit
         self._lock = threading.Lock()
         self._entries: dict[records.RecordKey, Quarantined] = {}
-        self._keys: dict[str, frozenset[str]] = {}
         self._overflow: Counter[str] = Counter()
+        #: What is in it; None once that changed.
+        self._moment: UnreadableRecords | None = None
         self._admitted = 0
 
     def __len__(self) -> int:
@@ -77,11 +92,12 @@ class Quarantine:
             if known is None and len(self._entries) >= self._limit:
                 # Of namespaces nobody declared there may be any number.
                 self._overflow[key.namespace] += 1
+                self._moment = None
                 return True
             self._entries[key] = Quarantined(
                 key, record.revision, record.version, reason, len(record.payload)
             )
-            self._keys.pop(key.namespace, None)
+            self._moment = None
         # Whoever writes these writes many: one line for the first of a key.
         if known is None:
             LOG.warning(
@@ -99,15 +115,15 @@ class Quarantine:
             if known is None or known.revision >= revision:
                 return False
             del self._entries[key]
-            self._keys.pop(key.namespace, None)
+            self._moment = None
             return True
 
     def clear(self) -> None:
         """Forget everything: what is still unreadable comes again with the snapshot."""
         with self._lock:
             self._entries.clear()
-            self._keys.clear()
             self._overflow.clear()
+            self._moment = None
 
     def get(self, key: records.RecordKey) -> Quarantined | None:
         return self._entries.get(key)
@@ -117,19 +133,27 @@ class Quarantine:
 
         Not all of them where :meth:`overflowed` is True.
         """
-        found = self._keys.get(namespace)
-        if found is not None:
-            return found
-        with self._lock:
-            found = frozenset(key.key for key in self._entries if key.namespace == namespace)
-            # Asked for by each request; names nobody holds are not remembered.
-            if found:
-                self._keys[namespace] = found
-            return found
+        return self.at_this_moment().keys(namespace)
 
     def overflowed(self, namespace: str) -> bool:
         """Return whether a namespace holds more unreadable records than are kept by key."""
         return namespace in self._overflow
+
+    def at_this_moment(self) -> UnreadableRecords:
+        """Return what is in it now, for who takes a snapshot of the store afterwards.
+
+        A record that is let go between the two is in the snapshot. Asked the other way
+        round, it may be in neither.
+        """
+        with self._lock:
+            # Asked for by each request, and seldom another.
+            if self._moment is None:
+                keys: dict[str, set[str]] = {}
+                for key in self._entries:
+                    keys.setdefault(key.namespace, set()).add(key.key)
+                found = {name: frozenset(each) for name, each in keys.items()}
+                self._moment = UnreadableRecords(found, frozenset(self._overflow))
+            return self._moment
 
     def entries(self) -> tuple[Quarantined, ...]:
         """Return what is kept aside, in order of key, for people to read."""

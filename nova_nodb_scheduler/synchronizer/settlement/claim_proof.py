@@ -10,18 +10,24 @@ claims that no record accounts for are asked of their authority at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.claims import group_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import claim_reaper, settlement_rules
 
 _CLAIMS = known_namespaces.CLAIM_RECORDS.name
+_GROUPS = known_namespaces.GROUP_CLAIMS.name
 
 
 class ClaimIndex:
@@ -97,6 +103,19 @@ class ClaimsUnproved(errors.NodbError):
         return f"Claims may keep hosts full for nothing: {self._why}."
 
 
+@attrs.frozen
+class ProvedClaims:
+    """What a look at claims came to.
+
+    :param version: to wait for, before it is decided by what is left; 0 where nothing ended
+    :param complete: whether something stands behind each claim that is left. Whoever is
+        refused by that version, or a later one, is refused for good
+    """
+
+    version: int = 0
+    complete: bool = True
+
+
 class ClaimProof:
     """Ends claims that nothing stands behind, when it is asked to; any thread.
 
@@ -136,11 +155,14 @@ class ClaimProof:
         self,
         before: store_snapshot.NamespaceView | None = None,
         own: Collection[str] = (),
-    ) -> int:
-        """End what nothing stands behind; return the version to wait for, 0 if nothing ended.
+        hosts: Container[str] | None = None,
+        decided_at: float | None = None,
+        group: str | None = None,
+    ) -> ProvedClaims:
+        """End what nothing stands behind, and say what to wait for.
 
         What somebody else ended since then counts, too: who was refused for it may
-        not have seen that.
+        not have seen that. It is no proof of the others, which are asked for all the same.
 
         Blocks for a read and a write, and a query for each claim that no
         record accounts for. Without I/O where there is none.
@@ -148,6 +170,12 @@ class ClaimProof:
         :param before: claim records before it was decided
         :param own: consumers of whoever was refused: what they hold is asked for first,
             whenever it was asked for last
+        :param hosts: uuids of the nodes whose claims matter to whoever was refused; None for
+            all. Under load claims end somewhere all the time
+        :param decided_at: when it was decided, by this object's clock: what was asked for
+            before, and stood, may be over by then. None where a moment ago will do
+        :param group: uuid of the server group of whoever was refused: its members' places
+            are looked at, too, once no claim of theirs is left that is to be ended
         :raises BackendUnavailable: what was not written stays claimed
         :raises ClaimsUnproved: nothing ended, and of some claims nobody said why they stand
         """
@@ -157,22 +185,33 @@ class ClaimProof:
                 raise ClaimsUnproved("the feed is not followed")
             snapshot = self._index.follow()
             now = snapshot.namespace(_CLAIMS)
-            if before is not None and _some_ended(before, now):
-                return now.version
+            seen = now.version if before is not None and _some_ended(before, now, hosts) else 0
             evidence = settlement_rules.SettlementEvidence(snapshot)
-            suspects, are_all = self._suspects(snapshot, evidence, own)
+            places, are_few = _places(group, snapshot, evidence)
+            # Where their hosts have room for others, too, the mirror may be behind unnoticed.
+            members = {consumer for of_group in places.values() for consumer, _ in of_group}
+            suspects, are_all = self._suspects(
+                snapshot, evidence, {*own, *members}, hosts, decided_at
+            )
             stays: list[_Name] = []
-            ended, unanswered = self._end(suspects, evidence, cursor, stays)
+            looked_at_group = group is None
+            asking_from = self._clock()
+            looked = self._end(suspects, evidence, cursor, stays)
             # Only what was answered, and judged by it: the next one who is refused for
             # anything else would take it for proved.
-            self._asked_at.update(dict.fromkeys(stays, self._clock()))
-            if ended:
-                return ended
-            if unanswered:
-                raise ClaimsUnproved("their authority does not answer")
-            if not are_all:
-                raise ClaimsUnproved(f"more than {_MOST_ASKED} are to be asked for")
-            return 0
+            self._asked_at.update(dict.fromkeys(stays, asking_from))
+            if group is not None and not looked.version:
+                looked = looked.with_more(self._end(places, evidence, cursor, []))
+                are_all &= are_few
+                looked_at_group = True
+            version = max(seen, looked.version)
+            if not version:
+                if looked.unanswered:
+                    raise ClaimsUnproved("their authority does not answer")
+                if not are_all:
+                    raise ClaimsUnproved(f"more than {_MOST_ASKED} are to be asked for")
+            complete = are_all and not looked.unanswered and not looked.unjudged
+            return ProvedClaims(version, complete and looked_at_group)
 
     def prove_of(self, consumers: Collection[str]) -> int:
         """End what nothing stands behind of some consumers; as :meth:`prove`.
@@ -180,6 +219,8 @@ class ClaimProof:
         For a request of theirs before it is decided: a server that moves again begins
         anew, and what its former move claimed would keep it from its own room. What
         stands, or cannot be told, stays. Without I/O where they hold nothing.
+
+        :return: the version to wait for, 0 if nothing ended
 
         :raises BackendUnavailable: see :meth:`prove`
         """
@@ -194,16 +235,16 @@ class ClaimProof:
         for host, consumer in self._counting(snapshot, evidence, consumers):
             key = records.RecordKey(_CLAIMS, host)
             suspects[key] = suspects.get(key, frozenset()) | {consumer}
-        return self._end(suspects, evidence, cursor, [])[0]
+        return self._end(suspects, evidence, cursor, []).version
 
     def _end(
         self,
-        suspects: Mapping[records.RecordKey, frozenset[str]],
+        suspects: Mapping[records.RecordKey, frozenset[Any]],
         evidence: settlement_rules.SettlementEvidence,
         cursor: records.Cursor,
         stays: list[_Name],
-    ) -> tuple[int, list[_Name]]:
-        """Ask for claims and end them; return the version to wait for, and what was not answered.
+    ) -> _Looked:
+        """Ask for claims and end them.
 
         What others ended or wrote meanwhile is waited for, too: it is not in the evidence.
 
@@ -211,7 +252,7 @@ class ClaimProof:
         :raises ClaimsUnproved: the epoch changed
         """
         if not suspects:
-            return 0, []
+            return _Looked()
         reaper = claim_reaper.ClaimReaper(
             self._synchronizer,
             self._store,
@@ -219,6 +260,7 @@ class ClaimProof:
             self._now_seconds,
             self._cache,
             self.status,
+            _leaving_shown,
         )
         first = reaper.end(suspects, evidence, cursor)
         if first is None:
@@ -226,15 +268,18 @@ class ClaimProof:
         unanswered = self._ask_all(first.queries, reaper)
         asked = {query.key for query in first.queries}
         changed = {*first.written, *first.lost, *first.gone}
+        unjudged = {*first.lost}
         if asked:
             second = reaper.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
             if second is None:
                 raise ClaimsUnproved("the epoch changed")
             changed |= {*second.written, *second.lost}
-            unjudged = {*second.lost}
-            answered = (_name(each) for each in first.queries if each.key not in unjudged)
+            unjudged |= {*second.lost}
+            lost = {*second.lost}
+            answered = (_name(each) for each in first.queries if each.key not in lost)
             stays += (name for name in answered if name not in unanswered)
-        return self._synchronizer.head().version if changed else 0, unanswered
+        version = self._synchronizer.head().version if changed else 0
+        return _Looked(version, bool(unanswered), bool(unjudged))
 
     def _ask_all(
         self,
@@ -282,20 +327,28 @@ class ClaimProof:
         snapshot: store_snapshot.Snapshot,
         evidence: settlement_rules.SettlementEvidence,
         own: Collection[str],
+        hosts: Container[str] | None,
+        decided_at: float | None,
     ) -> tuple[dict[records.RecordKey, frozenset[str]], bool]:
         """Return the claims to ask for by record, and whether these are all.
 
         No record accounts for them.
+
+        :param hosts: see :meth:`prove`, like ``decided_at``
         """
         since = self._clock() - _REST_SECONDS
         self._asked_at = {name: at for name, at in self._asked_at.items() if at > since}
+        recently = since if decided_at is None else decided_at
         found: dict[records.RecordKey, frozenset[str]] = {}
         for host, consumer in self._counting(snapshot, evidence, own):
-            key = records.RecordKey(_CLAIMS, host)
-            found[key] = found.get(key, frozenset()) | {consumer}
+            if hosts is None or host in hosts:
+                key = records.RecordKey(_CLAIMS, host)
+                found[key] = found.get(key, frozenset()) | {consumer}
         left = _MOST_ASKED
         are_all = True
         for host in self._index.hosts():
+            if hosts is not None and host not in hosts:
+                continue
             key = records.RecordKey(_CLAIMS, host)
             claims = settlement_rules.claims_of(snapshot, host)
             allocated = settlement_rules.allocated_on(snapshot, host)
@@ -304,7 +357,7 @@ class ClaimProof:
                 for consumer, held in claims.items()
                 if held.state is model.ClaimState.CONFIRMED
                 and consumer not in own
-                and (host, consumer, held.claim_id) not in self._asked_at
+                and self._asked_at.get((host, consumer, held.claim_id), recently) <= recently
                 and evidence.counts(host, consumer, held)
                 # Would the authority say the same as its mirror, it went.
                 and not evidence.is_needed(
@@ -321,14 +374,66 @@ class ClaimProof:
         return found, are_all
 
 
+@attrs.frozen
+class _Looked:
+    """What came of asking for claims.
+
+    :param version: to wait for; 0 if nothing changed
+    :param unanswered: of some claims nobody said why they stand
+    :param unjudged: somebody else wrote a record meanwhile, whose claims were not judged
+    """
+
+    version: int = 0
+    unanswered: bool = False
+    unjudged: bool = False
+
+    def with_more(self, other: _Looked) -> _Looked:
+        return _Looked(
+            max(self.version, other.version),
+            self.unanswered or other.unanswered,
+            self.unjudged or other.unjudged,
+        )
+
+
+def _leaving_shown(
+    key: records.RecordKey, verdict: settlement_rules.SettlementVerdict
+) -> settlement_rules.SettlementVerdict:
+    """Leave members of a group that records show to who settles them, with their grace."""
+    return attrs.evolve(verdict, settled={}, shown_at=0)
+
+
 def _name(query: claim_reaper.AllocationQuery) -> _Name:
     return query.key.key, query.consumer, query.held.claim_id
 
 
-def _some_ended(before: store_snapshot.NamespaceView, now: store_snapshot.NamespaceView) -> bool:
-    """Say whether a record lacks a claim that it had before."""
+def _places(
+    group: str | None,
+    snapshot: store_snapshot.Snapshot,
+    evidence: settlement_rules.SettlementEvidence,
+) -> tuple[dict[records.RecordKey, frozenset[group_model.Place]], bool]:
+    """Return the places of a group's members that no record shows, and whether all of them."""
+    stored = None if group is None else snapshot.namespace(_GROUPS).get(group)
+    if group is None or stored is None:
+        return {}, True
+    record = group_model.GroupRecord.from_state(group, stored.state, stored.version)
+    unshown = [
+        place for place in group_rules.confirmed(record) if evidence.place_shown_at(place) is None
+    ]
+    key = records.RecordKey(_GROUPS, group)
+    wanted = {key: frozenset(unshown[:_MOST_ASKED])} if unshown else {}
+    return wanted, len(unshown) <= _MOST_ASKED
+
+
+def _some_ended(
+    before: store_snapshot.NamespaceView,
+    now: store_snapshot.NamespaceView,
+    hosts: Container[str] | None,
+) -> bool:
+    """Say whether a record, of those that matter, lacks a claim that it had before."""
     return any(
-        _consumers(before, host) - _consumers(now, host) for host in now.changed_since(before)
+        _consumers(before, host) - _consumers(now, host)
+        for host in now.changed_since(before)
+        if hosts is None or host in hosts
     )
 
 

@@ -21,6 +21,7 @@ class AskingCase(test_memory_decisions.MemoryDecisionsCase):
         transport, nova.rpc.TRANSPORT = nova.rpc.TRANSPORT, None
         self.addCleanup(setattr, nova.rpc, "TRANSPORT", transport)
         nova.rpc.TRANSPORT = nova.rpc.create_transport(nova.rpc.get_transport_url())
+        self.addCleanup(nova.rpc.TRANSPORT.cleanup)
         server = rpc_server.RpcServer(self.plugin, self.runtime)
         server.start()
         self.addCleanup(server.wait)

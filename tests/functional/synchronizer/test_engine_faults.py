@@ -95,7 +95,9 @@ class TestSensitivity(unittest.TestCase):
         # What is published meanwhile is in one of the two, and not in the other.
         self.enterContext(made.without_reporter())
         held = made.records()
-        self.assertEqual("", made.difference_to(held))
+        patience.wait_until(
+            lambda: not made.difference_to(held), 60.0, lambda: made.difference_to(held)
+        )
         extra = {**held, ("cells", "extra"): b"{}"}
         self.assertIn("differs in [('cells', 'extra')]", made.difference_to(extra))
         claims = [key for key in held if key[0] == "claims"]

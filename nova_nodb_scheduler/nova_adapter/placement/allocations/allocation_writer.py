@@ -171,6 +171,24 @@ class _Piece:
     def only(self, servers: Iterable[placement_replies.NewServer]) -> _Piece:
         return attrs.evolve(self, servers=tuple(servers))
 
+    @property
+    def was_repeated(self) -> bool:
+        """Whether it was sent again behind a lost answer: one of the two may be on its way."""
+        return self.unsure and self.attempts > 1
+
+    def outcome(self, found: placement_replies.WriteOutcome) -> placement_replies.WriteOutcome:
+        """Return an outcome as far as it is known of a piece that may be written yet.
+
+        A later refusal, of a full host or a server of the same call, says nothing of
+        what was sent before and may be carried out after it.
+        """
+        if isinstance(found, placement_replies.AllocationWritten):
+            return placement_replies.AllocationWritten(self.was_repeated)
+        if not self.unsure or isinstance(found, placement_replies.UnknownOutcome):
+            return found
+        why = getattr(found, "text", "") or "withdrawn with others"
+        return placement_replies.UnknownOutcome(f"an answer was lost before: {why}")
+
 
 @attrs.define(eq=False, slots=False)
 class AllocationWrite:
@@ -272,11 +290,7 @@ class AllocationWrite:
 
     def _bad(self, piece: _Piece, rejected: placement_replies.AllocationRejected) -> None:
         if rejected.status is None:
-            # It did not arrive now; an earlier attempt may have.
-            unknown = placement_replies.UnknownOutcome(
-                f"an answer was lost before: {rejected.text}"
-            )
-            self._settle(piece, unknown if piece.unsure else rejected)
+            self._settle(piece, rejected)
         else:
             self._halve(piece, rejected)
 
@@ -296,17 +310,25 @@ class AllocationWrite:
             return
         left = undo(self._posts, self._reading, written, unsure=False)
         for server in written:
-            self._outcomes[server.consumer] = (
-                placement_replies.UnknownOutcome("it could not be taken back before the deadline")
-                if server.consumer in left
-                else placement_replies.WithdrawnWithOthers()
-            )
+            if server.consumer in left:
+                unknown = "it could not be taken back before the deadline"
+            elif self._is_repeated(server):
+                unknown = "an answer was lost before: withdrawn with others"
+            else:
+                self._outcomes[server.consumer] = placement_replies.WithdrawnWithOthers()
+                continue
+            self._outcomes[server.consumer] = placement_replies.UnknownOutcome(unknown)
+
+    def _is_repeated(self, server: placement_replies.NewServer) -> bool:
+        outcome = self._outcomes[server.consumer]
+        return isinstance(outcome, placement_replies.AllocationWritten) and outcome.was_repeated
 
     def _is(self, server: placement_replies.NewServer, kind: type[object]) -> bool:
         return isinstance(self._outcomes[server.consumer], kind)
 
     def _settle(self, piece: _Piece, outcome: placement_replies.WriteOutcome) -> None:
-        self._outcomes.update((server.consumer, outcome) for server in piece.servers)
+        known = piece.outcome(outcome)
+        self._outcomes.update((server.consumer, known) for server in piece.servers)
 
     # -- what may pass --------------------------------------------------------------
 
@@ -314,12 +336,8 @@ class AllocationWrite:
         """Send it again after a pause; past the deadline it has its outcome."""
         if self._reading.pause(piece.attempts):
             self._pieces.append(piece)
-            return
-        if piece.unsure:
-            outcome = placement_replies.UnknownOutcome(
-                "no answer until the deadline, and nothing found"
-            )
-        self._settle(piece, outcome)
+        else:
+            self._settle(piece, outcome)
 
     def _not_new(self, piece: _Piece, reply: placement_replies.ConsumerConflict) -> None:
         exists = placement_replies.ConsumerExists(reply.text)
@@ -360,7 +378,7 @@ class AllocationWrite:
                     absent = list(piece.servers)
                     break
             elif held.amounts == server.amounts:
-                self._outcomes[server.consumer] = placement_replies.AllocationWritten()
+                self._settle(piece.only([server]), placement_replies.AllocationWritten())
             else:
                 self._outcomes[server.consumer] = placement_replies.ConsumerExists(why)
         if not absent:
@@ -456,6 +474,15 @@ class AllocationWriter:
         reading = ReadBack(self._posting, self._pauses, deadline, request_id)
         running = AllocationWrite(self._posting, self._batcher, reading)
         return running.write(tuple(servers), divisible=divisible)
+
+    def patiently(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Try something again after pauses until it is done; False past the deadline."""
+        attempt = 0
+        while not done():
+            attempt += 1
+            if not self._pauses.pause(attempt, deadline):
+                return False
+        return True
 
     def undo(
         self,

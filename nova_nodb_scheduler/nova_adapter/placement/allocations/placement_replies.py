@@ -47,7 +47,13 @@ class NewServer:
 
 @attrs.frozen
 class AllocationWritten:
-    """Placement has exactly this allocation."""
+    """Placement has exactly this allocation.
+
+    :param was_repeated: it was sent more than once, since an answer was lost: should it
+        be taken back, one that is on its way still may write it again
+    """
+
+    was_repeated: bool = attrs.field(default=False, eq=False)
 
 
 @attrs.frozen

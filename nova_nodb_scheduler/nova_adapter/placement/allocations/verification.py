@@ -203,26 +203,30 @@ class AllocationVerifier:
     def allocated(
         self,
         wanted: VerifiedAllocation,
-        allocate: Callable[[], bool],
+        allocate: Callable[[], bool | None],
         claimed_amounts: Callable[[], ClaimedAmounts] = nothing_claimed,
-    ) -> bool:
+    ) -> bool | None:
         """Have it written until it stands; False if the next host is to be tried.
 
-        :param allocate: writes it; False where Placement refuses
+        None in place of False where it may be written yet: what was claimed for it is
+        to stand until its lease ends.
+
+        :param allocate: writes it; False where Placement refuses, None without an answer
         :param claimed_amounts: asked before each look: what others are about to write
         :raises AllocationUpdateFailed: Nova's own: it may be left, see :meth:`take_back`
         """
 
-        def in_turn() -> bool:
+        def in_turn() -> bool | None:
             with self._turns.taken(wanted.amounts.keys() - wanted.judged):
                 return allocate()
 
         for attempt in range(1, _MOST_WRITES + 1):
-            if not self.granted(wanted, in_turn):
+            granted = self.granted(wanted, in_turn)
+            if not granted:
                 # The first refusal is Placement's word. A later one may be of the
                 # moment: who took too much with us may be about to go as well.
-                if attempt == 1:
-                    return False
+                if attempt == 1 or granted is None:
+                    return granted
             elif self._stands_or_goes(wanted, claimed_amounts):
                 return True
             elif (withdrawn := self.take_back(wanted)) is not Withdrawal.GONE and not (
@@ -235,15 +239,18 @@ class AllocationVerifier:
                 self._pause(_MOST_PAUSE_SECONDS * attempt / _MOST_WRITES)
         return False
 
-    def granted(self, wanted: VerifiedAllocation, allocate: Callable[[], bool]) -> bool:
+    def granted(
+        self, wanted: VerifiedAllocation, allocate: Callable[[], bool | None]
+    ) -> bool | None:
         """Have it written, unverified; False where nothing is left of it.
 
-        Nova's client says the same of a refusal and of a connection that broke, after
-        which the write may stand: the next host's would be added to it, as of a move.
+        None where nothing is there, but it may be written yet: no answer came. Nova
+        takes that for a refusal, and the next host's would be added to it, as of a move.
 
         :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
         """
-        if allocate():
+        answer = allocate()
+        if answer:
             return True
         body = self._patiently(lambda: self._get(f"/allocations/{wanted.consumer}", wanted))
         if isinstance(body, UsagesUnanswered):
@@ -253,7 +260,8 @@ class AllocationVerifier:
         own = {name: dict(amounts) for name, amounts in wanted.amounts.items()}
         if held and held == own and body["consumer_generation"] == 1:
             self.take_back(wanted)
-        return False
+            return False
+        return answer
 
     def without_former(self, wanted: VerifiedAllocation) -> VerifiedAllocation:
         """Return it without what the server has already, which is not ours to withdraw.
@@ -480,9 +488,23 @@ class AllocationVerifier:
 
 
 def _left(wanted: VerifiedAllocation, why: str) -> nova_exception.AllocationUpdateFailed:
-    return nova_exception.AllocationUpdateFailed(
+    error = nova_exception.AllocationUpdateFailed(
         consumer_uuid=wanted.consumer, error=f"an allocation may be left: {why}"
     )
+    # No class of its own: whoever asked by RPC knows Nova's alone.
+    setattr(error, _MAY_BE_LEFT, True)
+    return error
+
+
+_MAY_BE_LEFT = "_nodb_may_be_left"
+
+
+def may_be_left(error: BaseException) -> bool:
+    """Say whether an error is of an allocation that may be there, or come yet.
+
+    Another one of Nova's says that nothing was written.
+    """
+    return bool(getattr(error, _MAY_BE_LEFT, False))
 
 
 def _used(

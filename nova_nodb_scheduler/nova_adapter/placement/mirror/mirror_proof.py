@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,11 +38,18 @@ class MirrorProof:
         before deciding again. 0 where nothing was written
     :param complete: False if more differed than may be read at once: then the
         request is Placement's to decide
+    :param listed: roots that have room, by Placement
+    :param touched: whether records of these came since the decision, of hosts that had
+        room and have
+    :param compared: of each root that differed the revision of its record; 0 where it has none
     """
 
     changed: frozenset[str]
     version: int = 0
     complete: bool = True
+    listed: frozenset[str] = frozenset()
+    touched: bool = False
+    compared: Mapping[str, int] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, slots=False)
@@ -92,6 +99,7 @@ class PlacementMirror:
         resources: Mapping[str, int],
         refused: Container[str] | None = None,
         seen: snapshot_module.Snapshot | None = None,
+        crowded: frozenset[str] = frozenset(),
     ) -> MirrorProof:
         """Compare the mirror with Placement before "no valid host" is said.
 
@@ -111,71 +119,117 @@ class PlacementMirror:
             for not known, which costs a look at every record listed
         :param seen: a snapshot that the decision is no older than. A record that
             came since agrees with Placement, but nobody was judged by it
+        :param crowded: hosts that have room by the mirror as well, but not for all that
+            is wanted of them: what stands there is read again
         :raises PlacementUnanswered: nothing is proved
         :raises BackendUnavailable: nothing is proved
         """
         amounts = ",".join(f"{name}:{resources[name]}" for name in sorted(resources))
         with self._lock:
             last = self._last
-            if last is not None and last.query == amounts and last.began_at > started_at:
-                proof, listed = last.proof, last.listed
+            if last is not None and last.serves(amounts, started_at, crowded):
+                proof = last.proof
             else:
                 began_at = self._clock()
                 listing = self._reader.listing(
                     f"resources={urllib.parse.quote(amounts, safe=':,')}"
                 )
-                listed = tuple(listing.trees)
-                proof = self._prove(listing, resources, refused)
-                self._last = _Proved(amounts, began_at, proof, listed)
+                proof = attrs.evolve(
+                    self._prove(listing, resources, refused, crowded),
+                    listed=frozenset(listing.trees),
+                )
+                self._last = _Proved(amounts, began_at, crowded, proof)
         if proof.changed or seen is None:
             return proof
-        return MirrorProof(self._came_since(seen, listed, resources))
+        changed, touched = self._came_since(seen, proof.listed, resources)
+        return attrs.evolve(proof, changed=changed, touched=touched)
+
+    def differs_from(
+        self,
+        seen: snapshot_module.Snapshot,
+        proof: MirrorProof,
+        resources: Mapping[str, int],
+    ) -> bool:
+        """Say whether hosts have room, by what a proof published, that a decision saw full.
+
+        Or are not known yet. For who has waited for the proof's version. Others allocate
+        all the time, and each time their host differs for a moment: as long as it has room
+        before and after, a request that is refused need not be proved anew for that.
+
+        :param seen: a snapshot that the decision is no older than
+        """
+        view = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
+        for root in proof.changed & proof.compared.keys():
+            now = view.get(root)
+            if (0 if now is None else now.revision) == proof.compared[root]:
+                # Somebody else publishes what was read, or it is read once more.
+                return True
+        changed, _touched = self._came_since(seen, proof.listed, resources)
+        return bool(changed)
 
     def _came_since(
-        self, seen: snapshot_module.Snapshot, listed: Sequence[str], resources: Mapping[str, int]
-    ) -> frozenset[str]:
+        self, seen: snapshot_module.Snapshot, listed: Iterable[str], resources: Mapping[str, int]
+    ) -> tuple[frozenset[str], bool]:
         """Return which of the roots that have room were not judged by what is known now.
 
         What others took or gave back meanwhile, and leaves room before and after, does not
-        count: under load a request would never end.
+        count: under load a request would never end. That there was some is told beside:
+        what this process had reserved there may be over.
         """
         before = seen.namespace(known_namespaces.PROVIDERS.name)
         after = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
-        return frozenset(
-            root
+        came = {
+            root: (was, now)
             for root in listed
             if (now := after.get(root)) is not None
             and ((was := before.get(root)) is None or was.revision != now.revision)
-            and (was is None or _judged_otherwise(was.state, now.state, resources))
+        }
+        changed = frozenset(
+            root
+            for root, (was, now) in came.items()
+            if was is None or _judged_otherwise(was.state, now.state, resources)
         )
+        return changed, len(came) > len(changed)
 
     def _prove(
         self,
         listing: provider_trees.ProviderListing,
         resources: Mapping[str, int],
         refused: Container[str] | None,
+        crowded: frozenset[str],
     ) -> MirrorProof:
         view = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
         moved, freed = [], []
+        doubted: dict[str, Any] = {}
+        compared = {}
         for root, members in listing.trees.items():
             own = next((member for member in members if member.uuid == root), None)
             if own is None:
                 # Only a child has room: no candidate of the mirror's kind.
                 continue
-            state = view.state(root)
+            record = view.get(root)
+            state = None if record is None else record.state
+            compared[root] = 0 if record is None else record.revision
             if state is None or state["generation"] != own.generation:
                 moved.append(root)
             elif refused is not None and root not in refused:
                 continue
             elif not provider_trees.has_room(state, resources):
                 freed.append(root)
-        return self._read_again(moved, freed)
+            elif root in crowded:
+                stands = state["allocations"]
+                doubted[root] = {consumer: dict(stands[consumer]) for consumer in stands}
+        proof = self._read_again(moved, freed, doubted)
+        return attrs.evolve(proof, compared={root: compared[root] for root in proof.changed})
 
-    def _read_again(self, moved: Sequence[str], freed: Sequence[str]) -> MirrorProof:
-        changed = frozenset((*moved, *freed))
+    def _read_again(
+        self, moved: Sequence[str], freed: Sequence[str], doubted: Mapping[str, Any]
+    ) -> MirrorProof:
+        changed = frozenset((*moved, *freed, *doubted))
         if not changed or len(changed) > self._read_limit:
             return MirrorProof(changed, complete=not changed)
-        looked = self._trees.allocations(freed)
+        looked = self._trees.allocations([*freed, *doubted])
+        changed -= {root for root, stands in doubted.items() if looked.seen.get(root) == stands}
         whole = [(root, self._reader.tree(root)) for root in sorted({*moved, *looked.whole})]
         read = self._trees.whole(whole)
         # What a scheduler wrote beside this reading is in the record already: whoever
@@ -196,9 +250,13 @@ def _judged_otherwise(
 
 @attrs.frozen
 class _Proved:
-    """:param listed: roots that have room, by Placement."""
+    """A comparison, of the resources that it was made for and when it began."""
 
     query: str
     began_at: float
+    crowded: frozenset[str]
     proof: MirrorProof
-    listed: tuple[str, ...]
+
+    def serves(self, query: str, started_at: float, crowded: frozenset[str]) -> bool:
+        """Say whether it is that of a decision, too."""
+        return self.query == query and self.began_at > started_at and crowded <= self.crowded

@@ -159,6 +159,62 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         # Nobody is promised the room before that claim's lease has ended.
         self.assertFalse(self._go(str(uuid.uuid4()), self.one))
 
+    def test_a_claim_stands_though_nova_takes_a_lost_answer_for_a_refusal(self) -> None:
+        for verifies in (False, True):
+            node, consumer = self._node(f"h{3 + verifies}"), str(uuid.uuid4())
+            if verifies:
+                outside_claims.install(self._verifying())
+            self.admin.faults["put"] = [placement_cloud.lost_before(keystone.ConnectFailure)]
+            self.assertFalse(self._go(consumer, node))
+            self.assertIs(model.ClaimState.PENDING, self._held(node)[consumer].state)
+            self.assertFalse(self._go(str(uuid.uuid4()), node))
+            # The server goes to the next host all the same.
+            self.assertTrue(self._go(consumer, self._node(f"next{verifies}")))
+
+    def test_so_does_what_is_noted_where_no_claim_can_be_judged(self) -> None:
+        batches = ledger_claimer.ClaimBatches(
+            self.client, "noted", lambda: str(uuid.uuid4()), 60.0, lambda host: True
+        )
+        verifier = verification.AllocationVerifier(lambda: self.admin, sleep=lambda seconds: None)
+        notes = unjudged_claims.ClaimNotes(self.client, batches, 1.0)
+        lost = placement_cloud.lost_before(keystone.ConnectFailure)
+        with outside_claims.using(unjudged_claims.UnjudgedClaims(verifier, notes)):
+            unheard, unread = str(uuid.uuid4()), str(uuid.uuid4())
+            self.admin.faults["put"] = [lost]
+            self.assertFalse(self._go(unheard, self.one))
+            self.admin.faults["put"], self.admin.faults["get"] = [lost], [None, *[lost] * 100]
+            node = self._node("h3")
+            self.assertRaises(nova_exception.AllocationUpdateFailed, self._go, unread, node)
+        for consumer, where in ((unheard, self.one), (unread, node)):
+            self.assertIs(model.ClaimState.PENDING, self._held(where)[consumer].state)
+
+    def test_a_claim_ends_with_what_came_though_its_answer_was_lost(self) -> None:
+        outside_claims.install(self._verifying())
+        self.admin.faults["put"] = [placement_cloud.lost_after(keystone.ConnectFailure)]
+        self.assertFalse(self._go(str(uuid.uuid4()), self.one))
+        self.assertEqual(({}, {}), (self._held(self.one), self.consumers(self.one)))
+
+    def test_a_claim_stands_while_nobody_knows_what_was_written(self) -> None:
+        outside_claims.install(self._verifying())
+        consumer = str(uuid.uuid4())
+        lost = placement_cloud.lost_before(keystone.ConnectFailure)
+        self.admin.faults["put"] = [lost]
+        # What Nova reads before its write is answered, nothing behind it is.
+        self.admin.faults["get"] = [None, *[lost] * 100]
+        self.assertRaises(nova_exception.AllocationUpdateFailed, self._go, consumer, self.one)
+        self.assertIs(model.ClaimState.PENDING, self._held(self.one)[consumer].state)
+
+    def _verifying(self) -> outside_claims.OutsideClaims:
+        """Return a conductor that looks at what Nova takes for a refusal."""
+        verifier = verification.AllocationVerifier(lambda: self.admin, sleep=lambda seconds: None)
+        return outside_claims.OutsideClaims(
+            memory.MemorySynchronizer(None, self.hub),
+            "verifying",
+            60.0,
+            1.0,
+            unjudged=lambda batches: unjudged_claims.UnjudgedClaims(verifier),
+        )
+
     def test_a_claim_that_ended_before_its_confirm_takes_the_allocation_back(self) -> None:
         consumer = str(uuid.uuid4())
 

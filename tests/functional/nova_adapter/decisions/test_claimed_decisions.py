@@ -64,6 +64,14 @@ class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
         assert isinstance(taken, chosen_hosts.TakenClaim), taken
         return taken
 
+    def allocate_for_rival(self, node: str, vcpus: int) -> str:
+        """Allocate without a claim; return the consumer."""
+        owner = {"project_id": "rival", "user_id": "rival", "consumer_generation": None}
+        allocation = {node: {"resources": {"VCPU": vcpus}}}
+        rival = str(uuid.uuid4())
+        self.ask("put", f"/allocations/{rival}", {**owner, "allocations": allocation})
+        return rival
+
     def refusals(self, server: str) -> list[str]:
         return [
             f"{each.host}: {each.reason}"
@@ -134,6 +142,93 @@ class ClaimedDecisionsTest(ClaimedDecisionsCase):
         self.assertEqual({*uuids[1:], again}, held)
         with self.assertRaises(exception.NoValidHost):
             self.select()
+
+    def test_a_claim_left_where_placement_has_no_room_either_is_not_asked_for(self):
+        self.settle_later()
+        uuids, chosen = self.select(servers=6)
+        node = self.nodes[chosen[0][0].service_host].uuid
+        self.client.delete(f"/allocations/{uuids[0]}")
+        rival = self.allocate_for_rival(node, 1)
+        self.wait_for_mirror([*uuids[1:], rival], gone=uuids[:1])
+        self.calls.clear()
+        with self.assertRaises(exception.NoValidHost):
+            self.select()
+        self.assertEqual({}, dict(self.calls))
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
+
+    def test_claims_that_another_request_ended_meanwhile_refuse_nobody(self):
+        self.settle_later()
+        uuids, _chosen = self.select(servers=6)
+        self.wait_for_mirror(uuids)
+        # The mirror does not know of it: that is why it is decided once more.
+        self.client.delete(f"/allocations/{uuids[0]}")
+        proof = self.runtime.decisions.claim_duty.proof
+        prove, ended = proof.prove, []
+
+        def proved(*args: Any, **kwargs: Any) -> Any:
+            self.end_claims(prove, ended)
+            return prove(*args, **kwargs)
+
+        with mock.patch.object(proof, "prove", proved):
+            self.select()
+        self.assertTrue(ended)
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
+
+    def end_claims(self, prove: Any, ended: list[int]) -> None:
+        """End what nothing stands behind, as another that is refused, and let the feed bring it."""
+        prove()
+        version = self.runtime.synchronizer.head().version
+        self.assertTrue(self.runtime.replicator.wait_until(version, WAIT_SECONDS))
+        ended.append(version)
+
+    def test_a_refusal_is_proved_although_other_hosts_change_all_the_time(self):
+        self.select(servers=4, force_hosts=["h1"])
+        decisions = self.runtime.decisions
+        prove, looks = decisions.placement_mirror.prove_current, []
+
+        def proved(*args: Any, **kwargs: Any) -> Any:
+            # Another scheduler's, which the mirror has not seen.
+            rival = self.allocate_for_rival(self.nodes["h2"].uuid, 1)
+            self.client.delete(f"/allocations/{rival}")
+            looks.append(rival)
+            return prove(*args, **kwargs)
+
+        with (
+            mock.patch.object(decisions.decider, "_deadline_seconds", 3.0),
+            mock.patch.object(decisions.placement_mirror, "prove_current", proved),
+            self.assertRaises(exception.NoValidHost),
+        ):
+            self.select(force_hosts=["h1"])
+        self.assertEqual({"memory": 2}, self.runtime.candidates())
+        self.assertEqual(1, len(looks))
+
+    def test_room_for_several_that_was_freed_unseen_is_found(self):
+        self.settle_later()
+        uuids, _chosen = self.select(servers=3, force_hosts=["h1"])
+        self.wait_for_mirror(uuids)
+        self.client.delete(f"/allocations/{uuids[0]}")
+        _uuids, chosen = self.select(servers=2, force_hosts=["h1"])
+        self.assertEqual(["h1", "h1"], [each[0].service_host for each in chosen])
+
+    def test_a_place_in_a_group_that_nothing_stands_behind_keeps_nobody_away(self):
+        self.settle_later()
+        group = objects.InstanceGroup(
+            uuid=GROUP, policy="anti-affinity", policies=["anti-affinity"], members=[], hosts=[]
+        )
+        group._rules = {}
+        uuids, chosen = self.select(servers=2, instance_group=group)
+        self.wait_for_mirror(uuids)
+        self.client.delete(f"/allocations/{uuids[0]}")
+        left = chosen[0][0].service_host
+        group = objects.InstanceGroup(
+            uuid=GROUP,
+            policy="anti-affinity",
+            policies=["anti-affinity"],
+            members=[uuids[1]],
+            hosts=[chosen[1][0].service_host],
+        )
+        group._rules = {}
+        self.assertEqual(left, self.select(instance_group=group)[1][0][0].service_host)
 
     def test_room_that_a_claim_keeps_is_asked_of_placement_where_nobody_answers_for_the_claim(self):
         self.settle_later()
@@ -349,9 +444,9 @@ class FullHostsTest(ClaimedDecisionsCase):
         self.claim("h2", 2)
         decider = self.runtime.decisions.decider
 
-        def changed(*_: Any) -> bool:
+        def changed(*_: Any) -> request_decider.FullHosts:
             time.sleep(decider._deadline_seconds)
-            return False
+            return request_decider.FullHosts.CHANGED
 
         with (
             mock.patch.object(decider, "_deadline_seconds", 0.5),
@@ -374,16 +469,13 @@ class FullHostsTest(ClaimedDecisionsCase):
 
     def occupied(self) -> str:
         """Have somebody who claims nothing take all of a host, and the mirror know it."""
-        owner = {"project_id": "rival", "user_id": "rival", "consumer_generation": None}
-        allocation = {self.nodes["h1"].uuid: {"resources": {"VCPU": 4}}}
-        rival = str(uuid.uuid4())
-        self.ask("put", f"/allocations/{rival}", {**owner, "allocations": allocation})
+        rival = self.allocate_for_rival(self.nodes["h1"].uuid, 4)
         self.wait_for_mirror([rival])
         return rival
 
-    def move(self) -> outside_claims.OutsideMove:
-        node = self.nodes["h1"].uuid
-        resources = {"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1}
+    def move(self, host: str = "h1", disk_gb: int = 1) -> outside_claims.OutsideMove:
+        node = self.nodes[host].uuid
+        resources = {"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": disk_gb}
         request = requests.Request(requests.Flavor(vcpus=1), queries=())
         return outside_claims.OutsideMove(str(uuid.uuid4()), node, resources, request)
 
@@ -392,17 +484,32 @@ class FullHostsTest(ClaimedDecisionsCase):
         rivals = [self.occupied()]
         own = decisions._proves
 
-        def proves(*args: Any) -> bool:
+        def proves(*args: Any) -> request_decider.FullHosts:
             self.client.delete(f"/allocations/{rivals[-1]}")
-            is_proved = own(*args)
+            found: request_decider.FullHosts = own(*args)
             if len(rivals) < 3:
                 rivals.append(self.occupied())
-            return bool(is_proved)
+            return found
 
         with mock.patch.object(decisions, "_proves", proves):
             claims = decisions.fallback_claims(self.runtime.unjudged.claims(None))
         allocate = mock.Mock(return_value=True)
         self.assertTrue(claims.claimed(self.move(), allocate, self.fail))
+        allocate.assert_called_once_with()
+
+    def test_a_host_that_gives_other_amounts_is_proved_for_these(self):
+        """With shared storage beside it, say: Placement names who has room for the very amounts."""
+        self.settle_later()
+        uuids, chosen = self.select(servers=6)
+        self.wait_for_mirror(uuids)
+        hosts = [each[0].service_host for each in chosen]
+        gone = uuids[hosts.index("h2")]
+        self.client.delete(f"/allocations/{gone}")
+        self.wait_for_mirror([], gone=[gone])
+        claims = self.runtime.decisions.fallback_claims(self.runtime.unjudged.claims(None))
+        allocate = mock.Mock(return_value=True)
+        self.assertFalse(claims.claimed(self.move("h1", disk_gb=100), self.fail, self.fail))
+        self.assertTrue(claims.claimed(self.move("h2"), allocate, self.fail))
         allocate.assert_called_once_with()
 
 
@@ -517,9 +624,10 @@ class ClaimedDevicesTest(ClaimedDecisionsCase):
                 goes_on.wait(WAIT_SECONDS)
             return fetch(*args)
 
-        def proved(*args: Any) -> int:
+        def proved(*args: Any, **kwargs: Any) -> claim_proof.ProvedClaims:
             stalls.set()
-            return int(prove(*args))
+            found: claim_proof.ProvedClaims = prove(*args, **kwargs)
+            return found
 
         with (
             mock.patch.object(synchronizer, "fetch", fetched),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from unittest import mock
 
 from nova import exception, objects
 
@@ -33,6 +35,22 @@ class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
     def test_it_gets_the_server_where_all_others_are_full(self):
         self.hide(known_namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
         self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
+        self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_so_it_does_if_it_is_left_out_only_while_the_request_is_planned(self):
+        decisions = self.runtime.decisions
+        plan, hidden = decisions.engine.plan, []
+
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            if not hidden:
+                hidden.append("h1")
+                self.hide(known_namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
+                # Another request's.
+                decisions.frame_keeper.catch_up(time.time())
+            return plan(*args, **kwargs)
+
+        with mock.patch.object(decisions.engine, "plan", planned):
+            self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
         self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
 
     def test_so_it_does_if_its_service_cannot_be_read(self):

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import attrs
+from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
@@ -201,6 +203,40 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             )
         held = self.ask("get", f"/allocations/{server}")["allocations"]
         self.assertEqual([self.nodes["h1"].uuid], list(held))
+
+    def test_what_a_failed_answer_could_not_take_back_is_ended_though_nobody_goes_on(self):
+        decider = self.runtime.decisions.decider
+        decider._deadline_seconds = 0.5
+        server, own = str(uuid.uuid4()), self.client.post
+        until, sent = time.monotonic() + 1.0, []
+
+        def post(url: str, *args: Any, **kwargs: Any) -> Any:
+            sent.append(url)
+            if len(sent) > 1 and time.monotonic() < until:
+                raise keystone.ConnectTimeout
+            return own(url, *args, **kwargs)
+
+        making = "nova_nodb_scheduler.nova_adapter.conversion.request_conversion.selection"
+        broken = exception.NovaException("the answer fails")
+        self.beat()
+        with (
+            mock.patch(making, autospec=True, side_effect=broken),
+            mock.patch.object(self.client, "post", post),
+        ):
+            self.assertRaisesRegex(
+                exception.NovaException,
+                "the answer fails",
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=self.spec([server]),
+                instance_uuids=[server],
+                return_objects=True,
+                return_alternates=False,
+            )
+        self.assertEqual({}, self.ask("get", f"/allocations/{server}")["allocations"])
+        ledger = single_claims.stranger(self.runtime.synchronizer)
+        held = [ledger.read(node.uuid).claims for node in self.nodes.values()]
+        self.assertEqual(set(), set().union(*held))
 
     def test_a_move_that_fails_takes_back_what_was_written_for_others(self):
         """Servers of one request, one of which turns out to have allocations already."""

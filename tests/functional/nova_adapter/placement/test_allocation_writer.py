@@ -333,6 +333,53 @@ class LostAnswersTest(WriterCase):
         self.client.faults["post"] = [unanswered, refused]
         self.assertIsInstance(self.write(one)[one.consumer], placement_replies.UnknownOutcome)
 
+    def test_a_full_host_behind_a_lost_answer_does_not_say_that_nothing_is_written(self) -> None:
+        """What is on its way comes as soon as there is room again."""
+        host = self.provider(VCPU=2)
+        one, rival = cloud.server(host), cloud.server(host, VCPU=2)
+        late: list[Any] = []
+
+        def keep(call: Any) -> Any:
+            late.append(call)
+            self.assertEqual(204, self.put(rival).status_code)
+            raise keystone.ConnectTimeout
+
+        self.client.faults["post"] = [keep]
+        outcome = self.write(one)[one.consumer]
+        self.assertIsInstance(outcome, placement_replies.UnknownOutcome)
+        self.assertIn("VCPU", outcome.text)
+        self.admin.delete(f"/allocations/{rival.consumer}")
+        late.pop()()
+        self.assertEqual({one.consumer: {"VCPU": 1}}, self.consumers(host))
+
+    def test_of_several_behind_a_lost_answer_none_is_known_to_be_refused(self) -> None:
+        """Neither the one that does not fit nor those that share its host, or its request."""
+        for divisible in (True, False):
+            host, other = self.provider(VCPU=2), self.provider(VCPU=2)
+            servers = [cloud.server(host, VCPU=2), cloud.server(host), cloud.server(other)]
+            late: list[Any] = []
+
+            def keep(call: Any, late: list[Any] = late) -> Any:
+                late.append(call)
+                raise keystone.ConnectTimeout
+
+            self.client.faults["post"] = [keep]
+            found = self.write(*servers, divisible=divisible)
+            self.assertNotIn(placement_replies.ProviderFull, cloud.kinds(servers, found))
+            self.assertNotIn(placement_replies.WithdrawnWithOthers, cloud.kinds(servers, found))
+            self.assertIn(placement_replies.UnknownOutcome, cloud.kinds(servers, found))
+
+    def test_what_was_sent_again_behind_a_lost_answer_says_so(self) -> None:
+        """Should it be taken back, the first one may still come."""
+        host = self.provider(VCPU=4)
+        faults = {cloud.BEFORE[0]: True, cloud.AFTER[0]: False, None: False}
+        for fault, was_repeated in faults.items():
+            one = cloud.server(host)
+            self.client.faults["post"] = [fault]
+            outcome = self.write(one)[one.consumer]
+            self.assertIsInstance(outcome, placement_replies.AllocationWritten)
+            self.assertIs(was_repeated, outcome.was_repeated)
+
     def test_records_that_a_breaking_placement_left_behind_are_taken_over(self) -> None:
         host = self.provider(VCPU=2)
         servers = [cloud.server(host), cloud.server(host)]

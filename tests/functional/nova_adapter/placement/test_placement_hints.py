@@ -391,7 +391,9 @@ class ProofTest(HintCase):
         self.allocate(self.roots[0])
         self.turns(self.kept, 60)
         proof = self.mirror().prove_current(self.clock.now, {"VCPU": 1}, seen=seen)
-        self.assertEqual(mirror_proof.MirrorProof(frozenset()), proof)
+        listed = frozenset(self.roots)
+        expected = mirror_proof.MirrorProof(frozenset(), listed=listed, touched=True)
+        self.assertEqual(expected, proof)
 
     def test_room_that_came_between_decision_and_proof_is_decided_by_again(self) -> None:
         consumers = self.full()

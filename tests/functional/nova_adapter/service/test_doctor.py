@@ -130,6 +130,7 @@ class LookTest(MariaDBCloud):
             "Nova release",
             "Services with the plugin",
             "Cells",
+            "Heartbeats of services",
             "Mirror of Placement",
             "Schema of the synchronizer",
             "Options' spelling",
@@ -144,6 +145,7 @@ class LookTest(MariaDBCloud):
         well = (
             *("Rights of the database user", "Connections", "Clocks", "Options' spelling"),
             *("Services with the plugin", "Reporters and feeds", "Cells"),
+            "Heartbeats of services",
         )
         for area in well:
             self.assertEqual([Severity.OK], [each.severity for each in found[area]], found[area])

@@ -19,7 +19,7 @@ BOUND = 15.0
 GRACE = 3.0
 
 
-class JudgeTest(unittest.TestCase):
+class JudgeCase(unittest.TestCase):
     """Two cells, swept after their conductors began; nova-api writes both."""
 
     def setUp(self) -> None:
@@ -79,6 +79,15 @@ class JudgeTest(unittest.TestCase):
         state = {"cell": cell, "report_count": 9, "unreported": unreported}
         self.put(known_namespaces.SERVICE_LIVENESS, service, state)
 
+    def quarantined(self, namespace: Any, key: str) -> None:
+        self.revision += 1
+        record = records.Record(
+            records.RecordKey(namespace.name, key), self.revision, self.revision, b"?"
+        )
+        self.quarantine.admit(record, "damaged")
+
+
+class JudgeTest(JudgeCase):
     def found(self) -> dict[str, state_proof.UnprovedReason]:
         judged = self.judge.judge(self.store.snapshot(), [A, B, scopes.API])
         return dict(judged.missing)
@@ -237,16 +246,18 @@ class JudgeTest(unittest.TestCase):
             dict.fromkeys((A, B, scopes.API), state_proof.UnprovedReason.QUARANTINE), self.found()
         )
 
+    def test_a_record_that_was_repaired_since_counts_as_it_was_before_the_snapshot(self) -> None:
+        self.quarantined(known_namespaces.COMPUTE_NODES, "new")
+        before = self.judge.unreadable()
+        self.quarantine.clear()
+
+        self.assertEqual({}, self.judge.judge(self.store.snapshot(), [A]).missing)
+        found = self.judge.judge(self.store.snapshot(), [A], before).missing
+        self.assertEqual({A: state_proof.UnprovedReason.QUARANTINE}, found)
+
     def test_an_unreadable_record_of_no_interest_counts_against_nobody(self) -> None:
         self.quarantined(known_namespaces.MIGRATIONS, "m")
         self.assertEqual({}, self.found())
-
-    def quarantined(self, namespace: Any, key: str) -> None:
-        self.revision += 1
-        record = records.Record(
-            records.RecordKey(namespace.name, key), self.revision, self.revision, b"?"
-        )
-        self.quarantine.admit(record, "damaged")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import collections
 import itertools
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -126,13 +126,13 @@ class Authority:
             for each in wanted
         }
 
-    def remove(
-        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
-    ) -> Collection[str]:
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
         for each in wanted:
             self._truth.remove(each.consumer)
         self._after("removed")
-        return ()
+
+    def is_in_doubt(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        return False
 
 
 @attrs.frozen

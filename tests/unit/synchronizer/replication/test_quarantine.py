@@ -55,6 +55,19 @@ class TestQuarantine(testtools.TestCase):
         self.assertEqual({"a", "c"}, self.quarantine.keys("pools"))
         self.assertEqual({"b"}, self.quarantine.keys("others"))
 
+    def test_what_was_in_it_at_a_moment_stays_what_it_was(self):
+        for key in ("a", "b", "c", "one too many"):
+            self.quarantine.admit(record(key, 1), "bad")
+
+        found = self.quarantine.at_this_moment()
+        self.quarantine.release(records.RecordKey("pools", "a"), 2)
+        self.quarantine.clear()
+
+        self.assertEqual({"a", "b", "c"}, found.keys("pools"))
+        self.assertEqual(set(), found.keys("others"))
+        self.assertTrue(found.overflowed("pools"))
+        self.assertFalse(found.overflowed("others"))
+
     def test_beyond_the_limit_a_namespace_is_known_to_overflow(self):
         for number in range(3):
             self.quarantine.admit(record(f"k{number}", 1), "bad")

@@ -84,7 +84,7 @@ class ProofTest(testtools.TestCase):
         cloud.resize_there()
         cloud.revert_there()
         cloud.give_to_migration()
-        self.assertEqual(0, cloud.proof.prove())
+        self.assertEqual(0, cloud.proof.prove().version)
         self.assertGreater(cloud.proof.prove_of(["x"]), 0)
         self.assertEqual(set(), cloud.left())
 
@@ -112,13 +112,29 @@ class ProofTest(testtools.TestCase):
         cloud.mirror("n2")
         cloud.allocations["x", "n2"] = {"VCPU": 1}
         cloud.migration("x", status=None)
-        self.assertEqual(0, cloud.proof.prove())
-        self.assertEqual(0, cloud.proof.prove())
+        self.assertEqual(0, cloud.proof.prove().version)
+        self.assertEqual(0, cloud.proof.prove().version)
         self.assertEqual({"x"}, cloud.left("n2"))
         del cloud.allocations["x", "n2"]
-        self.assertEqual(0, cloud.proof.prove())
-        self.assertGreater(cloud.proof.prove(own=["x"]), 0)
+        self.assertEqual(0, cloud.proof.prove().version)
+        # By who was decided before it was asked, too: the answer is newer.
+        self.assertEqual(0, cloud.proof.prove(decided_at=cloud.clock[0] - 0.1).version)
+        self.assertGreater(cloud.proof.prove(own=["x"]).version, 0)
         self.assertEqual(set(), cloud.left("n2"))
+
+    def test_what_was_asked_for_before_it_was_decided_is_asked_for_again(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.allocations["x", "n1"] = {"VCPU": 1}
+        cloud.mirror()
+        del cloud.allocations["x", "n1"]
+        cloud.mirror()
+        cloud.allocations["x", "n1"] = {"VCPU": 1}
+        self.assertEqual(0, cloud.proof.prove().version)
+        self.assertEqual(["x"], cloud.asked)
+        del cloud.allocations["x", "n1"]
+        self.assertGreater(cloud.proof.prove(decided_at=cloud.clock[0]).version, 0)
+        self.assertEqual(set(), cloud.left())
 
     def test_a_claim_that_another_ended_unseen_is_waited_for(self):
         cloud = self.cloud
@@ -128,8 +144,57 @@ class ProofTest(testtools.TestCase):
         claim = model.Claim("x", "n1", held.resources, held.node)
         cloud.ledger.release(model.Granted(claim, held.claim_id, held.state))
         # The store has not come so far: the refusal that asks here saw the claim.
-        self.assertEqual(cloud.client.head().version, cloud.proof.prove())
+        self.assertEqual(cloud.client.head().version, cloud.proof.prove().version)
         self.assertEqual([], cloud.asked)
+
+    def test_claims_on_hosts_that_do_not_matter_are_not_asked_for(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.claim_on("n2", "y")
+        cloud.deallocate("n1")
+        cloud.deallocate("n2", "y")
+        self.assertEqual(0, cloud.proof.prove(own=["x"], hosts=frozenset()).version)
+        self.assertEqual([], cloud.asked)
+        self.assertGreater(cloud.proof.prove(own=["x"], hosts=frozenset({"n2"})).version, 0)
+        self.assertEqual((["y"], {"x"}, set()), (cloud.asked, cloud.left(), cloud.left("n2")))
+
+    def test_claims_that_ended_on_hosts_that_do_not_matter_are_no_reason_to_decide_again(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.follow()
+        before = cloud.store.snapshot().namespace("claims")
+        cloud.deallocate("n1")
+        self.assertGreater(cloud.proof.prove().version, 0)
+        cloud.follow()
+        self.assertEqual(0, cloud.proof.prove(before, hosts=frozenset({"n2"})).version)
+        self.assertGreater(cloud.proof.prove(before, hosts=frozenset({"n1"})).version, 0)
+
+    def test_claims_that_ended_prove_nothing_of_those_that_are_left(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.claim_on("n2", "y")
+        cloud.follow()
+        before = cloud.store.snapshot().namespace("claims")
+        cloud.deallocate("n1")
+        self.assertGreater(cloud.proof.prove().version, 0)
+        cloud.follow()
+        cloud.deallocate("n2", "y")
+        found = cloud.proof.prove(before, decided_at=cloud.clock[0])
+        self.assertEqual((cloud.client.head().version, True), (found.version, found.complete))
+        self.assertEqual(set(), cloud.left("n2"))
+
+    def test_nor_do_they_where_nobody_answers_for_the_others(self):
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.claim_on("n2", "y")
+        cloud.follow()
+        before = cloud.store.snapshot().namespace("claims")
+        cloud.deallocate("n1")
+        self.assertGreater(cloud.proof.prove().version, 0)
+        cloud.follow()
+        cloud.deallocate("n2", "y")
+        cloud.allocations = None
+        self.assertFalse(cloud.proof.prove(before, decided_at=cloud.clock[0]).complete)
 
     def test_a_claim_that_another_ends_at_the_same_moment_is_waited_for(self):
         cloud = self.cloud
@@ -145,7 +210,7 @@ class ProofTest(testtools.TestCase):
             return own(writes, **more)
 
         cloud.client.write = write
-        self.assertEqual(cloud.client.head().version + 1, cloud.proof.prove())
+        self.assertEqual(cloud.client.head().version + 1, cloud.proof.prove().version)
         self.assertEqual(1, len(raced))
 
     def test_a_claim_whose_end_lost_to_another_write_is_asked_for_again_at_once(self):
@@ -160,11 +225,11 @@ class ProofTest(testtools.TestCase):
             return own(writes, **more)
 
         cloud.client.write = write
-        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertGreater(cloud.proof.prove().version, 0)
         self.assertEqual({"x", "y"}, cloud.left())
         cloud.follow()
         # Whoever was told that something changed is refused for the same claim again.
-        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertGreater(cloud.proof.prove().version, 0)
         self.assertEqual({"y"}, cloud.left())
 
     def test_a_back_end_that_fails_at_the_end_leaves_nothing_proved_to_the_next(self):
@@ -178,7 +243,7 @@ class ProofTest(testtools.TestCase):
 
         cloud.client.write = away
         self.assertRaises(errors.BackendUnavailable, cloud.proof.prove)
-        self.assertGreater(cloud.proof.prove(), 0)
+        self.assertGreater(cloud.proof.prove().version, 0)
         self.assertEqual(set(), cloud.left())
 
     def test_an_epoch_that_ends_after_the_question_proves_nothing(self):
@@ -217,7 +282,7 @@ class ProofTest(testtools.TestCase):
         # Its scheduler publishes the allocation, a reporter the migration: a moment later.
         cloud.claim_on("n2")
         cloud.mirror("n2")
-        self.assertEqual(0, cloud.proof.prove())
+        self.assertEqual(0, cloud.proof.prove().version)
         self.assertEqual({"x"}, cloud.left("n2"))
 
     def test_an_authority_that_does_not_answer_ends_nothing_of_a_mover(self):
