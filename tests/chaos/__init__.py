@@ -18,6 +18,7 @@ drawn from its seed beforehand. What is found is read from Placement's and Nova'
 | ``snapshot`` | what all the databases say at one moment |
 | ``audit`` | what is wrong in a snapshot |
 | ``ledger`` | samples, and keeps what was wrong in any |
+| ``logs`` | why requests left memory, and what Nova itself left, by the services' logs |
 | ``rounds`` | one round from an empty cloud to an empty cloud |
 | ``deployment`` | the stack as a series of rounds wants it |
 | ``regressions`` | seeds that found something |

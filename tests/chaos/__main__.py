@@ -225,6 +225,8 @@ def _tell(terminal: rich_console.Console, outcome: rounds.Outcome) -> None:
             style="red",
             markup=False,
         )
+    for left in outcome.left_by_nova:
+        terminal.print(f"left by Nova itself, as in stock: {left}", markup=False)
     for seen in outcome.withdrawn:
         terminal.print(
             f"{seen['first_seconds']:.1f} to {seen['last_seconds']:.1f} s, "

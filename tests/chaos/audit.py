@@ -18,6 +18,8 @@ STUCK = "stuck"
 ORPHAN = "orphan"
 ORPHAN_MIGRATION = "orphan of a move"
 
+NO_SERVER = "a build request without a server"
+
 AT_ANY_MOMENT = (OVER_COMMIT, CROWDED, GROUP, GROUP_LATE, UNALLOCATED, MISPLACED)
 AFTER_QUIET = (STUCK, ORPHAN, ORPHAN_MIGRATION)
 
@@ -123,7 +125,7 @@ def _stuck(now: snapshot_module.Snapshot) -> Iterator[Finding]:
             detail = f"{server.name} is {server.vm_state}, {server.task_state} on {server.host}"
             yield Finding(STUCK, server.uuid, detail)
     for uuid in sorted(now.build_requests - set(now.servers)):
-        yield Finding(STUCK, uuid, "a build request without a server")
+        yield Finding(STUCK, uuid, NO_SERVER)
 
 
 def _orphans(now: snapshot_module.Snapshot) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ _HEADINGS = (
     "orphans",
     "other findings",
     "stuck as in stock",
+    "left by Nova itself, as in stock",
     "failed otherwise than for want of room",
     "quiet, from memory after",
     "answer p99, longest",
@@ -43,11 +44,12 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
     made = rich_table.Table(
         *("seed", "", "asked", "ACTIVE", "slots"),
         *("over", "group", "alloc", "orphan", "stuck", "other"),
-        *("lost", "failed", "quiet", "memory", "answer", "call", ""),
+        *("lost", "Nova's", "failed", "quiet", "memory", "answer", "call", ""),
         title="Chaos on a real control plane",
         caption="ACTIVE: at the end; over: hosts over-committed in any sample; group: broken; "
-        "alloc: servers allocated elsewhere or not at all; lost: stuck as in stock; failed: "
-        "otherwise than for want of room; quiet, memory: seconds; answer, call: p99 and longest, s",
+        "alloc: servers allocated elsewhere or not at all; lost: stuck as in stock; "
+        "Nova's: left by Nova itself, as in stock; failed: otherwise than for want of room; "
+        "quiet, memory: seconds; answer, call: p99 and longest, s",
     )
     for each in outcomes:
         found = (
@@ -62,7 +64,7 @@ def table(outcomes: Iterable[rounds.Outcome]) -> rich_table.Table:
             *(str(each.seed), each.control_plane, str(each.asked), str(each.active_at_end)),
             str(each.slots),
             *(f"[red]{count}[/red]" if count else "0" for count in found),
-            str(len(each.lost)),
+            *(str(len(each.lost)), str(len(each.left_by_nova))),
             str(sum(_failures([each]).values())),
             *(_seconds(each.quiet_seconds), _seconds(each.memory_seconds)),
             f"{each.answer_p99_seconds:.0f} {each.answer_longest_seconds:.0f}",
@@ -126,6 +128,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         _sum(outcomes, _ORPHANS),
         _counted(_other_findings(outcomes)),
         str(sum(len(outcome.lost) for outcome in outcomes)),
+        str(sum(len(outcome.left_by_nova) for outcome in outcomes)),
         _counted(_failures(outcomes)),
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),

@@ -3,8 +3,6 @@
 
 import collections
 import datetime
-import pathlib
-import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,36 +15,10 @@ from keystoneauth1 import exceptions as keystone_exceptions
 
 from tests.chaos import audit, clients, deployment, injection, ledger, plan
 from tests.chaos import snapshot as snapshot_module
+from tests.chaos.logs import decision_lines, novas_own
 from tests.faults import trial as faults_trial
 from tests.faults import watch as watch_module
 from tools.stack import stack as stack_module
-
-_LEFT = re.compile(r"are decided among Placement's candidates: (?P<why>.*)\.$")
-
-
-class DecisionLines:
-    """Reads what was written to some logs since it was made.
-
-    :param logs: of schedulers; one that is not there yet is read from its begin
-    """
-
-    def __init__(self, logs: Iterable[pathlib.Path]) -> None:
-        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
-
-    def left_memory(self) -> Mapping[str, int]:
-        """Return how many requests were decided by Nova's own code, by reason."""
-        found: collections.Counter[str] = collections.Counter()
-        for log, offset in self._offsets.items():
-            if not log.exists():
-                continue
-            with log.open("rb") as file:
-                file.seek(offset)
-                text = file.read().decode(errors="replace")
-            found.update(
-                match["why"] for line in text.splitlines() if (match := _LEFT.search(line))
-            )
-        return dict(sorted(found.items()))
-
 
 QUIET_SECONDS = 300.0
 """How long what is under way may take to settle: a conductor asks a second and a third scheduler
@@ -96,6 +68,8 @@ class Outcome:
     :param room_left: servers refused while a slot was free in every sample of their time
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
+    :param left_by_nova: build requests that Nova itself left, proved by :mod:`.logs.novas_own`:
+        each with its uuid and the line of the log; no finding
     :param answer_p99_seconds: from a request for a server until it was seen ACTIVE or in ERROR
     :param call_p99_seconds: of calls of the API
     :param quiet_seconds: from the end of the faults until nothing was under way or lay about; None:
@@ -135,6 +109,7 @@ class Outcome:
     notes: tuple[str, ...]
     run_on: str
     withdrawn: tuple[Mapping[str, Any], ...] = ()
+    left_by_nova: tuple[str, ...] = ()
     own_path: str | None = None
 
     def subjects(self, *kinds: str) -> int:
@@ -165,13 +140,21 @@ class Rounds:
         self._clients_count = clients_count
         self._servers_per_client = servers_per_client
         self._say = say
+        self._conductors = novas_own.ConductorLogs(
+            self._stack.settings.log / f"{name}.log"
+            for name in self._stack.settings.control_plane_names
+            if "conductor" in name
+        )
+        #: What earlier rounds found, and may have left.
+        self._counted: set[str] = set()
 
     def run(self, seed: int, faults: Sequence[plan.Fault], seconds: float) -> Outcome:
         """Run one round; what goes wrong with the cloud is in its outcome, and never raised."""
         if not self._deployed.shape.with_plugin:
             faults = plan.without_backend(faults)
         reader = snapshot_module.Reader(self._stack.settings)
-        round_ = _Round(self._stack, self._watch, seed, faults, self._say)
+        left = AfterQuiet(self._conductors, self._counted)
+        round_ = _Round(self._stack, self._watch, seed, faults, self._say, left)
         if self._watch is not None:
             round_.wait_memory()
             self._watch.begin()
@@ -180,6 +163,8 @@ class Rounds:
                 outcome = self._go(round_, watched, faults, seconds)
         finally:
             reader.close()
+        self._counted |= {str(finding["subject"]) for finding in outcome.findings}
+        self._counted |= round_.lost.keys() | left.by_nova.keys()
         return outcome
 
     def _go(
@@ -191,7 +176,9 @@ class Rounds:
     ) -> Outcome:
         shape = self._deployed.shape
         settings = self._stack.settings
-        lines = DecisionLines(settings.log / f"{name}.log" for name in settings.scheduler_names)
+        lines = decision_lines.DecisionLines(
+            settings.log / f"{name}.log" for name in settings.scheduler_names
+        )
         began = time.monotonic()
         work = clients.Workload(
             self._stack.cloud,
@@ -244,9 +231,12 @@ class Rounds:
             most_active=watched.most_active,
             active_at_end=active_at_end,
             room_left=round_.room_left(work, watched, ends),
-            lost=tuple(sorted(round_.lost)),
+            lost=tuple(f"{uuid}: {told}" for uuid, told in sorted(round_.lost.items())),
             findings=tuple(attrs.asdict(record) for record in watched.records()),
             withdrawn=tuple(attrs.asdict(record) for record in watched.withdrawn()),
+            left_by_nova=tuple(
+                f"{uuid}: {line}" for uuid, line in sorted(round_.left.by_nova.items())
+            ),
             answer_p50_seconds=_quantile(answers, 0.5),
             answer_p99_seconds=_quantile(answers, 0.99),
             answer_longest_seconds=_quantile(answers, 1.0),
@@ -264,6 +254,33 @@ class Rounds:
         )
 
 
+class AfterQuiet:
+    """Tells what a round left from what an earlier one did, and from what Nova itself leaves.
+
+    :param counted: uuids that an earlier round counted; nothing is counted twice
+    :ivar by_nova: lines of conductors' logs by the server whose build request they left
+    """
+
+    def __init__(self, conductors: novas_own.ConductorLogs, counted: Collection[str]) -> None:
+        self._conductors = conductors
+        self._counted = frozenset(counted)
+        self.by_nova: dict[str, str] = {}
+
+    def findings(self, now: snapshot_module.Snapshot) -> list[audit.Finding]:
+        """Return what may not last and is this round's; see :func:`audit.after_quiet`."""
+        left = [each for each in audit.after_quiet(now) if each.subject not in self._counted]
+        if not any(map(_is_build_request, left)):
+            return left
+        abandoned = self._conductors.abandoned()
+        findings = []
+        for each in left:
+            if _is_build_request(each) and each.subject in abandoned:
+                self.by_nova[each.subject] = abandoned[each.subject].line
+            else:
+                findings.append(each)
+        return findings
+
+
 class _Round:
     """The steps of a round that come behind its faults."""
 
@@ -274,12 +291,14 @@ class _Round:
         seed: int,
         faults: Sequence[plan.Fault],
         say: Say,
+        left: AfterQuiet,
     ) -> None:
         self.seed = seed
+        self.left = left
         self._faults = faults
         self.prefix = f"chaos{seed}-{int(time.time()) % 100000}-"
         self.notes: list[str] = []
-        self.lost: set[str] = set()
+        self.lost: dict[str, str] = {}
         self._stack = stack
         self._watch = watch
         self._say = say
@@ -306,7 +325,7 @@ class _Round:
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
             if now is None:
                 continue
-            left = audit.after_quiet(now)
+            left = self.left.findings(now)
             found = [finding for finding in left if not self._is_lost(finding, watched)]
             if not found:
                 self._keep(left, watched)
@@ -342,7 +361,7 @@ class _Round:
         findings = []
         for finding in found:
             if self._is_lost(finding, watched):
-                self.lost.add(finding.detail)
+                self.lost[finding.subject] = finding.detail
             else:
                 findings.append(finding)
         watched.note(findings, time.monotonic())
@@ -431,21 +450,33 @@ class _Round:
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
             if now is None:
                 continue
-            before, left = left, {*now.servers, *now.allocated}
+            # One whose server stood in cell0 until now has none only from now on.
+            requests = {each.subject for each in self.left.findings(now) if _is_build_request(each)}
+            before, left = left, {*now.servers, *now.allocated, *requests}
             if not left:
+                self._end_left_by_nova(now)
                 self.say("the cloud is empty")
                 break
             if left != before:
                 progress_at = time.monotonic()
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
-                self._delete(now.servers, watched)
+                self._delete({*now.servers, *requests}, watched)
         else:
             now = watched.latest
             if now is not None:
-                self._keep(audit.after_quiet(now), watched)
+                self._keep(self.left.findings(now), watched)
                 self._force(now)
         work.delete_groups()
+
+    def _end_left_by_nova(self, now: snapshot_module.Snapshot) -> None:
+        """Take away what nobody else ever does, so that no later round finds it again."""
+        left = sorted(now.build_requests & self.left.by_nova.keys())
+        for uuid in left:
+            self._stack.sql("DELETE FROM nova_api.build_requests WHERE instance_uuid = %s", uuid)
+        if left:
+            self.notes.append(f"taken away by hand: build requests of {', '.join(left)}")
+            self.say(self.notes[-1])
 
     def _delete(self, servers: Collection[str], watched: ledger.Ledger) -> None:
         cloud = self._stack.cloud
@@ -512,6 +543,10 @@ class _Round:
             least = watched.least_free(asked, settled[name][0] + 2.0)
             count += least is not None and least > 0
         return count
+
+
+def _is_build_request(finding: audit.Finding) -> bool:
+    return finding.kind == audit.STUCK and finding.detail == audit.NO_SERVER
 
 
 def _reason(message: str, vm_state: str | None) -> str:

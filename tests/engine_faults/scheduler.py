@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -106,11 +106,11 @@ class Authority(placing.AllocationAuthority):
             for each in wanted
         }
 
-    def remove(
-        self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
-    ) -> Collection[str]:
+    def remove(self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float) -> None:
         self._call("remove", [(each.consumer, each.chosen.uuid) for each in wanted])
-        return ()
+
+    def is_in_doubt(self, wanted: chosen_hosts.WantedClaim) -> bool:
+        return False
 
 
 class Scheduler:

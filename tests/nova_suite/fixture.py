@@ -33,6 +33,7 @@ from tests.nova_suite import (
     selection,
     unit,
 )
+from tests.nova_suite.modes import heartbeats
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -132,6 +133,7 @@ class NodbFixture(fixtures.Fixture):
         change_reporter.install(process, plugin.scopes)
         self.addCleanup(change_reporter.install, None, None)
         process.start()
+        self.useFixture(heartbeats.HeartbeatsFixture(plugin, process.synchronizer))
         started = self.useFixture(schedulers.SchedulersFixture(process, waits))
         if os.environ[schedulers.MODE_VARIABLE] == "scheduler":
             self.useFixture(

@@ -18,6 +18,8 @@ from tests.nova_suite import selection
 SELECTION_VARIABLE = "NOVA_SUITE_SELECTION"
 PLUGIN_VARIABLE = "NOVA_SUITE_PLUGIN"
 PATIENCE_VARIABLE = "NOVA_SUITE_PATIENCE"
+#: ``store``: records answer for compute nodes, with the plugin or without.
+NODES_VARIABLE = "NOVA_SUITE_COMPUTE_NODES"
 #: Nova's own: whether services run on threads, not on eventlet.
 NATIVE_THREADS_VARIABLE = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 
@@ -47,6 +49,8 @@ def load_tests(
         fixture.install()
         if any(name.startswith("nova.tests.unit.") for name in names):
             importlib.import_module("tests.nova_suite.unit").install()
+    if os.environ.get(NODES_VARIABLE) == "store":
+        importlib.import_module("tests.nova_suite.modes.served_nodes").install()
     tests = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
     excluded = selection.excluded() if os.environ.get(PLUGIN_VARIABLE) else []
     return unittest.TestSuite(

@@ -26,6 +26,7 @@ from tests.chaos import (
     rounds,
 )
 from tests.chaos import snapshot as snapshot_module
+from tests.chaos.logs import decision_lines, novas_own
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
 
@@ -432,12 +433,125 @@ class DecisionLinesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             log = pathlib.Path(directory) / "nova-scheduler-1.log"
             log.write_text(f"x INFO y {left} before.\n")
-            lines = rounds.DecisionLines([log, log.with_name("nova-scheduler-2.log")])
+            lines = decision_lines.DecisionLines([log, log.with_name("nova-scheduler-2.log")])
             with log.open("a") as file:
                 for why in ("feed behind.", "mirror behind.", "feed behind."):
                     file.write(f"x INFO y {left} {why}\n")
                 file.write("x Servers c: selected after 0.1 s, candidates: memory; hosts: h.\n")
             self.assertEqual({"feed behind": 2, "mirror behind": 1}, lines.left_memory())
+
+
+_FIRST, _SECOND, _THIRD = (f"{digit * 8}-4d37-41aa-a975-5d029f8e714b" for digit in "abc")
+_HOST_CHANGED = "ObjectActionError: Object action destroy failed because: host changed"
+_GONE = f"InstanceNotFound: Instance {_FIRST} could not be found."
+
+
+class NovasOwnTest(unittest.TestCase):
+    """Lines as a conductor of Nova 34 wrote them in a round."""
+
+    manager = "/venv/site-packages/nova/conductor/manager.py"
+
+    def log(
+        self,
+        *servers: str,
+        why: str = _HOST_CHANGED,
+        function: str = "_bury_in_cell0",
+        call: str = "inst.destroy()",
+        request: str = "req-43a5f376",
+    ) -> str:
+        """One request for some servers, whose conductor died at the first of them."""
+        about = f"[None {request} user project - - default default]"
+        own = "2026-11-23 12:26:13.649 901 ERROR oslo_messaging.rpc.server"
+        gone = f"BuildRequestNotFound: BuildRequest not found for instance {servers[0]}"
+        lines = [
+            f"2026-11-23 12:26:10.845 901 WARNING nova.scheduler.utils {about} [instance: {each}]"
+            " Setting instance to ERROR state.: nova.exception_Remote.NoValidHost_Remote: No"
+            for each in servers
+        ]
+        lines += [
+            f"{own} {about} Exception during message handling: nova.exception.{why}",
+            f"{own} Traceback (most recent call last):",
+            f'{own}   File "{self.manager}", line 1668, in _bury_in_cell0',
+            f"{own}     build_request.destroy()",
+            f"{own} nova.exception.{gone}",
+            f"{own} ",
+            f'{own}   File "{self.manager}", line 1673, in {function}',
+            f"{own}     {call}",
+            f"{own} nova.exception.{why}",
+        ]
+        return "\n".join([*lines, ""])
+
+    def abandoned(self, text: str) -> set[str]:
+        return set(novas_own.abandoned(text.splitlines(keepends=True)))
+
+    def test_what_a_conductor_did_not_come_to_is_told_with_the_line_of_its_end(self) -> None:
+        for why in (_HOST_CHANGED, _GONE):
+            found = novas_own.abandoned(self.log(_FIRST, _SECOND, _THIRD, why=why).splitlines())
+            self.assertEqual({_SECOND, _THIRD}, set(found))
+            self.assertEqual(_FIRST, found[_SECOND].deleted)
+            self.assertIn(
+                "req-43a5f376 user project - - default default] Exception", found[_SECOND].line
+            )
+            self.assertTrue(found[_SECOND].line.endswith(why))
+
+    def test_of_one_server_alone_nothing_is_left(self) -> None:
+        self.assertEqual(set(), self.abandoned(self.log(_FIRST)))
+
+    def test_what_it_had_come_to_before_is_not_excused(self) -> None:
+        text = self.log(_SECOND, _THIRD).replace(
+            f"not found for instance {_SECOND}", f"not found for instance {_THIRD}"
+        )
+        self.assertEqual(set(), self.abandoned(text))
+
+    def test_another_end_excuses_nothing(self) -> None:
+        for other in (
+            self.log(_FIRST, _SECOND, why="DBConnectionError: gone away"),
+            self.log(_FIRST, _SECOND, why=_GONE.replace(_FIRST, _THIRD)),
+            self.log(_FIRST, _SECOND, function="schedule_and_build_instances"),
+            self.log(_FIRST, _SECOND, call="instance.create()"),
+            self.log(_FIRST, _SECOND).replace("BuildRequestNotFound", "CellMappingNotFound"),
+        ):
+            self.assertEqual(set(), self.abandoned(other))
+
+    def test_servers_of_another_request_are_not_excused(self) -> None:
+        other = self.log(_SECOND, why="ValueError: x", request="req-0123abcd")
+        self.assertEqual({_THIRD}, self.abandoned(other + self.log(_FIRST, _THIRD)))
+
+    def test_a_build_request_is_told_apart_only_with_the_conductors_word(self) -> None:
+        cloud = Cloud()
+        for uuid in (_SECOND, _THIRD):
+            cloud.sql("INSERT INTO nova_api.build_requests VALUES (?)", uuid)
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-super-conductor.log"
+            log.write_text(self.log(_FIRST, _THIRD))
+            # Of before: whoever began then has its own proof.
+            conductors = novas_own.ConductorLogs([log, log.with_name("none.log")])
+            left = rounds.AfterQuiet(conductors, ())
+            found = {each.subject for each in left.findings(cloud.snapshot())}
+            self.assertEqual({_SECOND, _THIRD}, found)
+            with log.open("a") as file:
+                file.write(self.log(_FIRST, _SECOND))
+            [finding] = left.findings(cloud.snapshot())
+        self.assertEqual((audit.STUCK, _THIRD), (finding.kind, finding.subject))
+        self.assertEqual({_SECOND}, set(left.by_nova))
+        self.assertTrue(left.by_nova[_SECOND].endswith(_HOST_CHANGED))
+
+    def test_a_server_that_is_stuck_is_never_excused_by_it(self) -> None:
+        cloud = Cloud()
+        cloud.server(_SECOND, None, vm_state="building", task_state="scheduling")
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-super-conductor.log"
+            conductors = novas_own.ConductorLogs([log])
+            log.write_text(self.log(_FIRST, _SECOND))
+            left = rounds.AfterQuiet(conductors, ())
+            self.assertEqual([_SECOND], [each.subject for each in left.findings(cloud.snapshot())])
+
+    def test_what_an_earlier_round_counted_is_not_counted_again(self) -> None:
+        cloud = Cloud()
+        for uuid in (_SECOND, _THIRD):
+            cloud.sql("INSERT INTO nova_api.build_requests VALUES (?)", uuid)
+        left = rounds.AfterQuiet(novas_own.ConductorLogs([]), {_SECOND})
+        self.assertEqual([_THIRD], [each.subject for each in left.findings(cloud.snapshot())])
 
 
 class EndsTest(unittest.TestCase):
@@ -603,7 +717,8 @@ def _outcome(seed: int, **values: object) -> rounds.Outcome:
         "seed": seed,
         "own_path": None,
     }
-    given |= dict.fromkeys(("plan", "findings", "withdrawn", "lost", "revived", "notes"), ())
+    tuples = ("plan", "findings", "withdrawn", "lost", "left_by_nova", "revived", "notes")
+    given |= dict.fromkeys(tuples, ())
     given |= {name: {} for name in ("ends", "done", "calls", "fallbacks")}
     return rounds.Outcome(**(given | values))
 
@@ -639,10 +754,13 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(1, table.count("the plugin, redis, the mirror missing\n"))
 
     def test_the_rows_of_the_terminals_table_stand_below_their_heads(self) -> None:
-        table = report.table([_outcome(1, findings=(self.found,), lost=("a", "b"))])
+        left = ("c: why", "d: why", "e: why")
+        outcome = _outcome(1, findings=(self.found,), lost=("a", "b"), left_by_nova=left)
+        table = report.table([outcome])
         cells = {column.header: next(iter(column.cells)) for column in table.columns}
         self.assertEqual(
-            ("[red]1[/red]", "0", "2"), tuple(cells[n] for n in ("over", "other", "lost"))
+            ("[red]1[/red]", "0", "2", "3"),
+            tuple(cells[n] for n in ("over", "other", "lost", "Nova's")),
         )
         self.assertEqual("[red]found[/red]", cells[""])
 

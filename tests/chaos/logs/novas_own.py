@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build requests that Nova itself leaves behind, proved by its conductors' own words.
+
+Where no host was found for several servers of one request, a conductor creates all of them in
+cell0 and then destroys their build requests, one after the other. A client who deletes one of the
+servers just then takes both from it, the build request and the server in cell0:
+``_bury_in_cell0`` ends at that one with ``ObjectActionError: host changed``, or with
+``InstanceNotFound`` if it was gone a moment before, and the build requests behind it stay for
+good. Nothing of the plugin is in that, and stock Nova does the same.
+"""
+
+import collections
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+_REQUEST = re.compile(r"\[(?:[^\s\]]+ )?(?P<request>req-[0-9a-f-]+)")
+_BURIED = re.compile(r"\[instance: (?P<server>[0-9a-f-]{36})\] Setting instance to ERROR state")
+_DIED = re.compile(
+    r"Exception during message handling: .*(ObjectActionError: .*destroy failed .*: host changed"
+    r"|InstanceNotFound: Instance (?P<server>[0-9a-f-]{36}) could not be found)"
+)
+_FRAME = re.compile(r"/nova/conductor/manager\.py\", line \d+, in _bury_in_cell0")
+_CALL = "    inst.destroy()"
+_DELETED = re.compile(
+    r"BuildRequestNotFound: BuildRequest not found for instance (?P<server>[0-9a-f-]{36})"
+)
+_OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
+
+
+@attrs.frozen
+class Abandoned:
+    """A build request that its conductor never came to.
+
+    :param line: of the log, with which it ended before
+    :param deleted: the server whose deletion it ended at
+    """
+
+    server: str
+    deleted: str
+    line: str
+
+
+@attrs.define
+class _Burial:
+    """What one request's conductor told so far.
+
+    :ivar ended: the line with which it died
+    :ivar missing: the server that it did not find then, if that is what it says
+    :ivar is_burial: whether it died as it destroyed a server whose build request was gone
+    :ivar deleted: that server
+    """
+
+    buried: list[str] = attrs.field(factory=list)
+    ended: str = ""
+    missing: str | None = None
+    is_burial: bool = False
+    deleted: str = ""
+
+    def abandoned(self) -> Iterator[Abandoned]:
+        """Yield what it did not come to, if all of it is told."""
+        if not (self.ended and self.is_burial and self.deleted in self.buried):
+            return
+        if self.missing not in (None, self.deleted):
+            return
+        # It destroys build requests in the order in which it created the servers.
+        for server in self.buried[self.buried.index(self.deleted) + 1 :]:
+            yield Abandoned(server, self.deleted, self.ended)
+
+
+def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
+    """Return what a conductor's log proves to be abandoned, by server."""
+    burials: dict[str, _Burial] = collections.defaultdict(_Burial)
+    dying: _Burial | None = None
+    before = ""
+    for line in lines:
+        if dying is not None and _OF_A_TRACEBACK.match(line):
+            is_call = line.rstrip().endswith(_CALL)
+            dying.is_burial |= is_call and _FRAME.search(before) is not None
+            before = line
+            deleted = _DELETED.search(line)
+            if deleted:
+                dying.deleted = deleted["server"]
+            continue
+        named = _REQUEST.search(line)
+        if named is None:
+            continue
+        dying = None
+        of_request = burials[named["request"]]
+        buried = _BURIED.search(line)
+        if buried:
+            of_request.buried.append(buried["server"])
+        died = _DIED.search(line)
+        if died:
+            dying = of_request
+            of_request.ended, of_request.missing = line.strip(), died["server"]
+    return {each.server: each for burial in burials.values() for each in burial.abandoned()}
+
+
+class ConductorLogs:
+    """Reads what conductors wrote since this was made; one thread.
+
+    :param logs: one that is not there yet is read from its begin
+    """
+
+    def __init__(self, logs: Iterable[pathlib.Path]) -> None:
+        self._offsets = {log: _size(log) for log in logs}
+        self._read: dict[pathlib.Path, tuple[int, dict[str, Abandoned]]] = {}
+
+    def abandoned(self) -> Mapping[str, Abandoned]:
+        """Return what was abandoned, by server; a log is read again only where it grew."""
+        found: dict[str, Abandoned] = {}
+        for log, offset in self._offsets.items():
+            size = _size(log)
+            if self._read.get(log, (-1, {}))[0] != size:
+                self._read[log] = size, _abandoned_in(log, offset)
+            found |= self._read[log][1]
+        return found
+
+
+def _size(log: pathlib.Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _abandoned_in(log: pathlib.Path, offset: int) -> dict[str, Abandoned]:
+    if not log.exists():
+        return {}
+    with log.open(errors="replace") as file:
+        file.seek(offset)
+        return abandoned(file)
