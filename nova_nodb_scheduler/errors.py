@@ -52,6 +52,26 @@ class UnsupportedRelease(NodbError):
         )
 
 
+class UnsupportedPlacement(NodbError):
+    """The installed Placement is not one whose writing of allocations can be guarded.
+
+    :param found: the release found
+    :param function: what is not known of it, dotted
+    :param supported: the releases supported, as text
+    """
+
+    def __init__(self, found: str, function: str, supported: str) -> None:
+        super().__init__(found, function, supported)
+        self.found, self.function, self.supported = found, function, supported
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function} of Placement {self.found} is none that the guard knows (supported: "
+            f"{self.supported}). Name placement.wsgi.api:application to the WSGI server, which "
+            "is not guarded, or install a plugin release that knows this Placement."
+        )
+
+
 class BackendUnavailable(NodbError):
     """The back end did not answer; nothing is known to have been written.
 
@@ -262,6 +282,61 @@ class InvalidPredicate(NodbError):
 
     def __str__(self) -> str:
         return f"Condition {self.condition} on namespace {self.namespace}: {self.reason}."
+
+
+class MarkerNotFound(NodbError):
+    """The host behind which a page should begin is not there.
+
+    :param marker: as it was given
+    """
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(marker)
+        self.marker = marker
+
+    def __str__(self) -> str:
+        return (
+            f"There is no compute node {self.marker} behind which a page could begin: it was "
+            "deleted, or never was. List again from the start, or give the next_marker of the page "
+            "before, which stands although its host is gone."
+        )
+
+
+class StatesNotProved(NodbError):
+    """A scheduler cannot prove that it holds all hosts as they are; it lists none.
+
+    :param scheduler: its host, and where it stands
+    :param reasons: by cell, as text
+    """
+
+    def __init__(self, scheduler: str, reasons: str) -> None:
+        super().__init__(scheduler, reasons)
+        self.scheduler, self.reasons = scheduler, reasons
+
+    def __str__(self) -> str:
+        return (
+            f"Scheduler {self.scheduler} cannot prove its host states, so hosts may be missing or "
+            f"old: {self.reasons}. Ask again in a few seconds, or another scheduler (server); name "
+            "a cell that is proved (cell), or take what it has (unproved=True)."
+        )
+
+
+class MethodNotServed(NodbError):
+    """The scheduler that answered is of an older release than the caller.
+
+    :param method: what was called
+    :param version: of the RPC API that has it
+    """
+
+    def __init__(self, method: str, version: str) -> None:
+        super().__init__(method, version)
+        self.method, self.version = method, version
+
+    def __str__(self) -> str:
+        return (
+            f"The scheduler that answered does not know {self.method} of version {self.version} of "
+            "the nodb API: restart it with this release of the plugin, or ask one that has it."
+        )
 
 
 class InvalidRequest(NodbError):

@@ -352,7 +352,7 @@ _BESIDE_NOVA = ("cmd", "nova_adapter")
 #: What it starts is a plugin of flake8, and is required by name.
 _OVER_FLAKE8 = pathlib.Path("tools/hacking_rules.py")
 #: Modules that tests import from the documents.
-_EXAMPLES = "doc/source/contributor/examples"
+_EXAMPLES = ("doc/source/contributor/examples", "doc/source/user/examples")
 
 
 def _canonical(name: str) -> str:
@@ -409,7 +409,7 @@ def unrequired_modules(root: pathlib.Path = ROOT) -> list[str]:
         if relative == _OVER_FLAKE8:
             required = tests | {"flake8"}
         for module in programs_and_imports(path.read_text())[1] if path.suffix == ".py" else ():
-            places = (root, path.parent, root / _EXAMPLES)
+            places = (root, path.parent, *(root / each for each in _EXAMPLES))
             if module in sys.stdlib_module_names or any(
                 (place / module).is_dir() or (place / f"{module}.py").is_file() for place in places
             ):

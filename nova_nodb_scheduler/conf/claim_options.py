@@ -64,7 +64,9 @@ away from one of them alone.
 How long a claim holds its place before the allocation is written, by the back
 end's clock. A scheduler that sleeps for longer finds its claim gone, takes its
 allocation back and goes to the next host. What a scheduler that died had
-claimed is free again after this time. Longer than ``claim_deadline_seconds``.
+claimed is free again after this time, and so is room of which Placement did not
+answer whether it was allocated. Longer than ``claim_deadline_seconds``, and than a
+call to Placement is ever carried out behind the time when nobody waits for it.
 """,
     ),
     cfg.BoolOpt(

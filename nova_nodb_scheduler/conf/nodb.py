@@ -146,7 +146,19 @@ one that takes longer is given up, and the caller told.
         default=500,
         min=1,
         max=10_000,
-        help="Most host states in one page of get_host_states.",
+        help="Most host states in one page of get_host_states or list_host_states.",
+    ),
+    cfg.IntOpt(
+        "rpc_max_page_bytes",
+        default=4 * 1024 * 1024,
+        min=64 * 1024,
+        max=64 * 1024 * 1024,
+        help="""
+Most bytes of JSON in one page: a page of more ends earlier, behind one record
+at least. On the bus they are about half as many again (JSON within JSON), twice
+as many where the records hold JSON themselves, and RabbitMQ 4 refuses messages
+above 16 MiB (``max_message_size``). Raise it only with that.
+""",
     ),
 ]
 

@@ -122,6 +122,7 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
     plugin = assembly.Plugin(conf)
     plugin.check()
     # Imported late: Nova's objects need a parsed configuration.
+    from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
     from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly
     from nova_nodb_scheduler.nova_adapter.reporting import nova_objects
 
@@ -132,6 +133,7 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
         return plugin.reporter(role, lambda: change_reporter.EVERY_CELL, heartbeats=role == "api")
 
     change_reporter.install(make(), plugin.scopes, make)
+    service_heartbeats.install_reader(plugin.heartbeat_reader)
     if plugin.options.candidates == "memory":
         mirror_assembly.report_writes(plugin)
     _replace_managers(plugin)

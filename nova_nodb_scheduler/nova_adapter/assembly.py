@@ -26,6 +26,12 @@ from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
 from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
+from nova_nodb_scheduler.nova_adapter.liveness import (
+    heartbeat_modes,
+    heartbeat_reader,
+    heartbeat_writer,
+    service_heartbeats,
+)
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter
@@ -223,9 +229,46 @@ class Plugin:
             ),
             heartbeats=heartbeats,
         )
+        made.more_facts = functools.partial(service_heartbeats.facts, self._heartbeat_mode)
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made
+
+    @property
+    def _heartbeat_mode(self) -> heartbeat_modes.HeartbeatMode:
+        return heartbeat_modes.HeartbeatMode(self.options.service_heartbeats)
+
+    def heartbeat_reader(self) -> heartbeat_reader.HeartbeatReader:
+        """Return what tells services when they were heard of last; opened by its first read."""
+        return heartbeat_reader.HeartbeatReader(
+            self.make_synchronizer,
+            self._heartbeat_mode,
+            heartbeat_reader.ReaderOptions(down_seconds=float(self.conf.service_down_time)),
+        )
+
+    def heartbeat_storage(self) -> service_heartbeats.HeartbeatStorage:
+        """Return a conductor's part in its cell's mode, and what stores heartbeats, not started."""
+        options = self.options
+        synchronizer = self.make_synchronizer()
+        keeper = heartbeat_modes.ModeKeeper(
+            self._heartbeat_mode,
+            self.scopes.own_cell,
+            functools.partial(self.publisher, owner=known_namespaces.NODB),
+            # Less than neighbours wait, who count from the beat before.
+            trust_seconds=float(options.reporter_bound_seconds - options.beat_interval_seconds),
+            alive_seconds=float(options.reporter_bound_seconds),
+            renewed_seconds=float(self.conf.service_down_time),
+        )
+        writer = heartbeat_writer.HeartbeatWriter(
+            synchronizer,
+            self.publisher(synchronizer, known_namespaces.NOVA),
+            row_publisher_module.merge_stored_heartbeats,
+            heartbeat_writer.WriterOptions(
+                window_seconds=min(1.0, float(options.heartbeat_flush_interval_seconds))
+            ),
+            on_failure=keeper.forbid,
+        )
+        return service_heartbeats.HeartbeatStorage(keeper, writer)
 
     def _place(self, port: int | None) -> exporter.ScrapeAddress | None:
         """Return where a service's metrics are served; None for nowhere."""

@@ -14,6 +14,7 @@ import nova.conductor.manager
 
 from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import process_hooks
@@ -31,6 +32,7 @@ class ConductorManager(
         super().__init__(*args, **kwargs)
         self._nodb_reporter: change_reporter.ChangeReporter | None = None
         self._nodb_duty: sweep_duty_module.SweepDuty | None = None
+        self._nodb_heartbeats: service_heartbeats.HeartbeatStorage | None = None
         self._nodb_claims: outside_claims.StoppableClaimer | None = None
 
     def init_host(self, service_ref: Any) -> None:
@@ -46,8 +48,12 @@ class ConductorManager(
         )
         duty = plugin.sweep_duty()
         reporter.on_lost = duty.ask
+        heartbeats = plugin.heartbeat_storage()
+        reporter.on_beat = heartbeats.keeper.keep
+        self._nodb_heartbeats = heartbeats
         self._nodb_reporter, self._nodb_duty = reporter, duty
         change_reporter.install(reporter, plugin.scopes)
+        service_heartbeats.install_storage(heartbeats)
         reporter.ensure_started()
         duty.start()
         self._nodb_claims = plugin.outside_claims()
@@ -60,9 +66,14 @@ class ConductorManager(
         claims, self._nodb_claims = self._nodb_claims, None
         duty, self._nodb_duty = self._nodb_duty, None
         reporter, self._nodb_reporter = self._nodb_reporter, None
+        heartbeats, self._nodb_heartbeats = self._nodb_heartbeats, None
         if claims is not None:
             outside_claims.uninstall(claims)
             claims.stop()
+        if heartbeats is not None:
+            # What comes later is written to the database.
+            service_heartbeats.install_storage(None)
+            heartbeats.writer.stop()
         if duty is not None:
             duty.stop()
         if reporter is not None:

@@ -21,6 +21,7 @@ from nova.objects import base
 
 from nova_nodb_scheduler.nova_adapter import activation, assembly, decision_log, rpc_server
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.conversion import request_conversion
 from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.reads import (
     database_reads,
@@ -185,7 +186,7 @@ class SchedulerManager(
                 with request_views.working_on(view):
                     chosen = self._select(context, args, kwargs)
             except nova_exception.NoValidHost:
-                retry = self._to_retry(view, given)
+                retry = self._to_retry(view, given, started)
                 if retry is None:
                     outcome = "no_valid_host"
                     raise
@@ -230,13 +231,13 @@ class SchedulerManager(
             raise
 
     def _to_retry(
-        self, view: request_views.RequestView, given: Mapping[str, Any]
+        self, view: request_views.RequestView, given: Mapping[str, Any], started: float
     ) -> request_views.RequestView | None:
         """Return the view to decide a request with once more; None if its refusal stands."""
         why = "not proved any more"
         if not self._in_doubt(view):
             try:
-                if not self._claims_ended(view, given):
+                if not self._claims_ended(view, given, started):
                     return None
             except request_decider.MemoryCannotDecide as error:
                 why = error.reason
@@ -248,7 +249,9 @@ class SchedulerManager(
         view.asked_placement = why
         return self._nodb_views.stock()
 
-    def _claims_ended(self, view: request_views.RequestView, given: Mapping[str, Any]) -> bool:
+    def _claims_ended(
+        self, view: request_views.RequestView, given: Mapping[str, Any], started: float
+    ) -> bool:
         """Say whether Nova's own code refused a request for claims that had served.
 
         Where memory decides it has looked itself.
@@ -264,7 +267,9 @@ class SchedulerManager(
             or view.asked_placement in _LOOKED_OR_IN_DOUBT
         ):
             return False
-        return decisions.claim_duty.some_ended(view.reads.claims, _servers(given))
+        spec = given.get("spec_obj")
+        group = None if spec is None else request_conversion.group_uuid(spec)
+        return decisions.claim_duty.some_ended(view.reads.claims, _servers(given), started, group)
 
     def _account(
         self, view: request_views.RequestView, spec: Any, chosen: Any, outcome: str, seconds: float

@@ -14,9 +14,13 @@ import oslo_messaging
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.nova_adapter.service import decision_explainer, worker_status
+from nova_nodb_scheduler.nova_adapter.service import (
+    decision_explainer,
+    judged_snapshots,
+    worker_status,
+)
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.rpc import api, client, endpoint
+from nova_nodb_scheduler.rpc import api, client, endpoint, host_endpoint
 from nova_nodb_scheduler.rpc import update_validation as admission_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -86,13 +90,16 @@ class RpcServer:
             update_bytes=options.rpc_max_update_bytes,
             updates_per_second=options.rpc_max_updates_per_second,
             page_size=options.rpc_page_size,
+            page_bytes=options.rpc_max_page_bytes,
         )
         self._most_update_bytes = limits.update_bytes
         self._publisher = OwnerPublisher(plugin)
 
-        def freshness() -> tuple[str, float | None]:
+        def freshness() -> endpoint.Freshness:
+            # First: a rebuild that begins before the rest is read is seen by it.
+            generation = runtime.replicator.generation
             status = runtime.replicator.status()
-            return status.epoch, status.proof_age_seconds
+            return endpoint.Freshness(status.epoch, status.proof_age_seconds, generation)
 
         self._endpoint = endpoint.StateEndpoint(
             runtime.store,
@@ -116,6 +123,9 @@ class RpcServer:
                 at_once=options.rpc_max_explanations, places=options.rpc_max_explained_places
             ),
         )
+        self._hosts = host_endpoint.HostEndpoint(
+            judged_snapshots.JudgedSnapshots(runtime).take, known_namespaces.HOST_TABLES, limits
+        )
         self._target = oslo_messaging.Target(topic=options.rpc_topic, server=str(plugin.conf.host))
         self._server: Any = None
 
@@ -123,7 +133,7 @@ class RpcServer:
         """Listen; the transport must be there (Nova's service made it)."""
         self._server = nova.rpc.get_server(
             self._target,
-            [self._endpoint, self._explaining],
+            [self._endpoint, self._explaining, self._hosts],
             serializer=objects.Serializer(self._most_update_bytes),
         )
         self._server.start()

@@ -36,6 +36,26 @@ _FIGURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_reporter_failed_flushes",
         "Publications that failed, of all records that waited",
     ),
+    "heartbeats_stored": (
+        _COUNTER,
+        "nodb_heartbeats_stored",
+        "Heartbeats of compute services that the back end holds instead of a row",
+    ),
+    "heartbeats_not_stored": (
+        _COUNTER,
+        "nodb_heartbeats_not_stored",
+        "Heartbeats that were to be stored and went to the database",
+    ),
+    "heartbeats_blind_seconds": (
+        _GAUGE,
+        "nodb_heartbeats_blind_seconds",
+        "For how long heartbeats of compute services cannot be read; 0 while they can",
+    ),
+    "services_told_blindly": (
+        _COUNTER,
+        "nodb_services_told_blindly",
+        "Services that were asked for while nobody could tell whether they still live",
+    ),
 }
 
 
@@ -78,8 +98,12 @@ def figures_of(
     oldest_seconds: float,
     published: int,
     failed_flushes: int,
+    heartbeats: Mapping[str, float],
 ) -> Mapping[str, float]:
-    """Return a reporter's figures by the names that its metrics know."""
+    """Return a reporter's figures by the names that its metrics know.
+
+    :param heartbeats: what its process does with those of services, by the same names
+    """
     return {
         "running": float(running),
         "publishing": float(publishing),
@@ -87,4 +111,5 @@ def figures_of(
         "oldest_seconds": oldest_seconds,
         "published": float(published),
         "failed_flushes": float(failed_flushes),
+        **heartbeats,
     }

@@ -327,6 +327,55 @@ class ScopeStatus(NodbObject):
 
 
 @base.VersionedObjectRegistry.register
+class ListedHost(NodbObject):
+    """A compute node as a scheduler holds it, and what belongs to it.
+
+    ``id`` is that of its cell's table. ``related``: records of the namespaces that
+    were asked for; ``counts``: numbers of records by namespace, where there may be many.
+    """
+
+    VERSION = "1.0"
+    fields = {
+        "uuid": fields.StringField(),
+        "id": fields.IntegerField(),
+        "cell": fields.StringField(),
+        "host": fields.StringField(),
+        "node": fields.StringField(),
+        "revision": fields.NonNegativeIntegerField(),
+        "version": fields.NonNegativeIntegerField(),
+        "state": JsonObjectField(),
+        "related": fields.ListOfObjectsField("NodbHostState"),
+        "counts": fields.DictOfIntegersField(),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class HostListPage(NodbObject):
+    """Some compute nodes in Nova's order, and how current they are.
+
+    ``next_marker`` is None on the last page. ``scheduler`` answered, and stands at
+    ``scheduler_state``; its feed is at ``version`` of ``epoch``. Everything written
+    longer ago than ``proof_age_seconds`` is in the page; None where nothing is proved.
+    ``scopes``: the cells (and ``placement``, ``claims``) that the answer depends on.
+    ``unreadable``: compute nodes whose present record cannot be read, a page of them at
+    most; they are in the list as they were before, or not at all.
+    """
+
+    VERSION = "1.0"
+    fields = {
+        "hosts": fields.ListOfObjectsField("NodbListedHost"),
+        "next_marker": fields.StringField(nullable=True),
+        "scheduler": fields.StringField(),
+        "scheduler_state": fields.StringField(),
+        "epoch": fields.StringField(),
+        "version": fields.IntegerField(nullable=True),
+        "proof_age_seconds": fields.FloatField(nullable=True),
+        "scopes": fields.ListOfObjectsField("NodbScopeStatus"),
+        "unreadable": fields.ListOfStringsField(),
+    }
+
+
+@base.VersionedObjectRegistry.register
 class ReporterStatus(NodbObject):
     """A reporter by its last beat; ``age_seconds`` by the back end's clock."""
 

@@ -32,6 +32,7 @@ SHARED_CLASSES: Mapping[str, str] = {
 #: Modules that have their name more than once, and why.
 SHARED_MODULES: Mapping[str, str] = {
     "contract": "the synchronizer's; and the old path of plugin_contract, which others import",
+    "wsgi": "what a WSGI server is told: nova-api's and Placement's application",
 }
 
 

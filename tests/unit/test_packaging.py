@@ -58,8 +58,10 @@ class NoNova:
 sys.meta_path.insert(0, NoNova())
 import nova_nodb_scheduler
 for module in pkgutil.walk_packages(nova_nodb_scheduler.__path__, "nova_nodb_scheduler."):
+    # The guard runs in Placement's process, and is imported where Placement is.
     adapter = (module.name + ".").startswith(("nova_nodb_scheduler.nova_adapter.",
-                                              "nova_nodb_scheduler.cmd."))
+                                              "nova_nodb_scheduler.cmd.",
+                                              "nova_nodb_scheduler.placement_adapter."))
     # alembic runs env.py, nobody imports it.
     if not adapter and not module.name.endswith(".env"):
         print(importlib.import_module(module.name).__name__)

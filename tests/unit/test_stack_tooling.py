@@ -9,7 +9,7 @@ import unittest
 
 import attrs
 
-from tools.stack import configuration, daemons, environment, monitoring, settings
+from tools.stack import configuration, daemons, environment, monitoring, services, settings
 from tools.stack import stack as stack_module
 from tools.stack.counts import plugin_status, sql_statements
 
@@ -84,6 +84,19 @@ class ConfigurationTest(unittest.TestCase):
         mixed = _settings(stock_processes=("nova-scheduler-2",))
         self.assertTrue(mixed.uses_plugin("nova-scheduler-1"))
         self.assertFalse(mixed.uses_plugin("nova-scheduler-2"))
+
+    def test_placement_is_guarded_where_that_is_asked_for(self) -> None:
+        commands = [
+            services.service(_settings(guarded_placement=guarded), "placement").command
+            for guarded in (False, True)
+        ]
+        self.assertEqual(
+            [
+                "placement.wsgi.api:application",
+                "nova_nodb_scheduler.placement_adapter.wsgi:application",
+            ],
+            [command[-1] for command in commands],
+        )
 
     def test_every_plugin_process_has_its_own_database_user(self) -> None:
         urls = {

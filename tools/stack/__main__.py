@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="bring the stack up")
     add_size_options(up)
     up.add_argument("--no-plugin", action="store_true", help="stock Nova")
+    up.add_argument("--guarded-placement", action="store_true", help="Placement, guarded")
     up.set_defaults(run=_up)
     down = commands.add_parser("down", help="end the stack")
     down.add_argument("--wipe", action="store_true", help="remove data, configuration and logs")
@@ -116,6 +117,7 @@ def _stack(options: argparse.Namespace) -> stack_module.Stack:
 
 def _up(options: argparse.Namespace) -> None:
     settings = settings_from(options, plugin=not options.no_plugin)
+    settings = attrs.evolve(settings, guarded_placement=options.guarded_placement)
     stack_module.Stack(settings, stopwatch_progress()).up()
 
 

@@ -17,6 +17,7 @@ _WSGI = {
     "neutron": "neutron.wsgi.api:application",
     "nova-api": "nova.wsgi.osapi_compute:application",
 }
+_GUARDED_PLACEMENT = "nova_nodb_scheduler.placement_adapter.wsgi:application"
 _EVENTLET_API = (31, 32)
 """Releases whose API patches the process it is loaded into, after gunicorn made its poller and
 threads: what waits there would let no green thread run. One request at a time, as with uWSGI."""
@@ -70,7 +71,9 @@ def _wsgi(settings: stack_settings.Settings, name: str) -> Service:
             command += ["-k", "sync", "--threads", "1"]
             workers *= 2
         command += ["-w", str(workers)]
-    command += ["-b", f"127.0.0.1:{port}", _WSGI[name]]
+    guarded = name == "placement" and settings.guarded_placement
+    application = _GUARDED_PLACEMENT if guarded else _WSGI[name]
+    command += ["-b", f"127.0.0.1:{port}", application]
     environment = {variable: str(settings.etc / directory)}
     # SIGINT: gunicorn's quick end, which does not wait for idle keep-alive connections.
     return Service(tuple(command), environment, port, signal.SIGINT)

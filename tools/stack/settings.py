@@ -71,6 +71,8 @@ class Settings:
     schedulers: int = 2
     conductors_per_cell: int = 1
     api_workers: int = 2
+    guarded_placement: bool = False
+    """Placement's application is the one that keeps writers from over-committing."""
     plugin: bool = True
     stock_processes: tuple[str, ...] = attrs.field(default=(), converter=tuple)
     """Processes which stay without the plugin's lines although ``plugin`` is true."""

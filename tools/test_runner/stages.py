@@ -100,6 +100,15 @@ STAGES = (
         workers=1.0,
     ),
     Stage(
+        "placement",
+        When.CI,
+        1200,
+        "tests/functional/placement_adapter: Placement guarded, and processes of it that race",
+        work.Tests("functional/placement_adapter", again=True),
+        share=_SIXTH,
+        workers=1.0,
+    ),
+    Stage(
         "simulator",
         When.CI,
         900,

@@ -282,7 +282,7 @@ def _show_cells(
         (
             *("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved"),
             *("fallbacks",),
-            *terminal.wide("uuid"),
+            *terminal.wide("heartbeats", "uuid"),
         ),
         (
             (
@@ -294,6 +294,7 @@ def _show_cells(
                 each["reporters"],
                 _proved(each),
                 terminal.counts(each["fallbacks"]),
+                each["heartbeats"],
                 each["cell"],
             )
             for each in found.cells

@@ -40,6 +40,7 @@ def find_problems(
         found.append("No scheduler with the plugin runs.")
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
     found += claims_that_differ(schedulers, reporters)
+    found += heartbeats_that_differ(cells, reporters)
     found += _claims_not_judged(schedulers, mirror, mirror_bound_seconds)
     for each in reporters:
         if not each["alive"]:
@@ -72,6 +73,41 @@ def claims_that_differ(
             "candidates, and restart those that differ."
         )
     ]
+
+
+#: Mode of a cell whose conductors recorded none, and of a configuration that says none.
+_ROWS_ALONE = "database"
+
+
+def heartbeats_that_differ(
+    cells: Collection[Mapping[str, Any]], reporters: Collection[Mapping[str, Any]]
+) -> list[str]:
+    """Say which processes are configured otherwise than where a cell's heartbeats stand."""
+    modes = {str(each["cell"]): str(each["heartbeats"]) for each in cells}
+    found = []
+    for each in reporters:
+        own, name = each["service_heartbeats"], f"The {each['role']} on {_name(each)}"
+        if not each["alive"]:
+            continue
+        concerned = sorted(modes) if each["cell"] == "*" else [str(each["cell"])]
+        for cell in concerned:
+            mode = modes.get(cell, _ROWS_ALONE)
+            if own is None and mode != _ROWS_ALONE:
+                found.append(
+                    f"{name} runs a release of the plugin that reads no heartbeats from the back "
+                    f"end, where those of cell {cell} stand: upgrade and restart it."
+                )
+            elif cell in each["guards"] and (own or _ROWS_ALONE) != mode:
+                found.append(
+                    f"{name} is configured for service_heartbeats = {own}, and cell {cell} is in "
+                    f"mode {mode}: if it stays so, the log of the conductor says for whom it waits."
+                )
+            elif own == _ROWS_ALONE and mode == "store":
+                found.append(
+                    f"{name} is configured for service_heartbeats = {own}, and those of cell "
+                    f"{cell} are stored: set it to store there."
+                )
+    return found
 
 
 def _claims_not_judged(
@@ -278,7 +314,7 @@ def _scheduler(
 #: What is shown of a reporter's beat as it stands there; those of older releases lack some.
 _OF_A_REPORTER = (
     *("host", "pid", "cell", "queued", "published", "failed_flushes", "refused", "claiming"),
-    *("clock_offset_seconds", "since"),
+    *("clock_offset_seconds", "since", "service_heartbeats", "heartbeats"),
 )
 
 
@@ -359,6 +395,7 @@ def _cells(
                 "proved": all(scope.proved for _, scope in views) if views else None,
                 "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
                 "fallbacks": fallbacks,
+                "heartbeats": backend.heartbeat_modes.get(name, {}).get("mode", _ROWS_ALONE),
             }
         )
     return found

@@ -22,12 +22,13 @@ _READ = (
     known_namespaces.REPORTERS.name,
     known_namespaces.CELLS.name,
     known_namespaces.MIRRORS.name,
+    known_namespaces.HEARTBEAT_MODES.name,
 )
 
 
 @attrs.frozen
 class Backend:
-    """The records of schedulers, reporters, cells and mirrors, by their keys.
+    """The records of schedulers, reporters, cells and mirrors, by their keys, and cells' modes.
 
     :param error: why it could not be read; everything else is empty then
     :param unreadable: records that this release cannot decode
@@ -43,6 +44,7 @@ class Backend:
     cells: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     mirrors: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     unreadable: tuple[str, ...] = ()
+    heartbeat_modes: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
     def age_seconds(self, beat: Mapping[str, Any]) -> float:
         """Return how long ago a process said that it lives.
@@ -88,6 +90,7 @@ def read_backend(synchronizer: contract.Synchronizer) -> Backend:
             found[known_namespaces.CELLS.name],
             found[known_namespaces.MIRRORS.name],
             tuple(unreadable),
+            found[known_namespaces.HEARTBEAT_MODES.name],
         )
     except (errors.NodbError, contract.SnapshotInterrupted) as error:
         return Backend(synchronizer.name, str(error) or type(error).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oslo_upgradecheck import upgradecheck
@@ -15,6 +15,7 @@ from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration,
 from nova_nodb_scheduler.cmd.overview import deployment, process_reports
 from nova_nodb_scheduler.cmd.upgrade_check import judgements
 from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.placement_adapter import guard_header
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
@@ -27,6 +28,8 @@ NOT_KNOWN = "Not known"
 #: Of a reading that was late, to say so by itself.
 _GRACE_SECONDS = 1.5
 _API_REMEDY = "See [api_database] connection"
+_PLACEMENT_REMEDY = "See [placement]"
+_SERVER_ERRORS = 500
 
 _Read = TypeVar("_Read")
 _Check = Callable[["UpgradeChecks"], upgradecheck.Result]
@@ -58,7 +61,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         """Ask everything that the checks will want; without it each asks when it wants."""
         if self.options.synchronizer == "sqlalchemy":
             self._schema()
-        for ask in (self._found, self._services, self._nodes_by_cell):
+        for ask in (self._found, self._services, self._nodes_by_cell, self._placement_headers):
             ask()
 
     @functools.cached_property
@@ -195,6 +198,21 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         make = self.plugin.make_synchronizer
         return bounded.BoundedQuestion(lambda: _count_nodes(make()))
 
+    @functools.cache  # noqa: B019
+    def _placement_headers(self) -> bounded.BoundedQuestion[Mapping[str, str]]:
+        def read() -> Mapping[str, str]:
+            from nova.scheduler.client import report
+
+            # Of its versions, which everybody may read.
+            answer = report.report_client_singleton().get("/")
+            if answer is None or answer.status_code >= _SERVER_ERRORS:
+                said = "nothing" if answer is None else f"status {answer.status_code}"
+                raise errors.NotReached("Placement", f"it answers {said}", _PLACEMENT_REMEDY)
+            found: Mapping[str, str] = answer.headers
+            return found
+
+        return bounded.BoundedQuestion(read)
+
     # -- the checks ---------------------------------------------------------------
 
     @_stopped_by_errors
@@ -310,6 +328,14 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         )
 
     @_stopped_by_errors
+    def check_heartbeats(self) -> upgradecheck.Result:
+        """Does every process know where heartbeats of compute services stand?"""
+        if self.found.error is not None:
+            return self._unknown()
+        services, _ = self.services
+        return judgements.result(judgements.judge_heartbeats(services, self.found))
+
+    @_stopped_by_errors
     def check_mirror(self) -> upgradecheck.Result:
         """Is Placement mirrored?"""
         if self.found.error is not None:
@@ -321,6 +347,16 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 wanted=self.plugin.replaces_scheduler() and self.options.candidates == "memory",
             )
         )
+
+    @_stopped_by_errors
+    def check_placement_guard(self) -> upgradecheck.Result:
+        """Does the Placement in use keep writers that race from over-committing?"""
+        try:
+            headers = self._answer(self._placement_headers())
+        except Exception as error:  # noqa: BLE001 - whatever keystoneauth raises
+            # It is for those who want it, so not knowing of it is nobody's failure.
+            return upgradecheck.Result(Code.SUCCESS, _sentence(f"{NOT_KNOWN}: {guard.said(error)}"))
+        return judgements.result(judgements.judge_guard(guard_header.is_in(headers)))
 
     def _unknown(self) -> upgradecheck.Result:
         return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")
@@ -334,7 +370,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Services with the plugin", check_services),
         ("Reporters and feeds", check_feed),
         ("Cells", check_cells),
+        ("Heartbeats of services", check_heartbeats),
         ("Mirror of Placement", check_mirror),
+        ("Guard of Placement", check_placement_guard),
     )
 
 

@@ -170,6 +170,32 @@ def judge_claims(found: deployment.Deployment) -> Iterator[Judgement]:
     yield from map(warning, texts)
 
 
+def judge_heartbeats(
+    services: Collection[NovaService], found: deployment.Deployment
+) -> Iterator[Judgement]:
+    """Say where heartbeats of compute services stand, and who does not know it."""
+    modes = {str(each["cell"]): str(each["heartbeats"]) for each in found.cells}
+    for text in deployment.heartbeats_that_differ(found.cells, found.reporters):
+        yield warning(text)
+    beside = {cell: mode for cell, mode in sorted(modes.items()) if mode != "database"}
+    if not beside:
+        yield success("Heartbeats of compute services are written to their rows.")
+        return
+    for cell, mode in beside.items():
+        yield success(f"Heartbeats of the compute services of cell {cell}: {mode}.")
+    reporting = {str(each["host"]) for each in found.reporters if each["alive"]}
+    stock = sorted(
+        f"{each.binary} on {each.host}"
+        for each in services
+        if each.binary == "nova-conductor" and each.up and each.host not in reporting
+    )
+    if stock and "store" in beside.values():
+        yield failure(
+            f"{', '.join(stock)} runs without the plugin, and reads compute services that live "
+            "as dead: give it the plugin's lines of nova.conf and restart it."
+        )
+
+
 def judge_cells(
     mapped: Collection[str],
     services: Collection[NovaService],
@@ -261,6 +287,21 @@ def judge_mirror(
         "here: unless it is 1, allocations of other services (neutron, cyborg, blazar, "
         "operators) that race with Nova's may over-commit a provider, as in stock Nova."
     )
+
+
+def judge_guard(guarded: bool) -> Iterator[Judgement]:
+    """Say whether the Placement that answered is guarded, which is for its operator to want."""
+    if guarded:
+        yield success(
+            "The Placement that answered locks the providers it writes allocations of: writers "
+            "that race do not over-commit. See that all of its processes are started so."
+        )
+    else:
+        yield success(
+            "Placement is not guarded: it runs its own application, under which writers that "
+            "race may over-commit a provider. "
+            "'nova_nodb_scheduler.placement_adapter.wsgi:application' guards it."
+        )
 
 
 def judge_versions(found: deployment.Deployment) -> Iterator[Judgement]:

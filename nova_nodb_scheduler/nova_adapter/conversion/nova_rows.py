@@ -13,6 +13,7 @@ from nova import objects
 from nova.objects import base
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.store import store_snapshot
 
 _DATE_TIMES = frozenset(["created_at", "updated_at", "deleted_at", "last_seen_up", "launched_at"])
@@ -144,7 +145,8 @@ def service(
             "updated_at": state.get("last_seen_up"),
         }
     )
-    with _reading(record):
+    # These are its heartbeats.
+    with _reading(record), service_heartbeats.gathered():
         return objects.Service._from_db_object(context, objects.Service(context), row)
 
 

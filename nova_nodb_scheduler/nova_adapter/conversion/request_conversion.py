@@ -144,6 +144,14 @@ def _hints(hints: Any) -> Mapping[str, tuple[str, ...]]:
     }
 
 
+def group_uuid(spec: Any) -> str | None:
+    """Return the uuid of a RequestSpec's server group; None if it is in none."""
+    found = spec.instance_group if "instance_group" in spec else None
+    if not found:
+        return None
+    return str(found.uuid) if "uuid" in found else ""
+
+
 def group(found: Any) -> requests.Group | None:
     """Return an InstanceGroup as a Group; None for none."""
     if not found:

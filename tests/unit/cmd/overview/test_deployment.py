@@ -52,6 +52,16 @@ class GatherTest(testtools.TestCase):
         self.cloud.reporter("conductor", "cond1", "cell1")
         self.run_scheduler("sched1", 11)
 
+    def test_where_heartbeats_stand_is_told_of_each_cell(self):
+        self.healthy()
+        self.cloud.write("heartbeat_modes", "cell1", {"mode": "both", "since": 1.0})
+        found = self.gather()
+        [cell] = [each for each in found.cells if each["cell"] == "cell1"]
+        self.assertEqual("both", cell["heartbeats"])
+        self.assertEqual(1, sum("reads no heartbeats" in text for text in found.problems))
+        self.cloud.reporter("conductor", "cond1", "cell1", service_heartbeats="both")
+        self.assertEqual((), self.gather().problems)
+
     def test_a_healthy_deployment_has_no_problems(self):
         self.healthy()
 
