@@ -125,6 +125,12 @@ class OutsideMove:
     amounts: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     repeats: bool = True
 
+    @property
+    def group_uuid(self) -> str | None:
+        """Return the server group that the server is in, if it is in one."""
+        group = self.request.group
+        return None if group is None else group.uuid
+
 
 class OutsideClaims:
     """The claims of one conductor; any thread. Blocks for the back end.

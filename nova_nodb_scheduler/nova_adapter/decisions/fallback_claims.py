@@ -118,7 +118,7 @@ class FallbackClaims:
                 judged_at,
                 seen.namespace(known_namespaces.CLAIM_RECORDS.name),
                 [move.consumer],
-                None if move.request.group is None else move.request.group.uuid,
+                move.group_uuid,
                 seen,
             )
             if found is not request_decider.FullHosts.CHANGED:

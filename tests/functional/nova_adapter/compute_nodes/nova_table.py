@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import ipaddress
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,9 +135,13 @@ def plain(value: Any) -> Any:
     """Return rows, models and lists of them as dictionaries and lists."""
     if isinstance(value, list):
         return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (models.ComputeNode, models.Service)):
-        columns = value.__table__.columns
-        return {column.name: getattr(value, column.name) for column in columns}
+        return {each.name: plain(getattr(value, each.name)) for each in value.__table__.columns}
+    if isinstance(value, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
+        # psycopg 3 gives such for PostgreSQL's INET; Nova's field takes them like text.
+        return str(value)
     return value
 
 
