@@ -56,6 +56,8 @@ class NodeMode(enum.Enum):
     MIRROR = "mirror"
     #: The records; the table is written behind them.
     STORE = "store"
+    #: The records; the table is away.
+    RETIRED = "retired"
 
 
 class ModeDiffers(errors.NodbError):
