@@ -19,6 +19,7 @@ from nova_nodb_scheduler.cmd.commands import (
     status_command,
 )
 from nova_nodb_scheduler.cmd.framework import terminal
+from nova_nodb_scheduler.store import declarations
 from tests.functional.nova_adapter import asking_case, cloud
 
 
@@ -45,6 +46,7 @@ class PrintedCommandsTest(asking_case.AskingCase):
 
     def test_each_begins_with_its_verdict_fits_eighty_columns_and_names_cells(self) -> None:
         names = {uuid_: uuid_[:4] for uuid_ in cloud.CELLS}
+        declared = len(declarations.load_namespaces())
         for name, kind, arguments, begin in (
             ("status", status_command.Status, (), "Everything is healthy: 1 scheduler, "),
             ("host list", host_commands.HostList, (), "3 hosts: "),
@@ -55,7 +57,7 @@ class PrintedCommandsTest(asking_case.AskingCase):
                 "3 records of namespace",
             ),
             ("host show", host_commands.HostShow, ("compute1",), "Host compute1 in cell 1111: "),
-            ("namespace list", host_commands.NamespaceList, (), "17 namespaces with "),
+            ("namespace list", host_commands.NamespaceList, (), f"{declared} namespaces with "),
             ("import", import_commands.Import, (), ""),
             ("compare", import_commands.Compare, (), "They "),
             (
