@@ -3,6 +3,7 @@
 
 import collections
 import datetime
+import pathlib
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -68,8 +69,8 @@ class Outcome:
     :param room_left: servers refused while a slot was free in every sample of their time
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
-    :param left_by_nova: build requests that Nova itself left, proved by :mod:`.logs.novas_own`:
-        each with its uuid and the line of the log; no finding
+    :param left_by_nova: build requests and allocations of moves that Nova itself left, proved by
+        :mod:`.logs.novas_own`: each with its uuid and the line of the log; no finding
     :param answer_p99_seconds: from a request for a server until it was seen ACTIVE or in ERROR
     :param call_p99_seconds: of calls of the API
     :param quiet_seconds: from the end of the faults until nothing was under way or lay about; None:
@@ -140,20 +141,23 @@ class Rounds:
         self._clients_count = clients_count
         self._servers_per_client = servers_per_client
         self._say = say
-        self._conductors = novas_own.ConductorLogs(
-            self._stack.settings.log / f"{name}.log"
-            for name in self._stack.settings.control_plane_names
-            if "conductor" in name
+        self._logs = NovasLogs(
+            novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.abandoned),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unmoved),
         )
         #: What earlier rounds found, and may have left.
         self._counted: set[str] = set()
+
+    def _service_logs(self, kind: str) -> list[pathlib.Path]:
+        names = (*self._stack.settings.control_plane_names, *self._stack.settings.compute_names)
+        return [self._stack.settings.log / f"{name}.log" for name in names if kind in name]
 
     def run(self, seed: int, faults: Sequence[plan.Fault], seconds: float) -> Outcome:
         """Run one round; what goes wrong with the cloud is in its outcome, and never raised."""
         if not self._deployed.shape.with_plugin:
             faults = plan.without_backend(faults)
         reader = snapshot_module.Reader(self._stack.settings)
-        left = AfterQuiet(self._conductors, self._counted)
+        left = AfterQuiet(self._logs, self._counted)
         round_ = _Round(self._stack, self._watch, seed, faults, self._say, left)
         if self._watch is not None:
             round_.wait_memory()
@@ -254,30 +258,47 @@ class Rounds:
         )
 
 
+@attrs.frozen
+class NovasLogs:
+    """Of the services that leave things behind by themselves; see :mod:`.logs.novas_own`."""
+
+    conductors: novas_own.ServiceLogs[novas_own.Abandoned]
+    computes: novas_own.ServiceLogs[novas_own.Unmoved]
+
+    def proof(self, finding: audit.Finding) -> str | None:
+        """Return the line by which Nova itself left what was found; None without one."""
+        left: novas_own.Abandoned | novas_own.Unmoved | None = None
+        if _is_build_request(finding):
+            left = self.conductors.left().get(finding.subject)
+        elif finding.kind == audit.ORPHAN:
+            left = self.computes.left().get(finding.subject)
+        return None if left is None else left.line
+
+
 class AfterQuiet:
     """Tells what a round left from what an earlier one did, and from what Nova itself leaves.
 
     :param counted: uuids that an earlier round counted; nothing is counted twice
-    :ivar by_nova: lines of conductors' logs by the server whose build request they left
+    :ivar by_nova: lines of logs by what Nova left: servers with a build request, and
+        migrations with an allocation
     """
 
-    def __init__(self, conductors: novas_own.ConductorLogs, counted: Collection[str]) -> None:
-        self._conductors = conductors
+    def __init__(self, logs: NovasLogs, counted: Collection[str]) -> None:
+        self._logs = logs
         self._counted = frozenset(counted)
         self.by_nova: dict[str, str] = {}
 
     def findings(self, now: snapshot_module.Snapshot) -> list[audit.Finding]:
         """Return what may not last and is this round's; see :func:`audit.after_quiet`."""
-        left = [each for each in audit.after_quiet(now) if each.subject not in self._counted]
-        if not any(map(_is_build_request, left)):
-            return left
-        abandoned = self._conductors.abandoned()
         findings = []
-        for each in left:
-            if _is_build_request(each) and each.subject in abandoned:
-                self.by_nova[each.subject] = abandoned[each.subject].line
-            else:
+        for each in audit.after_quiet(now):
+            if each.subject in self._counted:
+                continue
+            line = self._logs.proof(each)
+            if line is None:
                 findings.append(each)
+            else:
+                self.by_nova[each.subject] = line
         return findings
 
 
@@ -452,7 +473,8 @@ class _Round:
                 continue
             # One whose server stood in cell0 until now has none only from now on.
             requests = {each.subject for each in self.left.findings(now) if _is_build_request(each)}
-            before, left = left, {*now.servers, *now.allocated, *requests}
+            held = now.allocated.keys() - self.left.by_nova.keys()
+            before, left = left, {*now.servers, *held, *requests}
             if not left:
                 self._end_left_by_nova(now)
                 self.say("the cloud is empty")
@@ -477,6 +499,11 @@ class _Round:
         if left:
             self.notes.append(f"taken away by hand: build requests of {', '.join(left)}")
             self.say(self.notes[-1])
+        held = sorted(now.allocated.keys() & self.left.by_nova.keys())
+        if held:
+            self._delete_allocations(held)
+            self.notes.append(f"taken away by hand: allocations of {', '.join(held)}")
+            self.say(self.notes[-1])
 
     def _delete(self, servers: Collection[str], watched: ledger.Ledger) -> None:
         cloud = self._stack.cloud
@@ -500,8 +527,11 @@ class _Round:
                 server.uuid,
             )
         self._stack.sql("DELETE FROM nova_api.build_requests")
+        self._delete_allocations(now.allocated)
+
+    def _delete_allocations(self, consumers: Iterable[str]) -> None:
         placement = self._stack.cloud.placement
-        for consumer in now.allocated:
+        for consumer in consumers:
             try:
                 placement.delete(f"/allocations/{consumer}")
             except keystone_exceptions.ClientException as error:

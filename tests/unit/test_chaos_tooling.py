@@ -5,6 +5,7 @@ import pathlib
 import sqlite3
 import tempfile
 import unittest
+from collections.abc import Iterable
 
 import attrs
 from oslo_config import cfg
@@ -441,6 +442,13 @@ class DecisionLinesTest(unittest.TestCase):
             self.assertEqual({"feed behind": 2, "mirror behind": 1}, lines.left_memory())
 
 
+def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> rounds.NovasLogs:
+    return rounds.NovasLogs(
+        novas_own.ServiceLogs(conductors, novas_own.abandoned),
+        novas_own.ServiceLogs(computes, novas_own.unmoved),
+    )
+
+
 _FIRST, _SECOND, _THIRD = (f"{digit * 8}-4d37-41aa-a975-5d029f8e714b" for digit in "abc")
 _HOST_CHANGED = "ObjectActionError: Object action destroy failed because: host changed"
 _GONE = f"InstanceNotFound: Instance {_FIRST} could not be found."
@@ -525,8 +533,7 @@ class NovasOwnTest(unittest.TestCase):
             log = pathlib.Path(directory) / "nova-super-conductor.log"
             log.write_text(self.log(_FIRST, _THIRD))
             # Of before: whoever began then has its own proof.
-            conductors = novas_own.ConductorLogs([log, log.with_name("none.log")])
-            left = rounds.AfterQuiet(conductors, ())
+            left = rounds.AfterQuiet(_logs(log, log.with_name("none.log")), ())
             found = {each.subject for each in left.findings(cloud.snapshot())}
             self.assertEqual({_SECOND, _THIRD}, found)
             with log.open("a") as file:
@@ -541,17 +548,70 @@ class NovasOwnTest(unittest.TestCase):
         cloud.server(_SECOND, None, vm_state="building", task_state="scheduling")
         with tempfile.TemporaryDirectory() as directory:
             log = pathlib.Path(directory) / "nova-super-conductor.log"
-            conductors = novas_own.ConductorLogs([log])
+            left = rounds.AfterQuiet(_logs(log), ())
             log.write_text(self.log(_FIRST, _SECOND))
-            left = rounds.AfterQuiet(conductors, ())
             self.assertEqual([_SECOND], [each.subject for each in left.findings(cloud.snapshot())])
 
     def test_what_an_earlier_round_counted_is_not_counted_again(self) -> None:
         cloud = Cloud()
         for uuid in (_SECOND, _THIRD):
             cloud.sql("INSERT INTO nova_api.build_requests VALUES (?)", uuid)
-        left = rounds.AfterQuiet(novas_own.ConductorLogs([]), {_SECOND})
+        left = rounds.AfterQuiet(_logs(), {_SECOND})
         self.assertEqual([_THIRD], [each.subject for each in left.findings(cloud.snapshot())])
+
+
+class UnmovedTest(unittest.TestCase):
+    """Lines as a nova-compute of Nova 34 wrote them in a round."""
+
+    def log(
+        self,
+        migration: str = _FIRST,
+        server: str = _SECOND,
+        *,
+        deleted: str = _SECOND,
+        why: str = "consumer generation conflict - expected null but got 1",
+        function: str = "_revert_allocation",
+    ) -> str:
+        own = "2026-11-24 02:13:32.996 671 ERROR oslo_messaging.rpc.server"
+        failed = (
+            f"nova.exception.AllocationMoveFailed: Failed to move allocations from consumer"
+            f' {migration} to consumer {server}. Error: {{"errors": [{{"detail": "{why}"}}]}}'
+        )
+        about = f"[None req-62b53403 u p - - d d] [instance: {deleted}]"
+        lines = [
+            f"2026-11-24 02:13:23.234 671 INFO nova.compute.manager {about} Terminating instance",
+            f"{own} [None req-6ca970e0 u p - - d d] Exception during message handling: {failed}",
+            f"{own} Traceback (most recent call last):",
+            f'{own}   File "/venv/nova/compute/manager.py", line 5836, in {function}',
+            f"{own} {failed}",
+        ]
+        return "\n".join([*lines, ""])
+
+    def test_what_a_server_that_was_deleted_never_got_back_is_told_with_the_line(self) -> None:
+        found = novas_own.unmoved(self.log().splitlines(keepends=True))
+        self.assertEqual({_FIRST}, set(found))
+        self.assertEqual(_SECOND, found[_FIRST].server)
+        self.assertIn("AllocationMoveFailed", found[_FIRST].line)
+
+    def test_another_end_excuses_nothing(self) -> None:
+        for other in (
+            self.log(deleted=_THIRD),
+            self.log(why="placement.undefined_code"),
+            self.log(function="_allocate_network"),
+        ):
+            self.assertEqual({}, novas_own.unmoved(other.splitlines(keepends=True)))
+
+    def test_an_allocation_is_told_apart_only_with_novas_word(self) -> None:
+        cloud = Cloud()
+        for consumer in (_FIRST, _THIRD):
+            cloud.allocate(consumer, "host1")
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-compute-1.log"
+            left = rounds.AfterQuiet(_logs(computes=[log]), ())
+            log.write_text(self.log())
+            [finding] = left.findings(cloud.snapshot())
+        self.assertEqual((audit.ORPHAN, _THIRD), (finding.kind, finding.subject))
+        self.assertEqual({_FIRST}, set(left.by_nova))
 
 
 class EndsTest(unittest.TestCase):

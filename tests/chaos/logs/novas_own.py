@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build requests that Nova itself leaves behind, proved by its conductors' own words.
+"""What Nova itself leaves behind, proved by its services' own words; stock Nova does the same.
 
-Where no host was found for several servers of one request, a conductor creates all of them in
-cell0 and then destroys their build requests, one after the other. A client who deletes one of the
-servers just then takes both from it, the build request and the server in cell0:
-``_bury_in_cell0`` ends at that one with ``ObjectActionError: host changed``, or with
+Build requests. Where no host was found for several servers of one request, a conductor creates
+all of them in cell0 and then destroys their build requests, one after the other. A client who
+deletes one of the servers just then takes both from it, the build request and the server in
+cell0: ``_bury_in_cell0`` ends at that one with ``ObjectActionError: host changed``, or with
 ``InstanceNotFound`` if it was gone a moment before, and the build requests behind it stay for
-good. Nothing of the plugin is in that, and stock Nova does the same.
+good.
+
+Allocations of moves. A client deletes a server that is on its way to another host. The source's
+nova-compute cannot go on with the move and gives the server its allocation back, which the
+migration holds; it reads what the server has, the deletion takes that away, and the write meets
+``consumer generation conflict``. Nobody ever comes back for what the migration holds.
 """
 
 import collections
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
 
 import attrs
+
+_Left = TypeVar("_Left")
 
 _REQUEST = re.compile(r"\[(?:[^\s\]]+ )?(?P<request>req-[0-9a-f-]+)")
 _BURIED = re.compile(r"\[instance: (?P<server>[0-9a-f-]{36})\] Setting instance to ERROR state")
@@ -27,6 +35,14 @@ _CALL = "    inst.destroy()"
 _DELETED = re.compile(
     r"BuildRequestNotFound: BuildRequest not found for instance (?P<server>[0-9a-f-]{36})"
 )
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_TERMINATED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Terminating instance")
+_NOT_MOVED = re.compile(
+    r"Exception during message handling: .*AllocationMoveFailed: Failed to move allocations from"
+    rf" consumer (?P<migration>{_UUID}) to consumer (?P<server>{_UUID})\."
+    r".*consumer generation conflict"
+)
+_REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
 
@@ -99,34 +115,70 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
     return {each.server: each for burial in burials.values() for each in burial.abandoned()}
 
 
-class ConductorLogs:
-    """Reads what conductors wrote since this was made; one thread.
+@attrs.frozen
+class Unmoved:
+    """An allocation of a migration that its server never got back.
 
-    :param logs: one that is not there yet is read from its begin
+    :param server: that a client deleted meanwhile
+    :param line: of the log, with which the move ended
     """
 
-    def __init__(self, logs: Iterable[pathlib.Path]) -> None:
-        self._offsets = {log: _size(log) for log in logs}
-        self._read: dict[pathlib.Path, tuple[int, dict[str, Abandoned]]] = {}
+    migration: str
+    server: str
+    line: str
 
-    def abandoned(self) -> Mapping[str, Abandoned]:
-        """Return what was abandoned, by server; a log is read again only where it grew."""
-        found: dict[str, Abandoned] = {}
+
+def unmoved(lines: Iterable[str]) -> dict[str, Unmoved]:
+    """Return the allocations that a nova-compute's log proves to be left, by migration."""
+    deleted: set[str] = set()
+    found: dict[str, Unmoved] = {}
+    dying: Unmoved | None = None
+    for line in lines:
+        if dying is not None and _OF_A_TRACEBACK.match(line):
+            if _REVERT_FRAME.search(line):
+                found[dying.migration] = dying
+            continue
+        dying = None
+        ended = _TERMINATED.search(line)
+        if ended:
+            deleted.add(ended["server"])
+        failed = _NOT_MOVED.search(line)
+        if failed and failed["server"] in deleted:
+            dying = Unmoved(failed["migration"], failed["server"], line.strip())
+    return found
+
+
+class ServiceLogs(Generic[_Left]):
+    """Reads what services wrote since this was made; one thread.
+
+    :param logs: one that is not there yet is read from its begin
+    :param find: :func:`abandoned` for conductors, :func:`unmoved` for nova-computes
+    """
+
+    def __init__(
+        self, logs: Iterable[pathlib.Path], find: Callable[[Iterable[str]], dict[str, _Left]]
+    ) -> None:
+        self._offsets = {log: _size(log) for log in logs}
+        self._find = find
+        self._read: dict[pathlib.Path, tuple[int, dict[str, _Left]]] = {}
+
+    def left(self) -> Mapping[str, _Left]:
+        """Return what was left, by its uuid; a log is read again only where it grew."""
+        found: dict[str, _Left] = {}
         for log, offset in self._offsets.items():
             size = _size(log)
             if self._read.get(log, (-1, {}))[0] != size:
-                self._read[log] = size, _abandoned_in(log, offset)
+                self._read[log] = size, self._find_in(log, offset)
             found |= self._read[log][1]
         return found
+
+    def _find_in(self, log: pathlib.Path, offset: int) -> dict[str, _Left]:
+        if not log.exists():
+            return {}
+        with log.open(errors="replace") as file:
+            file.seek(offset)
+            return self._find(file)
 
 
 def _size(log: pathlib.Path) -> int:
     return log.stat().st_size if log.exists() else 0
-
-
-def _abandoned_in(log: pathlib.Path, offset: int) -> dict[str, Abandoned]:
-    if not log.exists():
-        return {}
-    with log.open(errors="replace") as file:
-        file.seek(offset)
-        return abandoned(file)
