@@ -61,7 +61,8 @@ class ServedNodesFixture(fixtures.Fixture):
             on_written=copy.bring,
         )
         self._transfer = cell_modes.NodeTransfer(client, writer.prepare)
-        served = served_functions.ServedFunctions(row_queries.RowQueries(replica), writer)
+        parts = served_functions.ServedParts(row_queries.RowQueries(replica), writer)
+        served = served_functions.ServedFunctions(lambda: parts)
         served.install()
         self.addCleanup(served.uninstall)
 

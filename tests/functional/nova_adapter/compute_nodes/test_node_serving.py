@@ -15,6 +15,7 @@ from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
+    cell_modes,
     node_serving,
     text_comparison,
 )
@@ -39,11 +40,11 @@ class ServingTest(cloud.CloudCase):
             sqlalchemy.SQLOptions(f"sqlite:///{self.path}", auto_upgrade=True)
         )
 
-    def bring(self) -> None:
-        """Have the back end answer for both cells, and serve."""
+    def bring(self, *cells: str) -> None:
+        """Have the back end answer for some cells, or both, and serve."""
         self.serving.open()
         transfer = self.serving.transfer()
-        for cell in (cloud.CELL1, cloud.CELL2):
+        for cell in cells or (cloud.CELL1, cloud.CELL2):
             transfer.to_store(self.context(cell), cell, text_comparison.SQLITE)
         self.serving.functions.install()
 
@@ -69,9 +70,17 @@ class ServingTest(cloud.CloudCase):
         self.assertEqual({}, tripwire.counts())
 
     def test_a_cell_that_was_not_brought_is_an_error_and_not_empty(self) -> None:
+        self.bring(cloud.CELL1)
+        with self.assertRaisesRegex(db_exception.DBError, cloud.CELL2):
+            nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL2))
+        with self.assertRaisesRegex(db_exception.DBError, cloud.CELL2):
+            self.create(cloud.CELL2, "n")
+
+    def test_cell0_has_no_compute_nodes_and_is_brought_by_nobody(self) -> None:
         self.bring()
+        self.assertEqual(0, len(nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL0))))
         with self.assertRaisesRegex(db_exception.DBError, cloud.CELL0):
-            nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL0))
+            self.create(cloud.CELL0, "n")
 
     def test_nothing_is_opened_before_the_first_call(self) -> None:
         self.serving.functions.install()
@@ -101,15 +110,17 @@ class FitTest(cloud.CloudCase):
     def test_what_forgets_is_refused(self) -> None:
         forgetful = memory.MemorySynchronizer(shared_hub=hub.MemoryHub())
         with self.assertRaisesRegex(errors.ConfigurationError, "restart"):
-            node_serving.refuse_unfit(forgetful, None, ())
+            node_serving.refuse_unfit(cell_modes.NodeMode.RETIRED, forgetful, ())
 
     def test_a_cell_s_own_database_is_refused_whoever_connects(self) -> None:
-        url = "mysql+pymysql://nova:secret@db/nova_cell1"
-        made = sqlalchemy.SQLAlchemySynchronizer(
-            sqlalchemy.SQLOptions("mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8")
-        )
-        with self.assertRaisesRegex(errors.ConfigurationError, "database of its own"):
+        urls = ["mysql+pymysql://nova:secret@db/nova_cell1"]
+
+        def made(url: str) -> sqlalchemy.SQLAlchemySynchronizer:
+            return sqlalchemy.SQLAlchemySynchronizer(sqlalchemy.SQLOptions(url))
+
+        retired = cell_modes.NodeMode.RETIRED
+        with self.assertRaisesRegex(errors.ConfigurationError, "'retired'.*database of its own"):
             node_serving.refuse_unfit(
-                made, "mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8", [url]
+                retired, made("mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8"), urls
             )
-        node_serving.refuse_unfit(made, "mysql+pymysql://nodb@db/nodb", [url])
+        node_serving.refuse_unfit(retired, made("mysql+pymysql://nodb@db/nodb"), urls)

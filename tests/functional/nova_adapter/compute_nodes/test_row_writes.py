@@ -235,5 +235,5 @@ class FaultsTest(WritesCase):
         lost = conductors.conductor(self.client(hub.MemoryHub()))
         with self.assertRaises(row_replica.CellNotHeld):
             lost.queries.compute_node_get_all(self.context)
-        with self.assertRaises(row_writer.CellUnprepared):
+        with self.assertRaises(row_replica.CellNotHeld):
             lost.writer.compute_node_create(self.context, self.values())

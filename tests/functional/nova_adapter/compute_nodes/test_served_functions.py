@@ -52,7 +52,7 @@ class ServedCase(test_row_writes.WritesCase):
 
     def served(self, which: int = 0) -> served_functions.ServedFunctions:
         own = self.both[which]
-        return served_functions.ServedFunctions(own.queries, own.writer)
+        return served_functions.ServedFunctions(own.served)
 
     def install(self, which: int = 0) -> served_functions.ServedFunctions:
         made = self.served(which)
