@@ -196,12 +196,9 @@ class NodeServing:
                 self._inherited.append(parts)
             self._parts = None
             made = self._make()
+            # Before tables are made there.
+            self._refuse_cells_database(made.synchronizer)
             made.synchronizer.open()
-            try:
-                self._refuse_cells_database(made.synchronizer)
-            except BaseException:
-                made.synchronizer.close()
-                raise
             self._parts = made
             return made
 

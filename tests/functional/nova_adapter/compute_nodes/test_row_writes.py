@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nova.db.main import api as main_db
 from nova.db.main import models
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import row_replica, row_writer
+from nova_nodb_scheduler.nova_adapter.compute_nodes import row_replica
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory

@@ -62,7 +62,7 @@ class TripwireTest(unittest.TestCase):
         copy = table_copy.TableCopy(client)
         ours = conductors.conductor(client, on_written=copy.bring)
         conductors.prepare(ours)
-        served = served_functions.ServedFunctions(ours.queries, ours.writer)
+        served = served_functions.ServedFunctions(ours.served)
         served.install()
         self.addCleanup(served.uninstall)
         values = {"uuid": nova_table.UUIDS[0], "host": "h", "hypervisor_hostname": "n"}
