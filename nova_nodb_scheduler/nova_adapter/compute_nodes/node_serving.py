@@ -198,7 +198,11 @@ class NodeServing:
             made = self._make()
             # Before tables are made there.
             self._refuse_cells_database(made.synchronizer)
-            made.synchronizer.open()
+            try:
+                made.synchronizer.open()
+            except BaseException:
+                made.synchronizer.close()
+                raise
             self._parts = made
             return made
 
