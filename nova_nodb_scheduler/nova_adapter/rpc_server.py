@@ -101,13 +101,12 @@ class RpcServer:
             status = runtime.replicator.status()
             return endpoint.Freshness(status.epoch, status.proof_age_seconds, generation)
 
-        # Of what no store holds nothing can be told: an empty page would be a lie.
-        followed = runtime.store.namespaces()
         self._endpoint = endpoint.StateEndpoint(
             runtime.store,
-            followed,
+            # Of what no store holds nothing can be told: an empty page would be a lie.
+            runtime.store.namespaces(),
             admission_module.UpdateValidation(
-                followed,
+                plugin.declared,
                 limits,
                 protected=[each.name for each in known_namespaces.BUILT_IN],
             ),
