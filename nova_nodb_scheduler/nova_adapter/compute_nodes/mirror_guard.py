@@ -22,11 +22,9 @@ from nova.db.main import api as main_db
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_records, row_writer
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, recorded_modes, row_writer
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
 
@@ -34,9 +32,6 @@ LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 15.0
 
 _GUARDED = (*row_writer.WRITES, "service_destroy")
-
-#: What stands for a mode that this release does not know.
-_UNKNOWN = "unknown to this release"
 
 
 class MirrorGuard:
@@ -115,16 +110,12 @@ class MirrorGuard:
         return {}
 
     def _learn(self, synchronizer: contract.Synchronizer) -> None:
-        others = {}
         try:
-            for page in synchronizer.snapshot([row_records.NODE_CELLS.name]).pages:
-                for record in page:
-                    mode = _recorded(record)
-                    if mode != self.mode.value:
-                        others[record.key.key] = mode
+            modes = recorded_modes.read(synchronizer)
         except contract.SnapshotInterrupted:
             # Of another epoch: the next look sees that one.
             return
+        others = {cell: mode for cell, mode in modes.items() if mode != self.mode.value}
         for cell in sorted(others.keys() - self._others.keys()):
             LOG.error(
                 "%(error)s It writes no compute node of that cell until then.",
@@ -176,11 +167,3 @@ class MirrorGuard:
         if is_due:
             self._ask()
 
-
-def _recorded(record: records.Record) -> str:
-    try:
-        decoded = codec.decode(record.payload)
-        codec.check_readable(decoded.schema, row_records.NODE_CELLS)
-        return cell_modes.mode_of(decoded.state).value
-    except (errors.NodbError, ValueError):
-        return _UNKNOWN
