@@ -78,11 +78,11 @@ class SynchronizerMove(command.Command):
         with self._progress(quiet=args.json) as progress, contextlib.ExitStack() as opened:
             source.open_existing()
             opened.callback(source.close)
+            if not args.cancel:
+                _require_durable(source, target)
             # What there is to carry is there; where it goes may be new.
             exists = _open_target(target, makes=not args.check)
             opened.callback(target.close)
-            if not args.cancel:
-                _require_durable(source, target)
             mover = migrator.Migrator(source, target, skipped, "--to", progress)
             if args.check:
                 check = mover.check if exists else mover.check_source
