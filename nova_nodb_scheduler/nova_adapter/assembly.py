@@ -25,7 +25,8 @@ from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
-from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, mirror_guard, node_serving
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
 from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_modes,

@@ -21,7 +21,7 @@ from nova import objects
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.nova_adapter import decision_log
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
-from nova_nodb_scheduler.nova_adapter.compute_nodes import mirror_guard, node_serving
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
 from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.reads import request_views as reads_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module

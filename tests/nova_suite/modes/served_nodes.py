@@ -24,12 +24,11 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     row_archive,
     row_queries,
     row_replica,
-    row_table,
     row_writer,
-    served_functions,
     table_copy,
     text_comparison,
 )
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub

@@ -16,9 +16,9 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     row_queries,
     row_replica,
     row_writer,
-    served_functions,
     text_comparison,
 )
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
 from nova_nodb_scheduler.synchronizer import contract
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table

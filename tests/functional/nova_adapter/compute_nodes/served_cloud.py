@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
+import sqlite3
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -16,15 +17,15 @@ from nova import objects
 from nova.conductor import manager as nova_conductor
 from nova.db.main import models
 from nova.objects import base as nova_base
+from sqlalchemy import event
 
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_serving,
-    text_comparison,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, text_comparison
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer import loader
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
+from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from tests.functional.nova_adapter import cloud
 
 _AWAY = "shadow_nodb_compute_nodes"
@@ -97,6 +98,24 @@ class ServedCloud(cloud.CloudCase):
         with self.statements() as statements:
             yield
         self.assertEqual([], [each for each in statements.seen if _NAMED.search(each)])
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """Have the back end answer nobody, and come back with all that it has."""
+        opened = self.serving._opened().synchronizer
+        assert isinstance(opened, migration_fence.FencedSynchronizer)
+        driver = opened.inner
+        assert isinstance(driver, sqlalchemy.SQLAlchemySynchronizer)
+
+        def refuse(_dialect: Any, _record: Any, _arguments: Any, _options: Any) -> None:
+            raise sqlite3.OperationalError("unable to open database file")
+
+        for engine in driver.engines:
+            engine.dispose()
+            event.listen(engine, "do_connect", refuse)
+        yield
+        for engine in driver.engines:
+            event.remove(engine, "do_connect", refuse)
 
     # -- as nova-compute does -----------------------------------------------------------
 

@@ -12,15 +12,14 @@ from nova.db.main import api as main_db
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly, conductor_manager
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    mirror_guard,
-    row_replica,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_records, row_replica
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
+from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import served_cloud
 
@@ -78,6 +77,10 @@ class StoreTest(served_cloud.ServedCloud):
         self.assertEqual([node.uuid], list(ours))
 
 
+class _Placement:
+    """Nova's report client, of nobody."""
+
+
 class StartTest(served_cloud.ServedCloud):
     """Who starts beside a cell in another mode does not."""
 
@@ -86,7 +89,8 @@ class StartTest(served_cloud.ServedCloud):
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(change_reporter.install, None, None)
-        client = mock.patch("nova.scheduler.client.report.report_client_singleton")
+        # Nova's conductor looks for Placement as it begins.
+        client = mock.patch("nova.scheduler.client.report.report_client_singleton", new=_Placement)
         client.start()
         self.addCleanup(client.stop)
 
@@ -226,24 +230,31 @@ class MirrorGuardTest(MirrorCase):
             self.write(self.node)
 
     def test_nobody_waits_for_a_back_end_that_is_down(self) -> None:
-        with mock.patch.object(
-            memory.MemorySynchronizer,
-            "open_existing",
-            side_effect=errors.BackendUnavailable("x", "down"),
-        ) as opened:
-            self.guard.install(looks_itself=True)
-            self.guard.check_start([cloud.CELL1])
+        asked = []
+
+        def down() -> memory.MemorySynchronizer:
+            made = memory.MemorySynchronizer(shared_hub=self.hub)
+            made.faults.go_down()
+            asked.append(made)
+            return made
+
+        guard = mirror_guard.MirrorGuard(down, self.plugin.scopes, lambda: self.moment)
+        guard.install(looks_itself=True)
+        self.addCleanup(guard.close)
+        self.record(STORE)
+        with self.assertLogs(mirror_guard.__name__, "WARNING"):
+            guard.check_start([cloud.CELL1])
             for _ in range(5):
                 self.write(self.node)
         # At the start, and once for all these writes.
-        self.assertEqual(2, opened.call_count)
+        self.assertEqual(2, len(asked))
 
     def test_a_mode_that_this_release_does_not_know_is_another(self) -> None:
-        self.record(STORE)
-        with (
-            mock.patch.object(cell_modes, "mode_of", side_effect=ValueError("archived")),
-            self.assertRaisesRegex(cell_modes.ModeDiffers, "unknown to this release"),
-        ):
+        payload = codec.encode({"mode": "archived"}, row_records.NODE_CELLS.schema)
+        key = row_records.cell_key(cloud.CELL1)
+        [result] = self.synchronizer.write([records.Write(key, 0, payload)])
+        self.assertTrue(result.won)
+        with self.assertRaisesRegex(cell_modes.ModeDiffers, "unknown to this release"):
             self.guard.check_start([cloud.CELL1])
 
     def test_a_reporter_s_beats_look_and_tell_the_mode(self) -> None:

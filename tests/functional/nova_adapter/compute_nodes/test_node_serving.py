@@ -14,11 +14,8 @@ from nova import objects as nova_objects
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_serving,
-    text_comparison,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, text_comparison
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers import memory, sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from nova import exception, objects
 from nova.compute import api as compute_api
@@ -17,13 +14,10 @@ from nova.db.main import api as main_db
 from nova.objects import host_mapping
 from oslo_db import exception as db_exception
 from oslo_utils import timeutils
-from sqlalchemy import event
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records
 from nova_nodb_scheduler.nova_adapter.reporting import scope_transfer, scopes
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
-from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import served_cloud
 
@@ -167,24 +161,6 @@ class TwoProcessesTest(served_cloud.ServedCloud):
 
 
 class BackEndDownTest(served_cloud.ServedCloud):
-    @contextlib.contextmanager
-    def down(self) -> Iterator[None]:
-        """Have the back end answer nobody, and come back with all that it has."""
-        opened = self.serving._opened().synchronizer
-        assert isinstance(opened, migration_fence.FencedSynchronizer)
-        driver = opened.inner
-        assert isinstance(driver, sqlalchemy.SQLAlchemySynchronizer)
-
-        def refuse(_dialect: Any, _record: Any, _arguments: Any, _options: Any) -> None:
-            raise sqlite3.OperationalError("unable to open database file")
-
-        for engine in driver.engines:
-            engine.dispose()
-            event.listen(engine, "do_connect", refuse)
-        yield
-        for engine in driver.engines:
-            event.remove(engine, "do_connect", refuse)
-
     def test_nova_meets_a_database_that_is_down_and_nothing_is_lost(self) -> None:
         existing = self.node("h1")
         service = self.service(cloud.CELL1, "h1")
@@ -299,10 +275,7 @@ class ArchiveTest(served_cloud.ServedCloud):
     def test_what_fails_here_leaves_nova_its_answer(self) -> None:
         self.delete("h1")
         self.service(cloud.CELL1, "c1", "nova-conductor").destroy()
-        down = db_exception.DBConnectionError(OSError("gone"))
-        archive = self.serving._opened().served.archive
-        assert archive is not None
-        with mock.patch.object(archive, "archive", side_effect=down):
+        with self.down():
             self.assertEqual((0, 1), self.archive())
         self.assertEqual((1, 1), self.archive())
 

@@ -7,7 +7,8 @@ import unittest
 
 from nova.db.main import api as main_db
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import served_functions, table_copy
+from nova_nodb_scheduler.nova_adapter.compute_nodes import table_copy
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub

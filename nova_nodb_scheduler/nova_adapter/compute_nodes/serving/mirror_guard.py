@@ -166,4 +166,3 @@ class MirrorGuard:
                 self._looked_at = now
         if is_due:
             self._ask()
-

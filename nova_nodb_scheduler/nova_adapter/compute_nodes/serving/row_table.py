@@ -21,7 +21,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 #: Columns that tell when a row was written.
 _WRITTEN = ("updated_at", "created_at", "deleted_at")
 
-#: See :meth:`.row_queries.RowSource.rows`.
+#: See :meth:`..row_queries.RowSource.rows`.
 Rows = Callable[[Any], contextlib.AbstractContextManager[row_index.RowIndex]]
 
 

@@ -25,12 +25,11 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     row_index,
     row_queries,
     row_replica,
-    row_table,
     row_writer,
-    served_functions,
     table_copy,
     text_comparison,
 )
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.synchronizer import contract
@@ -179,7 +178,8 @@ class NodeServing:
     def transfer(self) -> cell_modes.NodeTransfer:
         """Return what brings cells' rows to this back end, and from it; open first."""
         parts = self._opened()
-        return cell_modes.NodeTransfer(parts.synchronizer, parts.served.writer.prepare)
+        writer = parts.served.writer
+        return cell_modes.NodeTransfer(parts.synchronizer, writer.prepare)
 
     def _rows(self, context: Any) -> contextlib.AbstractContextManager[row_index.RowIndex]:
         return self._opened().replica.rows(context)

@@ -28,12 +28,8 @@ from nova.objects import compute_node as nova_compute_node
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    replaced_code,
-    row_archive,
-    row_queries,
-    row_writer,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import row_archive, row_queries, row_writer
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import replaced_code
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 
 LOG = logging.getLogger(__name__)
@@ -144,8 +140,8 @@ class ServedFunctions:
                 # Nova's own has committed, and its caller deletes what belonged to the
                 # servers that are told it now, and never else: the next call goes on here.
                 LOG.error(
-                    "Records of deleted compute nodes were not archived: %(error)s. Run "
-                    "'nova-manage db archive_deleted_rows' again.",
+                    "Records of deleted compute nodes were not archived, run 'nova-manage db "
+                    "archive_deleted_rows' again: %(error)s",
                     {"error": error},
                 )
                 return archived
