@@ -90,17 +90,29 @@ class ServingTest(cloud.CloudCase):
         self.bring()
         self.serving.close()
         self.serving.functions.install()
+        self.create_in_a_child()
+        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
+        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
+
+    def test_one_of_a_process_that_has_read_already_does_not_use_its_connections(self) -> None:
+        self.bring()
+        self.assertEqual(0, len(nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))))
+        self.create_in_a_child()
+        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
+        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
+        self.assertEqual(2, self.create(cloud.CELL1, "m").id)
+
+    def create_in_a_child(self) -> None:
+        before = self.serving._opened() if self.serving._parts else None
         child = os.fork()
         if child == 0:
             status = 1
             try:
                 self.create(cloud.CELL1, "n")
-                status = 0
+                status = int(self.serving._opened() is before)
             finally:
                 os._exit(status)
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
-        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
 
 
 class FitTest(cloud.CloudCase):
