@@ -27,7 +27,7 @@ nova-compute, all others           --     stay exactly stock
 
 Where records answer for compute nodes ([nodb_scheduler] compute_nodes is not
 ``mirror``) all of them are strict, and an unsupported Nova ends them, too: stock,
-they would write a table that does not count.
+they would write a table that does not count. ``nova-status`` counts records there.
 
 Nova makes two payloads for every request, of the whole request, and hands them to
 the drivers of ``[oslo_messaging_notifications]``. A driver that sends nothing is
@@ -51,6 +51,7 @@ from oslo_messaging.notify import _impl_noop, notifier
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, start_checks
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 
 LOG = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ _BY_NAME = {
     "mod_wsgi": _API,
     "gunicorn": _API,
 }
+#: Counts the table of compute nodes by itself; nothing else in it is replaced.
+_STATUS, _STATUS_MODULE = "nova-status", "nova.cmd.status"
 #: Loaded wherever Nova's API runs, whatever its server is called.
 _API_MODULE = "nova.api.openstack.wsgi_app"
 
@@ -190,6 +193,8 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
         program = program_of(sys.argv[0], sys.modules)
         if program is None:
             # Compute nodes, consoles, scripts: they stay exactly stock.
+            if os.path.basename(sys.argv[0]) == _STATUS and _leaves_the_table(conf):
+                _count_records(conf)
             return
         try:
             activate(conf, program.role)
@@ -217,6 +222,20 @@ def _run_stock(program: Program, error: Exception) -> None:
         )
     else:
         _refuse(error)
+
+
+def _count_records(conf: Any) -> None:
+    """Have nova-status count compute nodes where they are; else it is stock."""
+    try:
+        plugin = assembly.Plugin(conf)
+        plugin.check()
+        nodes = plugin.compute_nodes
+        assert isinstance(nodes, node_serving.NodeServing)  # by the configuration
+        nodes.count_in(sys.modules[_STATUS_MODULE].UpgradeCommands)
+    except Exception as error:  # noqa: BLE001 - its other checks are wanted all the more
+        start_checks.warn_of_options(
+            f"nova_nodb_scheduler: nova-status counts a table that does not count: {error}"
+        )
 
 
 def _leaves_the_table(conf: Any) -> bool:

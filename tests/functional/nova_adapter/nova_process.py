@@ -71,6 +71,10 @@ def _describe() -> dict[str, Any]:
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "plugin_modules": sorted(n for n in sys.modules if n.startswith("nova_nodb_scheduler")),
     }
+    status = sys.modules.get("nova.cmd.status")
+    if status is not None:
+        count = status.UpgradeCommands._count_compute_nodes
+        found["counts_nodes"] = pathlib.Path(count.__code__.co_filename).stem
     reporting = sys.modules.get("nova_nodb_scheduler.nova_adapter.reporting.change_reporter")
     if reporting is not None:
         found["reports"] = reporting._reporter is not None

@@ -374,9 +374,15 @@ class RetiredTest(unittest.TestCase):
                     for fault, (line, _texts) in UNFIT.items()
                 ),
                 processes.Case("mirror", nova_conf(LINE), argv=("nova-manage",)),
+                processes.Case("status mirror", nova_conf(LINE), argv=("nova-status",)),
+                processes.Case(
+                    "status unfit",
+                    nova_conf(LINE, more=UNFIT["no such back end"][0]),
+                    argv=("nova-status",),
+                ),
                 processes.Case("stock", nova_conf(), argv=("nova-manage",)),
             ],
-            imported=processes.PLUGIN,
+            imported=(*processes.PLUGIN, "nova.cmd.status"),
         )
 
     def test_each_serves_nova_s_functions_and_opens_nothing_for_it(self) -> None:
@@ -394,6 +400,14 @@ class RetiredTest(unittest.TestCase):
         stock = self.found["stock"]["writes_nodes"]
         for program in ("nova-compute", "nova-status"):
             self.assertEqual(stock, self.found[f"{program} retired"]["writes_nodes"])
+
+    def test_nova_status_counts_records_and_is_never_stopped(self) -> None:
+        self.assertEqual("node_serving", self.found["nova-status retired"]["counts_nodes"])
+        self.assertEqual([], self.found["nova-status retired"]["attempts"])
+        self.assertEqual("status", self.found["status mirror"]["counts_nodes"])
+        unfit = self.found["status unfit"]
+        self.assertEqual((0, "status"), (unfit["code"], unfit["counts_nodes"]))
+        self.assertIn("no_such", unfit["stderr"])
 
     def test_an_unsupported_nova_ends_it(self) -> None:
         for program in self.PROGRAMS:

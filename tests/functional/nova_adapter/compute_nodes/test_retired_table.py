@@ -131,6 +131,17 @@ class CallsTest(served_cloud.ServedCloud):
             service.destroy()
         self.assertEqual(["h1"], self.hosts())
 
+    def test_nova_status_counts_what_lives(self) -> None:
+        class Commands:
+            _count_compute_nodes: Any
+
+        self.serving.count_in(Commands)
+        with self.unnamed():
+            self.node("h1")
+            self.node("h2").destroy()
+            self.assertEqual(1, Commands()._count_compute_nodes())
+            self.assertEqual(0, Commands()._count_compute_nodes(self.context(cloud.CELL2)))
+
 
 class TwoProcessesTest(served_cloud.ServedCloud):
     def test_what_one_conductor_writes_the_other_reads_at_once(self) -> None:
