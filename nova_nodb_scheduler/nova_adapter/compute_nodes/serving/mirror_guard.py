@@ -118,7 +118,7 @@ class MirrorGuard:
         others = {cell: mode for cell, mode in modes.items() if mode != self.mode.value}
         for cell in sorted(others.keys() - self._others.keys()):
             LOG.error(
-                "%(error)s It writes no compute node of that cell until then.",
+                "%(error)s Until then it writes no compute node of that cell.",
                 {"error": cell_modes.ModeDiffers(cell, others[cell], self.mode.value)},
             )
         self._others = others
