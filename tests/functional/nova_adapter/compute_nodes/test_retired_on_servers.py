@@ -14,7 +14,8 @@ from nova.db.main import api as main_db
 from nova.db.main import models
 from oslo_utils import timeutils
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, served_functions
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
