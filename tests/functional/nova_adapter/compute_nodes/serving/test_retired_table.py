@@ -19,7 +19,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records
 from nova_nodb_scheduler.nova_adapter.reporting import scope_transfer, scopes
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from tests.functional.nova_adapter import cloud
-from tests.functional.nova_adapter.compute_nodes import served_cloud
+from tests.functional.nova_adapter.compute_nodes.serving import served_cloud
 
 
 class CallsTest(served_cloud.ServedCloud):

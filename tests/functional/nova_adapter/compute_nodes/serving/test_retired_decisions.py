@@ -9,7 +9,7 @@ from nova_nodb_scheduler.nova_adapter import manager
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
-from tests.functional.nova_adapter.compute_nodes import served_cloud
+from tests.functional.nova_adapter.compute_nodes.serving import served_cloud
 from tests.functional.nova_adapter.decisions import test_decisions
 
 

@@ -21,7 +21,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
-from tests.functional.nova_adapter.compute_nodes import served_cloud
+from tests.functional.nova_adapter.compute_nodes.serving import served_cloud
 
 STORE, MIRROR, RETIRED = (
     cell_modes.NodeMode.STORE,
