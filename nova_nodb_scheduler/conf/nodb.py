@@ -8,6 +8,7 @@ from oslo_config import cfg
 from nova_nodb_scheduler.conf import (
     activation_options,
     claim_options,
+    compute_node_options,
     decision_options,
     report_options,
 )
@@ -210,6 +211,7 @@ so and only the worker that has the port is served.
 
 NODB_OPTS: list[cfg.Opt] = [
     *GENERAL_OPTS,
+    *compute_node_options.COMPUTE_NODE_OPTS,
     *report_options.REPORTER_OPTS,
     *report_options.FRESHNESS_OPTS,
     *decision_options.CANDIDATE_OPTS,

@@ -98,6 +98,8 @@ class Namespace:
     :param digest_row: type of digests that are bytes. Number columns named like one of its
         fields are read from there, and no array is kept for them: a digest is bytes only where
         these fields hold what the columns would
+    :param followed: False where nobody decides by its records: feeds pass them by, and no
+        store has a table for them
     """
 
     name: str
@@ -107,6 +109,7 @@ class Namespace:
     indexes: tuple[Index, ...] = ()
     digest: Digest | None = None
     digest_row: np.dtype[Any] | None = None
+    followed: bool = True
 
 
 def value_at(state: Mapping[str, Any], path: Path) -> Any:

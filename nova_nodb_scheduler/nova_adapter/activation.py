@@ -25,6 +25,10 @@ our own commands                   --     activate by themselves, with their own
 nova-compute, all others           --     stay exactly stock
 ================================== ====== ==================================
 
+Where records answer for compute nodes ([nodb_scheduler] compute_nodes is not
+``mirror``) all of them are strict, and an unsupported Nova ends them, too: stock,
+they would write a table that does not count. ``nova-status`` counts records there.
+
 Nova makes two payloads for every request, of the whole request, and hands them to
 the drivers of ``[oslo_messaging_notifications]``. A driver that sends nothing is
 given them too: they are a quarter of what a request costs the scheduler.
@@ -45,7 +49,9 @@ from nova import rpc
 from oslo_messaging.notify import _impl_noop, notifier
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import assembly, start_checks
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 
 LOG = logging.getLogger(__name__)
@@ -79,6 +85,8 @@ _BY_NAME = {
     "mod_wsgi": _API,
     "gunicorn": _API,
 }
+#: Counts the table of compute nodes by itself; nothing else in it is replaced.
+_STATUS, _STATUS_MODULE = "nova-status", "nova.cmd.status"
 #: Loaded wherever Nova's API runs, whatever its server is called.
 _API_MODULE = "nova.api.openstack.wsgi_app"
 
@@ -128,6 +136,8 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
 
     nova_objects.register()
     assembly.install(plugin)
+    # Conductors and schedulers look at the modes of cells with their heartbeats.
+    plugin.compute_nodes.install(looks_itself=role in ("api", "manage"))
 
     def make() -> change_reporter.ChangeReporter:
         return plugin.reporter(role, lambda: change_reporter.EVERY_CELL, heartbeats=role == "api")
@@ -183,25 +193,62 @@ class ActivationDriver(notifier.Driver):  # type: ignore[misc]
         program = program_of(sys.argv[0], sys.modules)
         if program is None:
             # Compute nodes, consoles, scripts: they stay exactly stock.
+            if os.path.basename(sys.argv[0]) == _STATUS and _leaves_the_table(conf):
+                _count_records(conf)
             return
         try:
             activate(conf, program.role)
-        except errors.UnsupportedRelease as error:
-            # An upgrade of Nova must not stop it: stock, and loudly.
-            start_checks.warn_of_options(
-                f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}"
-            )
         except Exception as error:  # noqa: BLE001 - it must not end a stranger
-            if not program.is_strict:
-                start_checks.warn_of_options(
-                    "nova_nodb_scheduler is NOT active here, what this program writes is "
-                    f"found by the next sweep: {error}"
-                )
-                return
-            _refuse(error)
+            if _leaves_the_table(conf):
+                # A stock process would write it behind the records' back.
+                _refuse(error)
+            _run_stock(program, error)
 
     def notify(self, ctxt: Any, msg: Any, priority: Any, retry: Any) -> None:
         """Forward nothing: other drivers of the same option do that."""
+
+
+def _run_stock(program: Program, error: Exception) -> None:
+    """Go on without the plugin and say so, or end a service that must not."""
+    if isinstance(error, errors.UnsupportedRelease):
+        # An upgrade of Nova must not stop it: stock, and loudly.
+        start_checks.warn_of_options(
+            f"nova_nodb_scheduler is NOT active, this service runs stock Nova: {error}"
+        )
+    elif not program.is_strict:
+        start_checks.warn_of_options(
+            "nova_nodb_scheduler is NOT active here, what this program writes is "
+            f"found by the next sweep: {error}"
+        )
+    else:
+        _refuse(error)
+
+
+def _count_records(conf: Any) -> None:
+    """Have nova-status count compute nodes where they are; else it is stock."""
+    try:
+        plugin = assembly.Plugin(conf)
+        plugin.check()
+        nodes = plugin.compute_nodes
+        assert isinstance(nodes, node_serving.NodeServing)  # by the configuration
+        nodes.count_in(sys.modules[_STATUS_MODULE].UpgradeCommands)
+    except Exception as error:  # noqa: BLE001 - its other checks are wanted all the more
+        start_checks.warn_of_options(
+            f"nova_nodb_scheduler: nova-status counts a table that does not count: {error}"
+        )
+
+
+def _leaves_the_table(conf: Any) -> bool:
+    """Tell whether Nova's table of compute nodes does not count by the configuration.
+
+    Whatever is wrong with it: a value that is none is not taken for the default.
+    """
+    try:
+        nodb.register_opts(conf)
+        return bool(conf[nodb.GROUP].compute_nodes != "mirror")
+    except Exception:  # noqa: BLE001 - what keeps options from being read is told elsewhere
+        texts = start_checks.written(conf).get(nodb.GROUP, {})
+        return texts.get("compute_nodes", "mirror") != "mirror"
 
 
 def _refuse(error: Exception) -> NoReturn:

@@ -25,6 +25,8 @@ from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
 from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_modes,
@@ -79,6 +81,7 @@ class Plugin:
         self.declared = declarations.load_namespaces()
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
+        self._compute_nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None
 
     # -- checks without I/O -----------------------------------------------------
 
@@ -131,6 +134,11 @@ class Plugin:
                 "the plugin learns from heartbeats which services live, and only the driver "
                 "'db' writes them. Set it to db on all services, or remove the plugin's lines",
             )
+        if self._node_mode is not cell_modes.NodeMode.MIRROR:
+            own = self.conf.database.connection
+            node_serving.refuse_unfit(
+                self._node_mode, self.make_synchronizer(), [own] if own else []
+            )
 
     def check_scheduler(self) -> None:
         """Refuse to run the scheduler with what cannot work; see :meth:`check`."""
@@ -157,6 +165,27 @@ class Plugin:
             decoded_sizes.DecodingBounds(self.options.max_record_mib * decoded_sizes.MIB)
         )
         return migration_fence.FencedSynchronizer(loader.load(self.options.synchronizer, self.conf))
+
+    @property
+    def _node_mode(self) -> cell_modes.NodeMode:
+        return cell_modes.NodeMode(self.options.compute_nodes)
+
+    @property
+    def compute_nodes(self) -> mirror_guard.MirrorGuard | node_serving.NodeServing:
+        """This process's part in who answers for compute nodes; nothing is in place yet."""
+        if self._compute_nodes is None:
+            if self._node_mode is cell_modes.NodeMode.MIRROR:
+                self._compute_nodes = mirror_guard.MirrorGuard(self.make_synchronizer, self.scopes)
+            else:
+                self._compute_nodes = node_serving.NodeServing(
+                    self.make_synchronizer, self.scopes, lambda: str(uuid.uuid4()), self._node_mode
+                )
+        return self._compute_nodes
+
+    def retreat(self) -> None:
+        """Put back what of Nova's own functions this plugin has replaced; idempotent."""
+        if self._compute_nodes is not None:
+            self._compute_nodes.close()
 
     def publisher(
         self, synchronizer: contract.Synchronizer, owner: str
@@ -229,10 +258,17 @@ class Plugin:
             ),
             heartbeats=heartbeats,
         )
-        made.more_facts = functools.partial(service_heartbeats.facts, self._heartbeat_mode)
+        made.more_facts = self._facts
+        made.on_beat = self._look_at_modes
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made
+
+    def _facts(self) -> dict[str, Any]:
+        return {**service_heartbeats.facts(self._heartbeat_mode), **self.compute_nodes.facts()}
+
+    def _look_at_modes(self, synchronizer: contract.Synchronizer, _reporter: str) -> None:
+        self.compute_nodes.look(synchronizer)
 
     @property
     def _heartbeat_mode(self) -> heartbeat_modes.HeartbeatMode:
@@ -305,6 +341,7 @@ class Plugin:
                     driver=str(self.options.synchronizer),
                     declared=self.declared,
                     bounds_seconds=self._bounds_seconds(),
+                    statements=self.compute_nodes.statements,
                 ),
             )
             self._count_refused = functools.partial(
@@ -510,6 +547,7 @@ class Plugin:
             export=self._place(options.metrics_port),
             bounds_seconds=self._bounds_seconds(),
             driver=str(options.synchronizer),
+            nodes=self.compute_nodes,
         )
         self._count_refused = functools.partial(
             runtime.metrics.records_refused, str(options.synchronizer)
@@ -588,4 +626,6 @@ def get() -> Plugin:
 def install(plugin: Plugin | None) -> None:
     """Make a plugin this process's own; None takes it away."""
     global _plugin
+    if _plugin is not None and _plugin is not plugin:
+        _plugin.retreat()
     _plugin = plugin

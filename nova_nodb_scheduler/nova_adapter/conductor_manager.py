@@ -18,6 +18,7 @@ from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import process_hooks
+from nova_nodb_scheduler.synchronizer import contract
 
 LOG = logging.getLogger(__name__)
 
@@ -38,18 +39,27 @@ class ConductorManager(
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.
 
-        :raises ConfigurationError: this conductor cannot tell which cell it serves
+        :raises ConfigurationError: this conductor cannot tell which cell it serves, or its
+            back end may not answer for compute nodes
+        :raises ModeDiffers: it is configured for another mode than its cell's compute nodes are in
+        :raises CellNotHeld: the back end does not hold them
         """
         super().init_host(service_ref)
         plugin = assembly.get()
-        plugin.scopes.own_cell()
+        plugin.compute_nodes.check_start([plugin.scopes.own_cell()])
         reporter = plugin.reporter(
             "conductor", plugin.scopes.own_cell, lambda: (plugin.scopes.own_cell(),)
         )
         duty = plugin.sweep_duty()
         reporter.on_lost = duty.ask
         heartbeats = plugin.heartbeat_storage()
-        reporter.on_beat = heartbeats.keeper.keep
+        look = reporter.on_beat
+
+        def on_beat(synchronizer: contract.Synchronizer, name: str) -> None:
+            look(synchronizer, name)
+            heartbeats.keeper.keep(synchronizer, name)
+
+        reporter.on_beat = on_beat
         self._nodb_heartbeats = heartbeats
         self._nodb_reporter, self._nodb_duty = reporter, duty
         change_reporter.install(reporter, plugin.scopes)

@@ -126,8 +126,14 @@ class SchedulerManager(
     # -- life: threads start in the worker, after the fork ---------------------
 
     def init_host(self, service_ref: Any) -> None:
-        """Start the feed of host states; called in each worker."""
+        """Start the feed of host states; called in each worker.
+
+        :raises ModeDiffers: this service is configured for another mode than the compute
+            nodes of a cell are in
+        :raises CellNotHeld: the back end does not hold them
+        """
         super().init_host(service_ref)
+        assembly.get().compute_nodes.check_start(sorted(self.host_manager.cells))
         if self._nodb_pid != os.getpid() or self.nodb.stopped:
             # Nova made this manager before it forked its workers; each needs
             # a name of its own. A worker told by SIGHUP starts it once more.

@@ -103,7 +103,8 @@ class RpcServer:
 
         self._endpoint = endpoint.StateEndpoint(
             runtime.store,
-            plugin.declared,
+            # Of what no store holds nothing can be told: an empty page would be a lie.
+            runtime.store.namespaces(),
             admission_module.UpdateValidation(
                 plugin.declared,
                 limits,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import prometheus_client
+from prometheus_client import core
 
 from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.observe import scraped_metrics
 
 _PROC = pathlib.Path("/proc")
 
@@ -50,11 +52,14 @@ def register(
     driver: str,
     declared: Iterable[namespaces.Namespace],
     bounds_seconds: Mapping[str, float],
+    statements: Callable[[], Mapping[str, float]] = dict,
 ) -> None:
     """Register them.
 
     :param declared: whose schemas this process writes
     :param bounds_seconds: what alerts compare ages with, by the options' names
+    :param statements: asked at each scrape how many SQL statements named Nova's table of
+        compute nodes although records answer for it, by verb
     """
     prometheus_client.Gauge(
         "nodb_build_info",
@@ -78,4 +83,13 @@ def register(
     )
     for name, seconds in bounds_seconds.items():
         bounds.labels(name).set(seconds)
+    registry.register(
+        scraped_metrics.AtScrape(
+            "nodb_compute_node_statements",
+            "SQL statements that named compute_nodes although records answer for it, by verb",
+            "verb",
+            statements,
+            core.CounterMetricFamily,
+        )
+    )
     prometheus_client.ProcessCollector(registry=registry)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stevedore import extension
 
 from nova_nodb_scheduler import errors
@@ -40,6 +42,11 @@ def load_namespaces() -> tuple[namespaces.Namespace, ...]:
                 f"namespace {namespace.name!r} is also declared by '{other}'; uninstall one",
             )
     return tuple(declared[name][1] for name in sorted(declared))
+
+
+def followed(declared: Iterable[namespaces.Namespace]) -> tuple[namespaces.Namespace, ...]:
+    """Return those of some namespaces that stores hold, in their order."""
+    return tuple(each for each in declared if each.followed)
 
 
 def _refuse_unloadable(

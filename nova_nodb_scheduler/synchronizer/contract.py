@@ -139,6 +139,14 @@ class Synchronizer(abc.ABC):
     def capabilities(self) -> Capabilities:
         """What this driver, configured as it is, can do. No I/O."""
 
+    @property
+    def database_url(self) -> str | None:
+        """SQLAlchemy URL of the database that the back end is, credentials included. No I/O.
+
+        None of any other back end.
+        """
+        return None
+
     def refuse_payload(
         self, key: records.RecordKey, payload: bytes
     ) -> errors.PayloadTooLarge | None:

@@ -18,7 +18,7 @@ from tests.nova_suite import selection
 SELECTION_VARIABLE = "NOVA_SUITE_SELECTION"
 PLUGIN_VARIABLE = "NOVA_SUITE_PLUGIN"
 PATIENCE_VARIABLE = "NOVA_SUITE_PATIENCE"
-#: ``store``: records answer for compute nodes, with the plugin or without.
+#: ``store`` or ``retired``: records answer for compute nodes, with the plugin or without.
 NODES_VARIABLE = "NOVA_SUITE_COMPUTE_NODES"
 #: Nova's own: whether services run on threads, not on eventlet.
 NATIVE_THREADS_VARIABLE = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
@@ -49,10 +49,13 @@ def load_tests(
         fixture.install()
         if any(name.startswith("nova.tests.unit.") for name in names):
             importlib.import_module("tests.nova_suite.unit").install()
-    if os.environ.get(NODES_VARIABLE) == "store":
-        importlib.import_module("tests.nova_suite.modes.served_nodes").install()
+    excluded = list(selection.excluded()) if os.environ.get(PLUGIN_VARIABLE) else []
+    mode = os.environ.get(NODES_VARIABLE, "mirror")
+    if mode != "mirror":
+        served_nodes = importlib.import_module("tests.nova_suite.modes.served_nodes")
+        served_nodes.install(mode)
+        excluded += served_nodes.excepted(mode)
     tests = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
-    excluded = selection.excluded() if os.environ.get(PLUGIN_VARIABLE) else []
     return unittest.TestSuite(
         test for test in testtools.iterate_tests(tests) if test.id() not in excluded
     )

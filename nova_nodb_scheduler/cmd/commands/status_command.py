@@ -142,6 +142,8 @@ def show(
     _show_claims(printer, found)
     _show_reporters(printer, found, names)
     _show_cells(printer, found, names)
+    if found.compute_nodes is not None:
+        printer.print_line(f"\n{found.compute_nodes}")
 
 
 #: What is shown of the back end without --wide.
@@ -282,7 +284,7 @@ def _show_cells(
         (
             *("cell", "hosts", "imported", "swept s ago", "rows", "reporters", "proved"),
             *("fallbacks",),
-            *terminal.wide("heartbeats", "uuid"),
+            *terminal.wide("heartbeats", "compute nodes", "uuid"),
         ),
         (
             (
@@ -295,6 +297,7 @@ def _show_cells(
                 _proved(each),
                 terminal.counts(each["fallbacks"]),
                 each["heartbeats"],
+                each["compute_nodes"],
                 each["cell"],
             )
             for each in found.cells

@@ -78,6 +78,8 @@ class SynchronizerMove(command.Command):
         with self._progress(quiet=args.json) as progress, contextlib.ExitStack() as opened:
             source.open_existing()
             opened.callback(source.close)
+            if not args.cancel:
+                _require_durable(source, target)
             # What there is to carry is there; where it goes may be new.
             exists = _open_target(target, makes=not args.check)
             opened.callback(target.close)
@@ -190,6 +192,26 @@ _FOLLOWS = (
 )
 
 
+def _require_durable(source: Any, target: Any) -> None:
+    """Refuse a target that forgets what stands nowhere else.
+
+    :raises ConfigurationError: naming the cells whose compute nodes it would hold
+    """
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import recorded_modes
+
+    if target.capabilities.durable:
+        return
+    held = recorded_modes.outside_tables(source)
+    if held:
+        raise errors.ConfigurationError(
+            "--to",
+            target.name,
+            f"it does not keep records over a restart, and the compute nodes of {', '.join(held)} "
+            "stand nowhere else: name a durable back end, or bring them back to Nova's tables "
+            "first ('nova-nodb-manage compute-nodes restore')",
+        )
+
+
 class NewEpoch(command.Command):
     """Drop all records of the configured back end, claims included, and begin a new epoch.
 
@@ -229,11 +251,20 @@ class NewEpoch(command.Command):
         return 0
 
     def _begin(self, backend: Any, *, asks: bool) -> dict[str, Any]:
+        from nova_nodb_scheduler.nova_adapter.compute_nodes import recorded_modes
         from nova_nodb_scheduler.synchronizer.migration import migration_fence
 
         reason = migration_fence.closed(backend, migration_fence.read_mark(backend))
         if reason is not None:
             raise reason
+        held = recorded_modes.outside_tables(backend)
+        if held:
+            raise errors.ConfigurationError(
+                "synchronizer new-epoch",
+                backend.name,
+                f"it holds the compute nodes of {', '.join(held)}, which stand nowhere else: bring "
+                "them back to Nova's tables first ('nova-nodb-manage compute-nodes restore')",
+            )
         former = backend.head().epoch
         outcome = {"driver": backend.name, "former_epoch": former}
         if asks and not self._is_confirmed(backend, former):

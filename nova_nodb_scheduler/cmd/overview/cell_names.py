@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 #: Names are a comfort: nobody waits longer for the API database because of them.
 BOUND_SECONDS = 3.0
 
-_CELL0 = "00000000-0000-0000-0000-000000000000"
+CELL0 = "00000000-0000-0000-0000-000000000000"
 _SHOWN_OF_A_UUID = 8
 
 
@@ -33,7 +33,7 @@ class CellNames:
         """Return the name of a cell, or None where nobody knows it."""
         if cell == "*":
             return "every cell"
-        if cell == _CELL0:
+        if cell == CELL0:
             return self.by_uuid.get(cell) or "cell0"
         return cell if cell == "api" else self.by_uuid.get(str(cell)) or None
 
@@ -48,7 +48,7 @@ class CellNames:
 
     def in_text(self, text: str) -> str:
         """Return a sentence with names in the place of uuids."""
-        for uuid, name in {_CELL0: "cell0", **self.by_uuid}.items():
+        for uuid, name in {CELL0: "cell0", **self.by_uuid}.items():
             text = text.replace(uuid, name or uuid)
         return text
 

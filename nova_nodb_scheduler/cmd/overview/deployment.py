@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.cmd.overview import process_reports
+from nova_nodb_scheduler.cmd.overview import node_modes, process_reports
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.wire import objects
@@ -41,6 +41,11 @@ def find_problems(
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
     found += claims_that_differ(schedulers, reporters)
     found += heartbeats_that_differ(cells, reporters)
+    found += node_modes.that_differ(
+        node_modes.recorded(backend.node_cells),
+        [str(each["cell"]) for each in cells],
+        (*schedulers, *reporters),
+    )
     found += _claims_not_judged(schedulers, mirror, mirror_bound_seconds)
     for each in reporters:
         if not each["alive"]:
@@ -175,6 +180,12 @@ class Deployment:
     problems: tuple[str, ...]
 
     @property
+    def compute_nodes(self) -> str | None:
+        """Whose word counts for compute nodes, where it is not Nova's table's everywhere."""
+        modes = node_modes.recorded(self.backend.node_cells)
+        return node_modes.line(modes, (*self.schedulers, *self.reporters))
+
+    @property
     def error(self) -> str | None:
         """Why the back end could not be read; None if it was."""
         return self.backend.error
@@ -256,6 +267,7 @@ _OF_A_SCHEDULER = (
     *("state", "epoch", "hosts", "fallbacks", "outcomes", "candidates", "claims", "claiming"),
     *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
     *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
+    *("compute_nodes", "compute_node_statements"),
 )
 
 
@@ -315,6 +327,7 @@ def _scheduler(
 _OF_A_REPORTER = (
     *("host", "pid", "cell", "queued", "published", "failed_flushes", "refused", "claiming"),
     *("clock_offset_seconds", "since", "service_heartbeats", "heartbeats"),
+    *("compute_nodes", "compute_node_statements"),
 )
 
 
@@ -374,6 +387,7 @@ def _cells(
         for scope in status.scopes:
             seen.setdefault(scope.scope, []).append((status.worker, scope))
     found = []
+    modes = node_modes.recorded(backend.node_cells)
     for name in sorted({*backend.cells, *seen}):
         sweep = backend.cells.get(name, {})
         views = seen.get(name, [])
@@ -396,6 +410,7 @@ def _cells(
                 "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
                 "fallbacks": fallbacks,
                 "heartbeats": backend.heartbeat_modes.get(name, {}).get("mode", _ROWS_ALONE),
+                "compute_nodes": modes.get(name, node_modes.MIRROR),
             }
         )
     return found

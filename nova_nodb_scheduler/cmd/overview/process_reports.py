@@ -23,6 +23,7 @@ _READ = (
     known_namespaces.CELLS.name,
     known_namespaces.MIRRORS.name,
     known_namespaces.HEARTBEAT_MODES.name,
+    known_namespaces.NODE_CELLS.name,
 )
 
 
@@ -45,6 +46,7 @@ class Backend:
     mirrors: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     unreadable: tuple[str, ...] = ()
     heartbeat_modes: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    node_cells: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
     def age_seconds(self, beat: Mapping[str, Any]) -> float:
         """Return how long ago a process said that it lives.
@@ -91,6 +93,7 @@ def read_backend(synchronizer: contract.Synchronizer) -> Backend:
             found[known_namespaces.MIRRORS.name],
             tuple(unreadable),
             found[known_namespaces.HEARTBEAT_MODES.name],
+            found[known_namespaces.NODE_CELLS.name],
         )
     except (errors.NodbError, contract.SnapshotInterrupted) as error:
         return Backend(synchronizer.name, str(error) or type(error).__name__)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute nodes as records: rows, and what Nova's database functions answer from them.
-The layer below a mode in which the back end serves reads of ``compute_nodes``.
-Imports Nova, reporting, scheduling and the synchronizer; nothing makes it yet.
+Whose word counts for a cell's compute nodes, Nova's table or the back end, is its mode; a
+process is configured for one, and goes by it (``serving``). Imports Nova, reporting, scheduling
+and the synchronizer.
 """

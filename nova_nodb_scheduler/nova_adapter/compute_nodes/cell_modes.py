@@ -75,8 +75,9 @@ class ModeDiffers(errors.NodbError):
     def __str__(self) -> str:
         return (
             f"The compute nodes of cell {self.cell} are in mode '{self.recorded}' by the back end, "
-            f"and this service is configured for '{self.configured}'. Configure all services of "
-            "the control plane alike."
+            f"and this service is configured for '{self.configured}'. Give [nodb_scheduler] "
+            "compute_nodes the recorded value in all services of the control plane, or change the "
+            "cell with 'nova-nodb-manage compute-nodes retire' or 'restore' while they are stopped."
         )
 
 

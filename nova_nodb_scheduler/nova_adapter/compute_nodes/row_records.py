@@ -23,16 +23,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, text_comparison
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 
-_V1 = namespaces.SchemaVersion(1, 0)
-
-NODE_ROWS = namespaces.Namespace("node_rows", known_namespaces.NOVA, _V1)
-NODE_NAMES = namespaces.Namespace("node_names", known_namespaces.NOVA, _V1)
-NODE_CELLS = namespaces.Namespace("node_cells", known_namespaces.NOVA, _V1)
+NODE_ROWS = known_namespaces.NODE_ROWS
+NODE_NAMES = known_namespaces.NODE_NAMES
+NODE_CELLS = known_namespaces.NODE_CELLS
 
 ALL = (NODE_ROWS, NODE_NAMES, NODE_CELLS)
 BY_NAME = {each.name: each for each in ALL}

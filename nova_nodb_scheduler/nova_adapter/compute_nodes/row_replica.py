@@ -6,7 +6,8 @@ what any conductor wrote before the question is in it. There is no thread; who r
 seldom pays for a longer way. Readers that come while another one follows share the next
 turn: each turn asks again, so that it holds for all who came before it.
 
-What keeps rows from being known is raised. A node that is not known must never be taken
+What keeps rows from being known is raised, and so is a cell in another mode than this
+process is configured for. A node that is not known must never be taken
 for one that is not there: nova-compute would create it again, and destroy what is on it.
 """
 
@@ -18,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from nova.objects import cell_mapping as nova_cell_mapping
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
@@ -41,6 +44,12 @@ _NOT_READ = (errors.NodbError, ValueError, TypeError, KeyError)
 
 _FOLLOWED = (row_records.NODE_ROWS.name, row_records.NODE_CELLS.name)
 
+#: How long a writer goes by what a reader learned of its cell's mode.
+_MODE_SECONDS = 5.0
+
+#: Where no compute node ever was: nobody brings it.
+_EMPTY_CELL = nova_cell_mapping.CellMapping.CELL0_UUID
+
 
 class CellNotHeld(errors.NodbError):
     """The back end does not hold a cell's compute nodes.
@@ -54,8 +63,8 @@ class CellNotHeld(errors.NodbError):
 
     def __str__(self) -> str:
         return (
-            f"The back end does not answer for the compute nodes of cell {self.cell}: they were "
-            "never brought there, it lost them, or the cell went back to its table. Nothing is "
+            f"The back end does not hold the compute nodes of cell {self.cell}: they were never "
+            "brought there ('nova-nodb-manage compute-nodes retire'), or it lost them. Nothing is "
             "known of any of them."
         )
 
@@ -148,6 +157,7 @@ class RowReplica:
     :param cell_of: the cell that a context is for
     :param comparison_of: how the database of a context compares text
     :param timeout_seconds: how long the feed may take to bring what the back end has
+    :param mode: that cells must be in
     """
 
     def __init__(
@@ -156,11 +166,14 @@ class RowReplica:
         cell_of: Callable[[Any], str],
         comparison_of: Callable[[Any], text_comparison.TextComparison],
         timeout_seconds: float = 10.0,
+        mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
     ) -> None:
         self._synchronizer = synchronizer
         self._cell_of = cell_of
         self._comparison_of = comparison_of
         self._timeout_seconds = timeout_seconds
+        self._mode = mode
+        self._followed_at = float("-inf")
         self._barrier = SharedBarrier(self._follow)
         self._lock = threading.Lock()
         self._held: _Held | None = None
@@ -173,6 +186,7 @@ class RowReplica:
 
         :raises BackendUnavailable: what is written is not known
         :raises CellNotHeld: the back end does not hold the cell
+        :raises ModeDiffers: the cell is in another mode
         :raises UnreadableNodes: a record of the cell is not of this release
         """
         cell = self._cell_of(context)
@@ -180,6 +194,27 @@ class RowReplica:
         self._barrier.wait()
         with self._lock:
             yield self._index(cell, comparison)
+
+    def require(self, cell: str) -> None:
+        """Refuse a cell that is not held, or is in another mode; blocks and raises as :meth:`rows`.
+
+        A node that cannot be read is no reason.
+        """
+        self._barrier.wait()
+        with self._lock:
+            self._require_mode(cell)
+
+    def require_known(self, context: Any) -> None:
+        """As :meth:`require`, of a context's cell and by what was known some seconds ago.
+
+        For who writes: the record that it reads is the present one, and nobody changes a
+        cell's mode while processes live that write it.
+        """
+        cell = self._cell_of(context)
+        if time.monotonic() > self._followed_at + _MODE_SECONDS:
+            self._barrier.wait()
+        with self._lock:
+            self._require_mode(cell)
 
     def find(self, context: Any, node_id: int) -> str | None:
         """Return the record key of the row with an id by what is known already; None if unknown.
@@ -195,16 +230,30 @@ class RowReplica:
             return next((key for key, _row in index.select(None, equal={"id": node_id})), None)
 
     def _index(self, cell: str, comparison: text_comparison.TextComparison) -> row_index.RowIndex:
-        held = self._held
-        if held is None or held.modes.get(cell) is not cell_modes.NodeMode.STORE:
-            raise CellNotHeld(cell)
+        held = self._require_mode(cell)
         rows = held.of_cell.setdefault(cell, _CellRows())
         if rows.unreadable:
             raise UnreadableNodes(", ".join(sorted(rows.unreadable)[:3]))
         return rows.indexed(comparison)
 
+    def _require_mode(self, cell: str) -> _Held:
+        held = self._held
+        recorded = None if held is None else held.modes.get(cell)
+        is_empty = cell == _EMPTY_CELL and held is not None and cell not in held.modes
+        if held is None or (recorded is None and not is_empty):
+            raise CellNotHeld(cell)
+        if recorded is not self._mode and not is_empty:
+            assert recorded is not None
+            raise cell_modes.ModeDiffers(cell, recorded.value, self._mode.value)
+        return held
+
     def _follow(self) -> None:
         """Bring memory to where the back end is now, or beyond."""
+        began = time.monotonic()
+        self._follow_to_head()
+        self._followed_at = began
+
+    def _follow_to_head(self) -> None:
         head = self._synchronizer.head()
         deadline = time.monotonic() + self._timeout_seconds
         while True:
@@ -297,10 +346,12 @@ class SharedBarrier:
 
 
 def _mode(record: records.Record) -> cell_modes.NodeMode | None:
+    """Return the mode of a cell; None where none was recorded yet, or it cannot be read."""
     if record.deleted:
         return None
     try:
-        return cell_modes.mode_of(_decoded(record, row_records.NODE_CELLS))
+        state = _decoded(record, row_records.NODE_CELLS)
+        return cell_modes.mode_of(state) if "mode" in state else None
     except _NOT_READ as error:
         LOG.error("Record %(key)s cannot be read: %(error)s", {"key": record.key, "error": error})
         return None

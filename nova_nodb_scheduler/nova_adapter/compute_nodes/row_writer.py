@@ -50,6 +50,10 @@ class KnownRows(row_queries.RowSource, Protocol):
         """Return the record key of the row with an id by what is known already."""
         ...
 
+    def require_known(self, context: Any) -> None:
+        """Refuse the cell of a context if this process may not write its rows."""
+        ...
+
 
 class CellUnprepared(errors.NodbError):
     """A cell's record is not there: no id may be given to a new node.
@@ -287,6 +291,7 @@ class RowWriter:
 
         :param node_id: gives a new row its id, once its name is sure
         """
+        self._source.require_known(context)
         cell = self._cell_of(context)
         comparison = self._comparison_of(context)
         write_id = self._make_id()

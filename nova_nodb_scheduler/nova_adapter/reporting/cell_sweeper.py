@@ -183,7 +183,7 @@ class CellSweeper:
     def _walk(
         self,
         scope: str,
-        table: nova_tables.NovaTable,
+        table: nova_tables.StateTable,
         stop: threading.Event,
         progress: Callable[[SweepProgress], None],
         heard_before: str,
@@ -202,7 +202,7 @@ class CellSweeper:
                 raise SweepStopped
 
     def _drop_extra(
-        self, scope: str, table: nova_tables.NovaTable, seen: set[str], stop: threading.Event
+        self, scope: str, table: nova_tables.StateTable, seen: set[str], stop: threading.Event
     ) -> int:
         """Look again at the records whose rows the walk did not meet: most have none."""
         keys = [
@@ -230,14 +230,14 @@ class CellSweeper:
         return changed
 
     def _is_of(
-        self, scope: str, table: nova_tables.NovaTable, key: str, state: Mapping[str, Any] | None
+        self, scope: str, table: nova_tables.StateTable, key: str, state: Mapping[str, Any] | None
     ) -> bool:
         """Tell whether a record is a scope's own to judge."""
         if state is None:
             return self._is_gone(scope, table, key)
         return scope == scopes_module.API or state.get("cell") == scope
 
-    def _is_gone(self, scope: str, table: nova_tables.NovaTable, key: str) -> bool:
+    def _is_gone(self, scope: str, table: nova_tables.StateTable, key: str) -> bool:
         """Tell whether a record nobody can read has no row, in whichever cell it was."""
         if scope == scopes_module.API or key != nova_tables.uuid_of(key):
             return scope == scopes_module.API or key.endswith(f"@{scope}")
@@ -322,7 +322,7 @@ class CellSweeper:
         return SweptScope(scope, rows, repaired, self._clock() - started)
 
     def _differing(
-        self, scope: str, table: nova_tables.NovaTable, stop: threading.Event
+        self, scope: str, table: nova_tables.StateTable, stop: threading.Event
     ) -> Iterator[str]:
         """Name the rows and records of a table that are not alike; no record is held for long."""
         seen: set[str] = set()
@@ -348,7 +348,7 @@ class CellSweeper:
     def _unlike(
         self,
         scope: str,
-        table: nova_tables.NovaTable,
+        table: nova_tables.StateTable,
         held: Mapping[str, Mapping[str, Any] | None],
         stop: threading.Event,
     ) -> Iterator[str]:

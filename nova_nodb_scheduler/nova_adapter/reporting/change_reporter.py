@@ -438,10 +438,10 @@ class ChangeReporter:
         try:
             self.on_beat(self._synchronizer, identity.reporter_id)
         except errors.NodbError as error:
-            LOG.debug("The mode of heartbeats is not known: %(error)s", {"error": error})
+            LOG.debug("A mode is not known: %(error)s", {"error": error})
         except Exception:
             # What reads a record of others must not hold up what this process reports.
-            LOG.exception("The mode of heartbeats could not be kept.")
+            LOG.exception("A mode could not be looked at.")
 
     def _leave(self) -> None:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import sqlalchemy as sa
@@ -97,6 +97,31 @@ def uuid_of(key: str) -> str:
     return key.partition("@")[0]
 
 
+class StateTable(Protocol):
+    """Where the states of one namespace come from; calls block for I/O."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether :meth:`changed` tells what was written."""
+
+    @property
+    def read(self) -> Callable[[Any, str, Collection[str]], dict[str, State]]:
+        """(context, cell, keys) -> states of those that exist; the others are gone."""
+
+    def page(self, context: Any, cell: str, after: int, limit: int) -> tuple[int, list[str]]:
+        """Return the next keys that exist, in the order of ids, and the last id; 0 at the end."""
+
+    def changed(self, context: Any, cell: str, since: datetime.datetime) -> list[str]:
+        """Return the keys of what was written since (naive, UTC), deleted ones too."""
+
+    def count(self, context: Any) -> int:
+        """Count what has a record."""
+
+
 @attrs.frozen(eq=False)
 class NovaTable:
     """How one namespace is read from Nova's database.
@@ -167,12 +192,16 @@ _HOST_MAPPING = api_models.HostMapping.__table__
 _CELL_MAPPING = api_models.CellMapping.__table__
 
 
+def compute_node_state(cell: str, row: Row) -> State:
+    """Return the state of a row of ``compute_nodes``, whatever held it."""
+    own = {each.name: row[each.name] for each in _COMPUTE.c}
+    return _state(cell, "ComputeNode", plain(own))
+
+
 def read_compute_nodes(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
     """Read rows of ``compute_nodes`` by uuid."""
     query = sa.select(_COMPUTE).where(_COMPUTE.c.uuid.in_(list(keys)), _COMPUTE.c.deleted == 0)
-    return {
-        row["uuid"]: _state(cell, "ComputeNode", plain(row)) for row in select_main(context, query)
-    }
+    return {row["uuid"]: compute_node_state(cell, row) for row in select_main(context, query)}
 
 
 def read_services(context: Any, cell: str, keys: Collection[str]) -> dict[str, State]:
@@ -325,14 +354,34 @@ API_TABLES: tuple[NovaTable, ...] = (
     ),
 )
 
-BY_NAMESPACE: Mapping[str, NovaTable] = {
+_BY_NAMESPACE: Mapping[str, NovaTable] = {
     table.namespace: table for table in (*CELL_TABLES, *API_TABLES)
 }
 
+#: What stands in the place of tables of Nova's that do not count in this process.
+_instead: dict[str, StateTable] = {}
 
-def tables_of(scope: str) -> tuple[NovaTable, ...]:
+
+def install(table: StateTable) -> None:
+    """Have this process read a namespace from there, and not from Nova's table; no I/O."""
+    _instead[table.namespace] = table
+
+
+def uninstall(table: StateTable) -> None:
+    """Have Nova's own table read again; idempotent."""
+    if _instead.get(table.namespace) is table:
+        del _instead[table.namespace]
+
+
+def table_of(namespace: str) -> StateTable:
+    """Return what a namespace is read from."""
+    return _instead.get(namespace) or _BY_NAMESPACE[namespace]
+
+
+def tables_of(scope: str) -> tuple[StateTable, ...]:
     """Return the tables of a cell's database or of the API database."""
-    return API_TABLES if scope == scopes_module.API else CELL_TABLES
+    own = API_TABLES if scope == scopes_module.API else CELL_TABLES
+    return tuple(_instead.get(table.namespace, table) for table in own)
 
 
 def count_rows(context: Any, scope: str) -> int:

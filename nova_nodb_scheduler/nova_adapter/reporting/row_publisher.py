@@ -174,7 +174,7 @@ class _Rows:
         wanted = [records.RecordKey(namespace, name) for name in names]
         try:
             context = self._scopes.context_for(scope)
-            found = nova_tables.BY_NAMESPACE[namespace].read(context, scope, names)
+            found = nova_tables.table_of(namespace).read(context, scope, names)
         except nova_exception.CellMappingNotFound:
             # The cell was unmapped: none of its rows counts any more.
             found = {}

@@ -135,7 +135,7 @@ def _is_refused(namespace: str, key: str) -> bool:
 
 
 def _rows(
-    scopes: scopes_module.Scopes, scope: str, table: nova_tables.NovaTable
+    scopes: scopes_module.Scopes, scope: str, table: nova_tables.StateTable
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     after = 0
     while True:

@@ -110,6 +110,11 @@ class Scopes:
         self._mappings = {str(mapping.uuid): mapping for mapping in mappings}
         return sorted(self._mappings)
 
+    def cell_urls(self) -> list[str]:
+        """Return where the databases of all cells are; a database error passes through."""
+        self.all_cells()
+        return [str(mapping.database_connection) for mapping in self._mappings.values()]
+
     def cell_names(self) -> dict[str, str]:
         """Return what operators call the cells, by uuid; empty without an API database."""
         if not self.has_api_database():

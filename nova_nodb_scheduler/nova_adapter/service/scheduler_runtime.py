@@ -21,6 +21,7 @@ from nova import objects
 from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.nova_adapter import decision_log
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
 from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
 from nova_nodb_scheduler.nova_adapter.reads import request_views as reads_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -30,7 +31,7 @@ from nova_nodb_scheduler.observe import claim_metrics, metric_labels, process_me
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import host_state_store, store_snapshot
+from nova_nodb_scheduler.store import declarations, host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.replication import replicator as replicator_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
@@ -77,6 +78,7 @@ class SchedulerRuntime:
     :param export: where metrics are served; None for nowhere
     :param bounds_seconds: what alerts compare ages with
     :param driver: the synchronizer's, by its option
+    :param nodes: the process's part in who answers for compute nodes
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class SchedulerRuntime:
         export: exporter_module.ScrapeAddress | None = None,
         bounds_seconds: Mapping[str, float] | None = None,
         driver: str = "",
+        nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None,
     ) -> None:
         self._make_synchronizer = make_synchronizer
         self._declared = declared
@@ -100,6 +103,7 @@ class SchedulerRuntime:
         self._feed_bound_seconds = proof_options.feed_bound_seconds
         self._make_server = make_server
         self._export = export
+        self._nodes = nodes
         self._lock = threading.Lock()
         self._running = False
         #: True once it was stopped: another one is made for the next start.
@@ -125,7 +129,9 @@ class SchedulerRuntime:
         self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
         self.synchronizer = make_synchronizer()
         self.store = host_state_store.HostStateStore(
-            declared, codec.decode_state, packing=payload_packing.DictionaryPacking
+            declarations.followed(declared),
+            codec.decode_state,
+            packing=payload_packing.DictionaryPacking,
         )
         self.clock = OffsetClock(self.synchronizer)
         built = reads_module.BuiltObjects()
@@ -155,6 +161,7 @@ class SchedulerRuntime:
             driver=driver,
             declared=declared,
             bounds_seconds=bounds_seconds or {},
+            **({} if nodes is None else {"statements": nodes.statements}),
         )
         self._have_scraped()
 
@@ -197,6 +204,8 @@ class SchedulerRuntime:
         # A heartbeat that nobody reported has its time of grace from when it
         # came, not from the first request that meets it.
         self.judge.judge(self.store.snapshot(), self.cells())
+        if self._nodes is not None:
+            self._nodes.look(self.synchronizer)
         p50, p99 = self.percentiles_seconds()
         return {
             "host": self.facts.host,
@@ -218,6 +227,7 @@ class SchedulerRuntime:
             "state": self.state(),
             "schedule_seconds_p50": p50,
             "schedule_seconds_p99": p99,
+            **({} if self._nodes is None else self._nodes.facts()),
         }
 
     # -- life -----------------------------------------------------------------

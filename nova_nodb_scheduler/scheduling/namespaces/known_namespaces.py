@@ -246,6 +246,16 @@ PROVIDER_HINTS = model.Namespace(
     schema=_V1,
 )
 
+#: key: ``<node uuid>@<cell>``; a row of ``compute_nodes`` where the back end answers for
+#: them, live or deleted. Conductors and APIs read it; what schedulers decide by is made of it
+NODE_ROWS = model.Namespace(name="node_rows", owner=NOVA, schema=_V1, followed=False)
+
+#: key: ``<hash of host and node>@<cell>``; which row may have the name
+NODE_NAMES = model.Namespace(name="node_names", owner=NOVA, schema=_V1, followed=False)
+
+#: key: cell uuid; who answers for its compute nodes, and which id comes next
+NODE_CELLS = model.Namespace(name="node_cells", owner=NOVA, schema=_V1, followed=False)
+
 BUILT_IN: tuple[model.Namespace, ...] = (
     COMPUTE_NODES,
     SERVICES,
@@ -265,6 +275,9 @@ BUILT_IN: tuple[model.Namespace, ...] = (
     PROVIDERS,
     MIRRORS,
     PROVIDER_HINTS,
+    NODE_ROWS,
+    NODE_NAMES,
+    NODE_CELLS,
 )
 
 _COMPUTE_SERVICE = (("binary", "nova-compute"),)

@@ -128,7 +128,9 @@ class SimulatedScheduler:
         self._clock = scheduler_claims.SimulatedBackendClock(synchronizer)
         declared = declarations.load_namespaces()
         self.store = host_state_store.HostStateStore(
-            declared, codec.decode_state, packing=payload_packing.DictionaryPacking
+            declarations.followed(declared),
+            codec.decode_state,
+            packing=payload_packing.DictionaryPacking,
         )
         self.replicator = replicator.Replicator(
             synchronizer,

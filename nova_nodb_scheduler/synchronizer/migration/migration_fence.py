@@ -183,6 +183,10 @@ class FencedSynchronizer(contract.Synchronizer):
     def capabilities(self) -> contract.Capabilities:
         return self._inner.capabilities
 
+    @property
+    def database_url(self) -> str | None:
+        return self._inner.database_url
+
     def open(self) -> None:
         """Open the driver; a back end that does not serve is unavailable.
 

@@ -186,7 +186,7 @@ class Ingested:
 class Ingester:
     """The one way of records into a store; used by one thread at a time.
 
-    :param declared: the namespaces the store was made with
+    :param declared: the namespaces the store was made with, and those that are not followed
     :param decode: payload to schema version and state
     """
 
@@ -259,8 +259,14 @@ class Ingester:
         return Ingested(tuple(readable), tuple(applied))
 
     def _read(self, record: records.Record) -> records.Change | None:
-        """Decode a record; None for a tombstone of a namespace nobody declared."""
+        """Decode a record; None for one that no store takes.
+
+        Such is any of a namespace that is not followed, and a tombstone of one that nobody
+        declared.
+        """
         namespace = self._declared.get(record.key.namespace)
+        if namespace is not None and not namespace.followed:
+            return None
         if record.deleted:
             return None if namespace is None else records.Change(record, None)
         if namespace is None:

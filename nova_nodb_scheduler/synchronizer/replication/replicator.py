@@ -23,7 +23,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces as scheduling_namespaces
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
 from nova_nodb_scheduler.synchronizer.replication import (
     anti_entropy,
@@ -55,8 +55,8 @@ class Replicator:
     answered by closing and opening the driver: give the replicator a driver instance
     of its own where others must not be disturbed.
 
-    :param declared: the namespaces of the store; ``schedulers`` among them,
-        for the canary lives there
+    :param declared: the namespaces of the store, and those that are not followed;
+        ``schedulers`` among them, for the canary lives there
     :param identity: key of the canary: unique among the running processes,
         for a crash leaves the record until others find it silent
     :param clock: monotonic seconds
@@ -89,8 +89,9 @@ class Replicator:
         self._meter = meter
         self.quarantine = ingest.Quarantine(self._options.quarantine_limit)
         self._ingester = ingest.Ingester(store, declared, self.quarantine, decode)
+        followed = declarations.followed(declared)
         self._rebuild = rebuild.Rebuild(
-            synchronizer, store, declared, self._ingester, self.quarantine
+            synchronizer, store, followed, self._ingester, self.quarantine
         )
         self._canary = canary.Canary(
             synchronizer,
@@ -104,7 +105,7 @@ class Replicator:
         self._anti_entropy = anti_entropy.AntiEntropy(
             synchronizer,
             store,
-            declared,
+            followed,
             self._ingester,
             self.quarantine,
             interval_seconds=self._options.anti_entropy_interval_seconds,

@@ -54,6 +54,7 @@ def _no_connections(attempts: list[str]) -> Any:
 def _describe() -> dict[str, Any]:
     """Return what an observer sees of a configured process."""
     from nova import objects, rpc, service
+    from nova.db.main import api as main_db
 
     rpc_notifiers = {"versioned": rpc.NOTIFIER, "legacy": rpc.LEGACY_NOTIFIER}
     names = "ComputeNode ComputeNodeList Service Instance Migration Aggregate HostMapping"
@@ -65,9 +66,15 @@ def _describe() -> dict[str, Any]:
             name: [cls.__module__ for cls in objects.base.NovaObjectRegistry.obj_classes()[name]]
             for name in names.split()
         },
+        # Where the code stands that writes a compute node.
+        "writes_nodes": pathlib.Path(main_db.compute_node_update.__code__.co_filename).stem,
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "plugin_modules": sorted(n for n in sys.modules if n.startswith("nova_nodb_scheduler")),
     }
+    status = sys.modules.get("nova.cmd.status")
+    if status is not None:
+        count = status.UpgradeCommands._count_compute_nodes
+        found["counts_nodes"] = pathlib.Path(count.__code__.co_filename).stem
     reporting = sys.modules.get("nova_nodb_scheduler.nova_adapter.reporting.change_reporter")
     if reporting is not None:
         found["reports"] = reporting._reporter is not None

@@ -325,6 +325,107 @@ class BadInputTest(unittest.TestCase):
                     self.assertEqual((0, ""), (found["code"], found["stderr"]))
 
 
+#: Where records answer for compute nodes.
+RETIRED = "synchronizer = sqlalchemy\ncompute_nodes = retired"
+#: What keeps the plugin from being activated there, and what the text must name.
+UNFIT = {
+    "a back end that forgets": (
+        "compute_nodes = retired",
+        ["[nodb_scheduler] compute_nodes = 'retired'", "memory", "restart"],
+    ),
+    "no such mode": (
+        "synchronizer = sqlalchemy\ncompute_nodes = retried",
+        ["[nodb_scheduler] compute_nodes", "retried", "mirror", "store", "retired"],
+    ),
+    "no such back end": (f"{RETIRED}\nsynchronizer = no_such", ["no_such"]),
+}
+
+
+class RetiredTest(unittest.TestCase):
+    """Where records answer for compute nodes, no program that is activated runs stock."""
+
+    found: ClassVar[processes.Results]
+    PROGRAMS = ("nova-scheduler", "nova-conductor", "nova-api", "nova-manage")
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.found = processes.run(
+            [
+                *(
+                    processes.Case(
+                        f"{program} retired", nova_conf(LINE, more=RETIRED), argv=(program,)
+                    )
+                    for program in (*cls.PROGRAMS, "nova-compute", "nova-status")
+                ),
+                *(
+                    processes.Case(
+                        f"{program} old",
+                        nova_conf(LINE, more=RETIRED),
+                        kind="old_nova",
+                        argv=(program,),
+                    )
+                    for program in cls.PROGRAMS
+                ),
+                *(
+                    processes.Case(
+                        f"{program} {fault}", nova_conf(LINE, more=line), argv=(program,)
+                    )
+                    for program in cls.PROGRAMS
+                    for fault, (line, _texts) in UNFIT.items()
+                ),
+                processes.Case("mirror", nova_conf(LINE), argv=("nova-manage",)),
+                processes.Case("status mirror", nova_conf(LINE), argv=("nova-status",)),
+                processes.Case(
+                    "status unfit",
+                    nova_conf(LINE, more=UNFIT["no such back end"][0]),
+                    argv=("nova-status",),
+                ),
+                processes.Case("stock", nova_conf(), argv=("nova-manage",)),
+            ],
+            imported=(*processes.PLUGIN, "nova.cmd.status"),
+        )
+
+    def test_each_serves_nova_s_functions_and_opens_nothing_for_it(self) -> None:
+        for program in self.PROGRAMS:
+            with self.subTest(program):
+                found = self.found[f"{program} retired"]
+                self.assertEqual(0, found["code"], found["stderr"])
+                self.assertEqual("served_functions", found["writes_nodes"])
+                self.assertEqual(([], ["MainThread"]), (found["attempts"], found["threads"]))
+
+    def test_mirror_guards_what_is_nova_s_own(self) -> None:
+        self.assertEqual("mirror_guard", self.found["mirror"]["writes_nodes"])
+
+    def test_compute_nodes_and_strangers_are_stock(self) -> None:
+        stock = self.found["stock"]["writes_nodes"]
+        for program in ("nova-compute", "nova-status"):
+            self.assertEqual(stock, self.found[f"{program} retired"]["writes_nodes"])
+
+    def test_nova_status_counts_records_and_is_never_stopped(self) -> None:
+        self.assertEqual("node_serving", self.found["nova-status retired"]["counts_nodes"])
+        self.assertEqual([], self.found["nova-status retired"]["attempts"])
+        self.assertEqual("status", self.found["status mirror"]["counts_nodes"])
+        unfit = self.found["status unfit"]
+        self.assertEqual((0, "status"), (unfit["code"], unfit["counts_nodes"]))
+        self.assertIn("no_such", unfit["stderr"])
+
+    def test_an_unsupported_nova_ends_it(self) -> None:
+        for program in self.PROGRAMS:
+            with self.subTest(program):
+                found = self.found[f"{program} old"]
+                self.assertEqual(1, found["code"], found["stderr"])
+                self.assertIn("refuses to start: Nova 29.1.0", found["stderr"])
+
+    def test_so_does_any_mistake_nova_manage_too(self) -> None:
+        for program in self.PROGRAMS:
+            for fault, (_line, texts) in UNFIT.items():
+                with self.subTest(program=program, fault=fault):
+                    found = self.found[f"{program} {fault}"]
+                    self.assertEqual(1, found["code"], found["stderr"])
+                    for text in ("refuses to start", *texts):
+                        self.assertIn(text, found["stderr"])
+
+
 class RealCommandTest(unittest.TestCase):
     """The installed console script, nothing between."""
 

@@ -98,6 +98,10 @@ class SQLAlchemySynchronizer(driver_base.Driver):
             durable=True, max_payload_bytes=self._options.max_payload_bytes
         )
 
+    @property
+    def database_url(self) -> str | None:
+        return self._options.connection
+
     def open_existing(self) -> None:
         """Connect and check the schema; nothing is created or migrated.
 

@@ -12,11 +12,13 @@ import attrs
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     cell_modes,
+    row_archive,
     row_queries,
     row_replica,
     row_writer,
     text_comparison,
 )
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
 from nova_nodb_scheduler.synchronizer import contract
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table
@@ -32,16 +34,23 @@ class Conductor:
     replica: row_replica.RowReplica
     queries: row_queries.RowQueries
     writer: row_writer.RowWriter
+    archive: row_archive.RowArchive | None = None
+
+    def served(self) -> served_functions.ServedParts:
+        """Return it as what stands behind Nova's functions."""
+        return served_functions.ServedParts(self.queries, self.writer, self.archive)
 
 
 def conductor(
     synchronizer: contract.Synchronizer,
     pause: Callable[[int], None] = lambda _round: None,
     on_written: Callable[[Any, records.RecordKey], None] = lambda context, key: None,
+    mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
 ) -> Conductor:
     """Make a conductor of cell1, whose database is that of Nova's table.
 
     :param synchronizer: open
+    :param mode: as it is configured
     """
 
     def cell_of(_context: Any) -> str:
@@ -50,7 +59,7 @@ def conductor(
     def comparison_of(_context: Any) -> text_comparison.TextComparison:
         return nova_table.comparison()
 
-    replica = row_replica.RowReplica(synchronizer, cell_of, comparison_of)
+    replica = row_replica.RowReplica(synchronizer, cell_of, comparison_of, mode=mode)
     writer = row_writer.RowWriter(
         synchronizer,
         replica,
@@ -60,10 +69,17 @@ def conductor(
         pause,
         on_written,
     )
-    return Conductor(synchronizer, replica, row_queries.RowQueries(replica), writer)
+    archive = None
+    if mode is cell_modes.NodeMode.RETIRED:
+        archive = row_archive.RowArchive(synchronizer, replica)
+    return Conductor(synchronizer, replica, row_queries.RowQueries(replica), writer, archive)
 
 
-def prepare(conductor: Conductor, above: int = 0) -> None:
+def prepare(
+    conductor: Conductor,
+    above: int = 0,
+    mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
+) -> None:
     """Have the back end answer for cell1, with ids above one."""
     conductor.writer.prepare(cloud.CELL1, nova_table.comparison(), above)
-    cell_modes.CellModes(conductor.synchronizer).record(cloud.CELL1, cell_modes.NodeMode.STORE)
+    cell_modes.CellModes(conductor.synchronizer).record(cloud.CELL1, mode)

@@ -67,6 +67,8 @@ def at(url: str) -> Iterator[None]:
         uuid=cloud.CELL1, name="elsewhere", database_connection=url, transport_url="none:///"
     )
     _elsewhere.append(mapping)
+    # Another test of this process may have looked at a cell of this name.
+    nova_context.CELL_CACHE.pop(cloud.CELL1, None)
     try:
         yield
     finally:

@@ -174,7 +174,7 @@ class ModesTest(ModesCase):
         conductors.prepare(self.ours)
         self.assertEqual([], self.held())
         self.modes.record(cloud.CELL1, MIRROR)
-        with self.assertRaises(row_replica.CellNotHeld):
+        with self.assertRaises(cell_modes.ModeDiffers):
             self.held()
 
     def test_a_move_to_another_back_end_carries_the_mode_the_rows_and_the_next_id(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nova.db.main import api as main_db
 from nova.db.main import models
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import row_replica, row_writer
+from nova_nodb_scheduler.nova_adapter.compute_nodes import row_replica
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
@@ -235,5 +235,5 @@ class FaultsTest(WritesCase):
         lost = conductors.conductor(self.client(hub.MemoryHub()))
         with self.assertRaises(row_replica.CellNotHeld):
             lost.queries.compute_node_get_all(self.context)
-        with self.assertRaises(row_writer.CellUnprepared):
+        with self.assertRaises(row_replica.CellNotHeld):
             lost.writer.compute_node_create(self.context, self.values())

@@ -160,7 +160,7 @@ class DecisionsTest(cloud.CloudCase):
     # -- served from memory -----------------------------------------------------
 
     def test_a_served_request_reads_nothing_of_any_database(self) -> None:
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             self.assertEqual(["h1"], self.select(self.one))
             self.assertEqual(["h2"], self.select(self.two))
         self.assertEqual([], statements.seen)
@@ -178,7 +178,7 @@ class DecisionsTest(cloud.CloudCase):
             service.disabled = True
             service.save()
         self.settle()
-        with cloud.Statements() as statements, self.assertRaises(exception.NoValidHost):
+        with self.statements() as statements, self.assertRaises(exception.NoValidHost):
             self.select(self.one, self.two)
         self.assertEqual([], statements.seen)
         self.assertEqual(1, self.placement.asked)
@@ -254,7 +254,7 @@ class DecisionsTest(cloud.CloudCase):
         key = next(iter(self.states(known_namespaces.REPORTERS)))
         self.assertTrue(key)
         patience.wait_until(self.missing, 20, "a reporter that is silent is noticed")
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             self.assertEqual(["h2"], self.select(self.two))
         self.assertTrue(statements.of("compute_nodes"))
         self.assertIn(state_proof.UnprovedReason.SILENT_REPORTER.value, self.runtime.fallbacks())
@@ -267,6 +267,6 @@ class DecisionsTest(cloud.CloudCase):
         self.beat()
         self.sweep()
         self.settle()
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             self.assertEqual(["h1"], self.select(self.one))
         self.assertEqual([], statements.seen)

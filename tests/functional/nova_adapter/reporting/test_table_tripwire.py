@@ -7,7 +7,8 @@ import unittest
 
 from nova.db.main import api as main_db
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import served_functions, table_copy
+from nova_nodb_scheduler.nova_adapter.compute_nodes import table_copy
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
@@ -62,7 +63,7 @@ class TripwireTest(unittest.TestCase):
         copy = table_copy.TableCopy(client)
         ours = conductors.conductor(client, on_written=copy.bring)
         conductors.prepare(ours)
-        served = served_functions.ServedFunctions(ours.queries, ours.writer)
+        served = served_functions.ServedFunctions(ours.served)
         served.install()
         self.addCleanup(served.uninstall)
         values = {"uuid": nova_table.UUIDS[0], "host": "h", "hypervisor_hostname": "n"}

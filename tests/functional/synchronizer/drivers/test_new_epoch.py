@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
@@ -69,6 +70,17 @@ class TestSQLite(unittest.TestCase):
         self.put(b"new")
         [late] = self.client.write([records.Write(KEY, former.revision, b"late")])
         self.assertIs(records.Verdict.LOST, late.verdict)
+
+    def test_compute_nodes_that_stand_nowhere_else_are_not_dropped(self) -> None:
+        cell_modes.CellModes(self.client).record("cell1", cell_modes.NodeMode.RETIRED)
+        self.put(b"kept")
+        done = self.run_command("--yes")
+        self.assertNotEqual(0, done.returncode)
+        self.assertIn("the compute nodes of cell1", done.stderr)
+        self.assertIn("compute-nodes restore", done.stderr)
+        self.assertEqual(b"kept", self.client.read([KEY])[KEY].payload)
+        cell_modes.CellModes(self.client).record("cell1", cell_modes.NodeMode.MIRROR)
+        self.assertEqual(0, self.run_command("--yes").returncode)
 
 
 class TestMariaDB(TestSQLite):

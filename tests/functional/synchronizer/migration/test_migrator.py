@@ -20,6 +20,7 @@ import testtools
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
@@ -608,6 +609,15 @@ class TestCommand(unittest.TestCase):
         again = self.run_move(*arguments)
         self.assertEqual(3, again.returncode)
         self.assertIn("were moved to sqlalchemy already", again.stderr)
+
+    def test_compute_nodes_that_stand_nowhere_else_go_to_no_back_end_that_forgets(self) -> None:
+        cell_modes.CellModes(self.source).record("cell1", cell_modes.NodeMode.STORE)
+        for arguments in ((), ("--check",)):
+            done = self.run_move("--to", "memory", *arguments)
+            self.assertEqual(3, done.returncode, done.stderr)
+            self.assertIn("the compute nodes of cell1 stand nowhere else", done.stderr)
+        cell_modes.CellModes(self.source).record("cell1", cell_modes.NodeMode.MIRROR)
+        self.assertEqual(0, self.run_move("--to", "memory", "--check").returncode)
 
     def test_a_check_makes_no_database(self) -> None:
         self.assertTrue(_writes(self.source, "host"))

@@ -62,6 +62,43 @@ class GatherTest(testtools.TestCase):
         self.cloud.reporter("conductor", "cond1", "cell1", service_heartbeats="both")
         self.assertEqual((), self.gather().problems)
 
+    def test_who_is_configured_for_another_mode_of_compute_nodes_is_named(self):
+        self.healthy()
+        self.assertIsNone(self.gather().compute_nodes)
+        self.cloud.write(
+            "node_cells", "cell1", {"mode": "retired", "next_id": 3}, known_namespaces.NOVA
+        )
+        found = self.gather()
+        self.assertEqual(2, sum("cell cell1 is in mode retired" in p for p in found.problems))
+        self.cloud.reporter("conductor", "cond1", "cell1", compute_nodes="retired")
+        self.cloud.scheduler("sched1", 11, compute_nodes="retired")
+        found = self.gather()
+        self.assertEqual((), found.problems)
+        self.assertIn("retired of 1 cell by the back end, retired of 2", found.compute_nodes)
+        self.assertEqual("retired", found.cells[0]["compute_nodes"])
+        # Cells that nobody brought, but for those without compute nodes.
+        for cell in ("cell2", "api", "00000000-0000-0000-0000-000000000000"):
+            self.cloud.cell(cell)
+        [problem] = self.gather().problems
+        self.assertIn("scheduler on sched1", problem)
+        self.assertIn("cell cell2 is in mode mirror", problem)
+
+    def test_statements_on_a_table_that_does_not_count_are_told(self):
+        self.healthy()
+        self.cloud.write("node_cells", "cell1", {"mode": "store"}, known_namespaces.NOVA)
+        self.cloud.scheduler("sched1", 11, compute_nodes="store")
+        self.cloud.reporter(
+            "conductor",
+            "cond1",
+            "cell1",
+            compute_nodes="store",
+            compute_node_statements={"select": 2, "update": 1},
+        )
+        found = self.gather()
+        [problem] = found.problems
+        self.assertIn("select: 2, update: 1", problem)
+        self.assertIn("all the same: 3", found.compute_nodes)
+
     def test_a_healthy_deployment_has_no_problems(self):
         self.healthy()
 

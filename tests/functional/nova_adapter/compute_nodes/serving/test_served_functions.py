@@ -18,12 +18,8 @@ from nova.db.main import api as main_db
 from nova.objects import compute_node as nova_compute_node
 from oslo_db import exception as db_exception
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    replaced_code,
-    row_records,
-    served_functions,
-    table_copy,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records, table_copy
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import replaced_code, served_functions
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
@@ -52,7 +48,7 @@ class ServedCase(test_row_writes.WritesCase):
 
     def served(self, which: int = 0) -> served_functions.ServedFunctions:
         own = self.both[which]
-        return served_functions.ServedFunctions(own.queries, own.writer)
+        return served_functions.ServedFunctions(own.served)
 
     def install(self, which: int = 0) -> served_functions.ServedFunctions:
         made = self.served(which)

@@ -14,10 +14,8 @@ from nova import objects as nova_objects
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    node_serving,
-    text_comparison,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, text_comparison
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers import memory, sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
@@ -39,11 +37,11 @@ class ServingTest(cloud.CloudCase):
             sqlalchemy.SQLOptions(f"sqlite:///{self.path}", auto_upgrade=True)
         )
 
-    def bring(self) -> None:
-        """Have the back end answer for both cells, and serve."""
+    def bring(self, *cells: str) -> None:
+        """Have the back end answer for some cells, or both, and serve."""
         self.serving.open()
         transfer = self.serving.transfer()
-        for cell in (cloud.CELL1, cloud.CELL2):
+        for cell in cells or (cloud.CELL1, cloud.CELL2):
             transfer.to_store(self.context(cell), cell, text_comparison.SQLITE)
         self.serving.functions.install()
 
@@ -69,9 +67,17 @@ class ServingTest(cloud.CloudCase):
         self.assertEqual({}, tripwire.counts())
 
     def test_a_cell_that_was_not_brought_is_an_error_and_not_empty(self) -> None:
+        self.bring(cloud.CELL1)
+        with self.assertRaisesRegex(db_exception.DBError, cloud.CELL2):
+            nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL2))
+        with self.assertRaisesRegex(db_exception.DBError, cloud.CELL2):
+            self.create(cloud.CELL2, "n")
+
+    def test_cell0_has_no_compute_nodes_and_is_brought_by_nobody(self) -> None:
         self.bring()
+        self.assertEqual(0, len(nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL0))))
         with self.assertRaisesRegex(db_exception.DBError, cloud.CELL0):
-            nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL0))
+            self.create(cloud.CELL0, "n")
 
     def test_nothing_is_opened_before_the_first_call(self) -> None:
         self.serving.functions.install()
@@ -84,32 +90,46 @@ class ServingTest(cloud.CloudCase):
         self.bring()
         self.serving.close()
         self.serving.functions.install()
+        self.create_in_a_child()
+        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
+        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
+
+    def test_one_of_a_process_that_has_read_already_does_not_use_its_connections(self) -> None:
+        self.bring()
+        self.assertEqual(0, len(nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))))
+        self.create_in_a_child()
+        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
+        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
+        self.assertEqual(2, self.create(cloud.CELL1, "m").id)
+
+    def create_in_a_child(self) -> None:
+        before = self.serving._opened() if self.serving._parts else None
         child = os.fork()
         if child == 0:
             status = 1
             try:
                 self.create(cloud.CELL1, "n")
-                status = 0
+                status = int(self.serving._opened() is before)
             finally:
                 os._exit(status)
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        found = nova_objects.ComputeNodeList.get_all(self.context(cloud.CELL1))
-        self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
 
 
 class FitTest(cloud.CloudCase):
     def test_what_forgets_is_refused(self) -> None:
         forgetful = memory.MemorySynchronizer(shared_hub=hub.MemoryHub())
         with self.assertRaisesRegex(errors.ConfigurationError, "restart"):
-            node_serving.refuse_unfit(forgetful, None, ())
+            node_serving.refuse_unfit(cell_modes.NodeMode.RETIRED, forgetful, ())
 
     def test_a_cell_s_own_database_is_refused_whoever_connects(self) -> None:
-        url = "mysql+pymysql://nova:secret@db/nova_cell1"
-        made = sqlalchemy.SQLAlchemySynchronizer(
-            sqlalchemy.SQLOptions("mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8")
-        )
-        with self.assertRaisesRegex(errors.ConfigurationError, "database of its own"):
+        urls = ["mysql+pymysql://nova:secret@db/nova_cell1"]
+
+        def made(url: str) -> sqlalchemy.SQLAlchemySynchronizer:
+            return sqlalchemy.SQLAlchemySynchronizer(sqlalchemy.SQLOptions(url))
+
+        retired = cell_modes.NodeMode.RETIRED
+        with self.assertRaisesRegex(errors.ConfigurationError, "'retired'.*database of its own"):
             node_serving.refuse_unfit(
-                made, "mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8", [url]
+                retired, made("mysql+pymysql://nodb@db:3306/nova_cell1?charset=utf8"), urls
             )
-        node_serving.refuse_unfit(made, "mysql+pymysql://nodb@db/nodb", [url])
+        node_serving.refuse_unfit(retired, made("mysql+pymysql://nodb@db/nodb"), urls)
