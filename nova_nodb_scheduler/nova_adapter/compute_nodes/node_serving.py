@@ -17,7 +17,7 @@ from nova.db.main import api as main_db
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
+    node_transfer,
     row_queries,
     row_replica,
     row_writer,
@@ -102,9 +102,9 @@ class NodeServing:
                 self._synchronizer.open()
                 self._pid = os.getpid()
 
-    def transfer(self) -> cell_modes.NodeTransfer:
+    def transfer(self) -> node_transfer.NodeTransfer:
         """Return what brings cells' rows to this back end, and from it; open first."""
-        return cell_modes.NodeTransfer(self._synchronizer, self._writer.prepare)
+        return node_transfer.NodeTransfer(self._synchronizer, self._writer.prepare)
 
     def close(self) -> None:
         """Put Nova's own functions back and close the back end; idempotent."""

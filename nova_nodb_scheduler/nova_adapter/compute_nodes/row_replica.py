@@ -196,7 +196,7 @@ class RowReplica:
 
     def _index(self, cell: str, comparison: text_comparison.TextComparison) -> row_index.RowIndex:
         held = self._held
-        if held is None or held.modes.get(cell) is not cell_modes.NodeMode.STORE:
+        if held is None or held.modes.get(cell) in (None, cell_modes.NodeMode.MIRROR):
             raise CellNotHeld(cell)
         rows = held.of_cell.setdefault(cell, _CellRows())
         if rows.unreadable:

@@ -156,7 +156,10 @@ class CellTable:
                 table = _standing(connection)
                 query = sa.select(table).where(table.c.id > after)
                 found = connection.execute(query.order_by(table.c.id).limit(_PAGE)).mappings()
-                rows: list[node_rows.Row] = [dict(row) for row in found]
+                # SQLAlchemy's own kind of text names the columns of a table's copy.
+                rows: list[node_rows.Row] = [
+                    {str(name): value for name, value in row.items()} for row in found
+                ]
             if not rows:
                 return
             yield rows
@@ -325,18 +328,20 @@ def _standing(connection: sa.Connection) -> sa.Table:
 
 
 def _named(name: str) -> sa.Table:
-    return _TABLE.to_metadata(sa.MetaData(), name=name)
+    named: sa.Table = _TABLE.to_metadata(sa.MetaData(), name=name)
+    return named
 
 
 def _operations(connection: sa.Connection) -> operations.Operations:
     return operations.Operations(migration.MigrationContext.configure(connection))
 
 
-def _devices_altered(
-    connection: sa.Connection,
-) -> contextlib.AbstractContextManager[operations.BatchOperations]:
+def _devices_altered(connection: sa.Connection) -> contextlib.AbstractContextManager[Any]:
     """Give what alters ``pci_devices``: a statement, or on SQLite a new table in its place."""
-    return _operations(connection).batch_alter_table(_DEVICES.name, naming_convention=_CONVENTION)
+    made: contextlib.AbstractContextManager[Any] = _operations(connection).batch_alter_table(
+        _DEVICES.name, naming_convention=_CONVENTION
+    )
+    return made
 
 
 def _batches(numbers: Collection[int]) -> Iterator[list[int]]:

@@ -17,7 +17,7 @@ from nova import test as nova_test
 from nova.db.main import api as main_db
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
+    node_transfer,
     row_queries,
     row_replica,
     row_writer,
@@ -60,7 +60,7 @@ class ServedNodesFixture(fixtures.Fixture):
             lambda: str(uuid.uuid4()),
             on_written=copy.bring,
         )
-        self._transfer = cell_modes.NodeTransfer(client, writer.prepare)
+        self._transfer = node_transfer.NodeTransfer(client, writer.prepare)
         served = served_functions.ServedFunctions(row_queries.RowQueries(replica), writer)
         served.install()
         self.addCleanup(served.uninstall)

@@ -92,8 +92,8 @@ class CellDatabaseCase(unittest.TestCase):
         self.table.add_key(table_retirement.NOVAS_KEY)
         with nova_table.engine().begin() as connection:
             for name in _USED:
-                connection.execute(sa.text(f"DELETE FROM {name}"))  # noqa: S608, our own names
-                connection.execute(sa.text(f"DELETE FROM shadow_{name}"))  # noqa: S608
+                connection.execute(sa.text(f"DELETE FROM {name}"))
+                connection.execute(sa.text(f"DELETE FROM shadow_{name}"))
 
     def device(self, number: int, node_id: int, **others: Any) -> None:
         """Have a device of a compute node."""

@@ -60,7 +60,7 @@ _elsewhere: list[Any] = []
 def at(url: str) -> Iterator[None]:
     """Have the table in another database, which is empty yet."""
     made = sa.create_engine(url)
-    tables = [TABLE, models.Service.__table__]
+    tables = [TABLE, models.Service.__table__, models.PciDevice.__table__]
     models.BASE.metadata.create_all(made, tables=tables)
     made.dispose()
     mapping = objects.CellMapping(
