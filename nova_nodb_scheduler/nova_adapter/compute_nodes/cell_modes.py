@@ -9,11 +9,11 @@ otherwise finds out before it reads or writes, and so that it goes where the rec
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records, text_comparison
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
 
@@ -89,10 +89,24 @@ class CellModes:
         :param others: fields of its record that are noted with it
         :raises BackendUnavailable: it may or may not be noted
         """
+        self._edit(cell, lambda kept: {**kept, **others, "mode": mode.value})
 
-        def propose(state: Mapping[str, Any] | None, _version: int) -> Any:
+    def prepare(self, cell: str, comparison: text_comparison.TextComparison, above: int) -> None:
+        """Let new nodes of a cell have ids above one; never lowers what was given.
+
+        :raises BackendUnavailable: it may or may not be done
+        """
+
+        def prepared(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+            next_id = max(int(kept.get("next_id", 1)), above + 1)
+            return {**kept, "next_id": next_id, "comparison": comparison.dialect}
+
+        self._edit(cell, prepared)
+
+    def _edit(self, cell: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        def propose(state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[None]:
             kept = dict(state or {})
-            wanted = {**kept, **others, "mode": mode.value}
+            wanted = change(kept)
             return record_editor.Proposal(None, None if wanted == kept else wanted)
 
         edited = self._editor.edit(row_records.cell_key(cell), propose)

@@ -104,7 +104,7 @@ class NodeServing:
 
     def transfer(self) -> node_transfer.NodeTransfer:
         """Return what brings cells' rows to this back end, and from it; open first."""
-        return node_transfer.NodeTransfer(self._synchronizer, self._writer.prepare)
+        return node_transfer.NodeTransfer(self._synchronizer)
 
     def close(self) -> None:
         """Put Nova's own functions back and close the back end; idempotent."""

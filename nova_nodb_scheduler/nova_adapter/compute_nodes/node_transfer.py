@@ -82,17 +82,32 @@ class TransferredRows:
 
 
 @attrs.frozen
+class StepOutcome:
+    """What there is to say of a step that was done.
+
+    :param file: that was written
+    """
+
+    text: str
+    file: pathlib.Path | None = None
+
+
+@attrs.frozen
 class Step:
     """One step of the way; done again it changes nothing.
 
     :param title: what it does
     :param is_done: looks, and changes nothing
-    :param do: blocks for as long as it takes; returns what there is to say of it
+    :param do: blocks for as long as it takes
     """
 
     title: str
     is_done: Callable[[], bool]
-    do: Callable[[], str | None]
+    do: Callable[[], StepOutcome | None]
+
+
+#: Called behind each step that was done.
+Told = Callable[[Step, StepOutcome | None], None]
 
 
 @attrs.frozen
@@ -107,10 +122,11 @@ class Way:
         """Return the titles of the steps that are not done; changes nothing."""
         return [step.title for step in self.steps if not step.is_done()]
 
-    def go(self, told: Callable[[Step, str | None], None] = lambda step, said: None) -> None:
+    def go(
+        self, told: Callable[[Step, StepOutcome | None], None] = lambda step, outcome: None
+    ) -> None:
         """Do what is left, step by step.
 
-        :param told: called behind each step that was done, with what there is to say of it
         :raises TransferRefused: nothing was done, or the table turned out to hold other rows
         :raises BackendUnavailable: the same call goes on from there; so it does after
             whatever a database's driver raises
@@ -173,16 +189,10 @@ class NodeTransfer:
     """Brings the rows of a cell from Nova's table into records, and back.
 
     :param synchronizer: open
-    :param prepare: lets new nodes of a cell have ids above one
     """
 
-    def __init__(
-        self,
-        synchronizer: contract.Synchronizer,
-        prepare: Callable[[str, text_comparison.TextComparison, int], None],
-    ) -> None:
+    def __init__(self, synchronizer: contract.Synchronizer) -> None:
         self._synchronizer = synchronizer
-        self._prepare = prepare
         self._modes = cell_modes.CellModes(synchronizer)
         self._copy = table_copy.TableCopy(synchronizer)
         self._publisher = publisher.Publisher(
@@ -256,6 +266,22 @@ class NodeTransfer:
             raise _refused(cell, transfer_refusals.of_records(held.unreadable))
         return held.rows
 
+    def export(self, context: Any, cell: str, directory: pathlib.Path) -> tuple[pathlib.Path, int]:
+        """Write the rows that count to a file; return it, and how many. Raises as :meth:`counting`.
+
+        :raises OSError: nothing was written
+        """
+        path = _new_file(cell, directory)
+        return path, row_file.write(path, self.counting(context, cell))
+
+    def orphans(self, context: Any, cell: str) -> list[transfer_refusals.Refusal]:
+        """Say which devices name compute nodes that do not count, live or deleted; raises
+        as :meth:`counting`.
+        """
+        held = {int(row["id"]) for row in self.counting(context, cell)}
+        devices = table_retirement.CellTable(context).devices()
+        return transfer_refusals.of_devices(devices, held)
+
     # -- there -------------------------------------------------------------------------
 
     def there(
@@ -298,9 +324,9 @@ class NodeTransfer:
     def _import_step(
         self, context: Any, cell: str, comparison: text_comparison.TextComparison
     ) -> Step:
-        def bring() -> str:
+        def bring() -> StepOutcome:
             brought = self.to_store(context, cell, comparison)
-            return f"{brought.rows} rows, {brought.written} records written"
+            return StepOutcome(f"{brought.rows} rows, {brought.written} records written")
 
         return Step(
             "make records of all rows, and record that they count (mode store)",
@@ -318,14 +344,13 @@ class NodeTransfer:
         def is_empty() -> bool:
             return table.counts() == (0, 0)
 
-        def export() -> str:
+        def export() -> StepOutcome:
             rows = [row for page in table.pages() for row in page]
             unheld = transfer_refusals.of_unheld(rows, self.held(cell).uuids())
             if unheld:
                 raise _refused(cell, unheld)
-            moment = timeutils.utcnow().isoformat(timespec="seconds") + "Z"
-            path = directory / row_file.name(cell, moment)
-            return f"{row_file.write(path, rows)} rows in {path}"
+            path = _new_file(cell, directory)
+            return StepOutcome(f"{row_file.write(path, rows)} rows", path)
 
         name, away_name = table_retirement.NAME, table_retirement.AWAY_NAME
         return [
@@ -369,7 +394,7 @@ class NodeTransfer:
         """
         if self._modes.read(cell) is not _Mode.MIRROR:
             return TransferredRows(0, 0)
-        self._prepare(cell, comparison, highest_id(context))
+        self._modes.prepare(cell, comparison, highest_id(context))
         table = table_retirement.CellTable(context)
         rows = written = 0
         found: set[str] = set()
@@ -426,9 +451,9 @@ class NodeTransfer:
         return Way(cell, tuple(refusals), (*steps, self._record_step(cell, to)))
 
     def _copy_step(self, context: Any, cell: str) -> Step:
-        def bring() -> str:
+        def bring() -> StepOutcome:
             brought = self._bring_up(context, cell)
-            return f"{brought.rows} records, {brought.written} rows written"
+            return StepOutcome(f"{brought.rows} records, {brought.written} rows written")
 
         return Step("bring the table's rows up to their records", _never, bring)
 
@@ -454,19 +479,19 @@ class NodeTransfer:
         table = table_retirement.CellTable(context)
         wanted = {(row["id"], row["uuid"], row["deleted"]) for row in held.rows}
 
-        def fill() -> str:
+        def fill() -> StepOutcome:
             written = table.fill(held.rows)
             there = {
                 (row["id"], row["uuid"], row["deleted"]) for page in table.pages() for row in page
             }
             if there != wanted:
                 raise _refused(cell, [_OTHERWISE_FILLED])
-            return f"{len(held.rows)} rows, {written} written"
+            return StepOutcome(f"{len(held.rows)} rows, {written} written")
 
-        def continue_ids() -> str:
+        def continue_ids() -> StepOutcome:
             next_id = self._next_id(context, cell, held.uuids())
             table.continue_ids(next_id)
-            return f"the next one is {next_id}"
+            return StepOutcome(f"the next one is {next_id}")
 
         def add_key() -> None:
             if noted is not None:
@@ -624,6 +649,11 @@ def _refused(
     cell: str, refusals: Iterable[transfer_refusals.Refusal]
 ) -> transfer_refusals.TransferRefused:
     return transfer_refusals.TransferRefused(cell, [str(each) for each in refusals])
+
+
+def _new_file(cell: str, directory: pathlib.Path) -> pathlib.Path:
+    moment = timeutils.utcnow().isoformat(timespec="seconds") + "Z"
+    return directory / row_file.name(cell, moment)
 
 
 def _never() -> bool:

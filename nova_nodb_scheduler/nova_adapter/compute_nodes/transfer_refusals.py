@@ -40,7 +40,7 @@ class Refusal:
     remedy: str
 
     def __str__(self) -> str:
-        named = ", ".join(self.rows[:_MOST_NAMED])
+        named = "; ".join(self.rows[:_MOST_NAMED])
         more = len(self.rows) - _MOST_NAMED
         about = f" ({named}{f' and {more} more' if more > 0 else ''})" if named else ""
         return f"{self.reason}{about}. {self.remedy}"
@@ -80,29 +80,29 @@ def of_rows(rows: Iterable[node_rows.Row]) -> list[Refusal]:
 
 def named(row: node_rows.Row) -> str:
     """Return what an operator finds a row by."""
-    return f"id {row['id']}, {row['hypervisor_hostname']} on {row['host']}"
+    return f"id {row['id']}: {row['hypervisor_hostname']} on {row['host']}"
 
 
 def _is_legacy(row: node_rows.Row) -> bool:
     return bool(row["numa_topology"]) and "nova_object.name" not in row["numa_topology"]
 
 
-_FILLED_BY_START = (
-    "Nova fills it when nova-compute of that host starts: start it, or soft-delete the row with "
-    "'openstack compute service delete' where the host is gone."
+_LONG_GONE = (
+    "Nova has given each of its nodes one for many releases: the hosts of these are long gone. "
+    "Soft-delete the rows in SQL (set deleted = id), or give them what they lack."
 )
 
 #: By what is wrong: what tells it, and what is to be done.
 _REMEDIES: Mapping[str, tuple[Callable[[node_rows.Row], bool], str]] = {
-    "Compute nodes have no uuid": (lambda row: row["uuid"] is None, _FILLED_BY_START),
-    "Compute nodes have no host": (lambda row: row["host"] is None, _FILLED_BY_START),
+    "Compute nodes have no uuid": (lambda row: row["uuid"] is None, _LONG_GONE),
+    "Compute nodes have no host": (lambda row: row["host"] is None, _LONG_GONE),
     "Compute nodes have an allocation ratio of 0 or none": (
         lambda row: any(not row[name] for name in _RATIOS),
         "Run 'nova-manage db online_data_migrations' until it has nothing left to do.",
     ),
-    "Compute nodes have a NUMA topology of a release before Kilo": (
+    "Compute nodes have a NUMA topology in a format of old": (
         _is_legacy,
-        "Read them once with Nova, which converts them: 'openstack hypervisor list --long'.",
+        "Have Nova read them once, which converts them: 'openstack hypervisor list'.",
     ),
 }
 

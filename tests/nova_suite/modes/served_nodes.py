@@ -60,7 +60,7 @@ class ServedNodesFixture(fixtures.Fixture):
             lambda: str(uuid.uuid4()),
             on_written=copy.bring,
         )
-        self._transfer = node_transfer.NodeTransfer(client, writer.prepare)
+        self._transfer = node_transfer.NodeTransfer(client)
         served = served_functions.ServedFunctions(row_queries.RowQueries(replica), writer)
         served.install()
         self.addCleanup(served.uninstall)

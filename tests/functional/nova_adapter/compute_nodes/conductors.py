@@ -65,5 +65,6 @@ def conductor(
 
 def prepare(conductor: Conductor, above: int = 0) -> None:
     """Have the back end answer for cell1, with ids above one."""
-    conductor.writer.prepare(cloud.CELL1, nova_table.comparison(), above)
-    cell_modes.CellModes(conductor.synchronizer).record(cloud.CELL1, cell_modes.NodeMode.STORE)
+    modes = cell_modes.CellModes(conductor.synchronizer)
+    modes.prepare(cloud.CELL1, nova_table.comparison(), above)
+    modes.record(cloud.CELL1, cell_modes.NodeMode.STORE)

@@ -37,7 +37,7 @@ class ModesCase(test_row_writes.WritesCase):
         self.hub = hub.MemoryHub()
         self.ours = conductors.conductor(self.client(self.hub))
         self.modes = cell_modes.CellModes(self.ours.synchronizer)
-        self.transfer = node_transfer.NodeTransfer(self.ours.synchronizer, self.ours.writer.prepare)
+        self.transfer = node_transfer.NodeTransfer(self.ours.synchronizer)
         self.bring = functools.partial(
             self.transfer.to_store, self.context, cloud.CELL1, nova_table.comparison()
         )

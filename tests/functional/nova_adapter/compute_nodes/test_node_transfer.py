@@ -46,7 +46,7 @@ def killed_behind(number: int) -> Callable[..., None]:
     """Return what ends the way behind some steps."""
     left = [number]
 
-    def told(_step: node_transfer.Step, _said: str | None) -> None:
+    def told(*_step: Any) -> None:
         left[0] -= 1
         if not left[0]:
             raise Killed
@@ -65,7 +65,7 @@ class Journey(cell_databases.CellDatabaseCase):
         self.addCleanup(synchronizer.close)
         self.ours = conductors.conductor(synchronizer)
         self.modes = cell_modes.CellModes(synchronizer)
-        self.transfer = node_transfer.NodeTransfer(synchronizer, self.ours.writer.prepare)
+        self.transfer = node_transfer.NodeTransfer(synchronizer)
 
     def there(self, **options: Any) -> node_transfer.Way:
         return self.transfer.there(
@@ -254,10 +254,10 @@ class Journey(cell_databases.CellDatabaseCase):
         way = self.there()
         self.assertEqual(
             [
-                ("no uuid", ("id 1, n1 on h1",)),
-                ("no host", ("id 2, n2 on None",)),
-                ("ratio of 0", ("id 3, n3 on h3", "id 4, n4 on h4")),
-                ("NUMA", ("id 5, n5 on h5",)),
+                ("no uuid", ("id 1: n1 on h1",)),
+                ("no host", ("id 2: n2 on None",)),
+                ("ratio of 0", ("id 3: n3 on h3", "id 4: n4 on h4")),
+                ("NUMA", ("id 5: n5 on h5",)),
             ],
             [
                 (word, each.rows)
@@ -267,7 +267,7 @@ class Journey(cell_databases.CellDatabaseCase):
                 if word in each.reason
             ],
         )
-        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "id 1, n1 on h1"):
+        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "id 1: n1 on h1"):
             way.go()
         self.assertEqual((before, MIRROR), (self.dump(), self.state().mode))
 
@@ -297,7 +297,7 @@ class Journey(cell_databases.CellDatabaseCase):
         self.there().go()
         self.transfer.prepared(self.context, cloud.CELL1).go()
         nova_table.fill([row(50)])
-        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "id 50, n50 on h50"):
+        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "id 50: n50 on h50"):
             self.there().go()
         self.assertEqual([50], [each["id"] for each in self.rows()])
 
