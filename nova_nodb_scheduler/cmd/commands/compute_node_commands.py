@@ -19,20 +19,12 @@ from nova_nodb_scheduler.cmd.overview import cell_names, node_cells, process_rep
 
 if TYPE_CHECKING:
     from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-        cell_modes,
         node_transfer,
         transfer_refusals,
     )
 
 #: Beats that a service may miss before it is taken for stopped.
 _MISSED_BEATS = 3
-
-
-def configured_mode(_plugin: Any) -> cell_modes.NodeMode:
-    """Return the mode that the configuration says."""
-    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
-
-    return cell_modes.NodeMode.MIRROR
 
 
 class _CellCommand(command.Command):
@@ -74,8 +66,10 @@ class Status(_CellCommand):
         plugin = self.plugin()
         cells = self.cells(plugin, args)
         with reaching.opened(plugin.make_synchronizer) as synchronizer:
-            found = node_cells.gather(synchronizer, plugin.scopes, cells, configured_mode(plugin))
-        told = node_cells.problems(found)
+            found = node_cells.gather(
+                synchronizer, plugin.scopes, cells, node_cells.configured_mode(plugin)
+            )
+        told = [each.text for each in node_cells.problems(found)]
         names = cell_names.read(plugin)
         if args.json:
             self.print_json(
@@ -178,7 +172,7 @@ class _WayCommand(_CellCommand):
         """Return what an operator does when all is done."""
         raise NotImplementedError
 
-    def check(self, plugin: Any, synchronizer: Any, args: argparse.Namespace) -> None:
+    def check(self, plugin: Any, args: argparse.Namespace) -> None:
         """Refuse what no cell can do, before any is looked at; may complete the arguments."""
 
     def execute(self, args: argparse.Namespace) -> int:
@@ -192,8 +186,8 @@ class _WayCommand(_CellCommand):
                 f"The database of cell {cell}", reason, "Mend it, or name other cells with --cell"
             )
         names = cell_names.read(plugin)
+        self.check(plugin, args)
         with reaching.opened(plugin.make_synchronizer) as synchronizer:
-            self.check(plugin, synchronizer, args)
             transfer = node_transfer.NodeTransfer(synchronizer)
             ways = [
                 self.way(transfer, plugin.scopes.context_for(cell), cell, args) for cell in cells
@@ -322,12 +316,12 @@ class Retire(_WayCommand):
             "plane, and start them."
         )
 
-    def check(self, plugin: Any, synchronizer: Any, args: argparse.Namespace) -> None:
+    def check(self, plugin: Any, args: argparse.Namespace) -> None:
         """Refuse a back end that may not answer for compute nodes, and a directory that is none."""
         from nova_nodb_scheduler.nova_adapter.compute_nodes import node_serving
 
         urls = [plugin.scopes.mapping(cell).database_connection for cell in reaching.cells(plugin)]
-        node_serving.refuse_unfit(synchronizer, _own_url(plugin), urls)
+        node_serving.refuse_unfit(plugin.make_synchronizer(), _own_url(plugin), urls)
         args.export_to = _directory(plugin, args.export_to, "--export-to")
 
     def way(
@@ -366,7 +360,7 @@ class Restore(_WayCommand):
             "plane, or remove the plugin, and start them."
         )
 
-    def check(self, plugin: Any, synchronizer: Any, args: argparse.Namespace) -> None:
+    def check(self, plugin: Any, args: argparse.Namespace) -> None:
         """Refuse a file that is for nobody."""
         if args.file is None:
             return

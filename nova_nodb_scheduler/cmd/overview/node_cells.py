@@ -52,8 +52,15 @@ class NodeCell:
             "foreign_key": key.name if key else None,
             "unreadable": list(state.unreadable) if state else [],
             "error": self.error,
-            "problems": problems([self]),
+            "problems": [each.text for each in problems([self])],
         }
+
+
+def configured_mode(_plugin: Any) -> cell_modes.NodeMode:
+    """Return the mode that the configuration of a plugin says."""
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+
+    return cell_modes.NodeMode.MIRROR
 
 
 def gather(
@@ -107,60 +114,86 @@ _GO_ON = (
 )
 
 
-def problems(found: Iterable[NodeCell]) -> list[str]:
-    """Say in sentences what is not as it should be; cells of which the same is said share one."""
-    cells: dict[str, list[str]] = {}
+@attrs.frozen
+class Problem:
+    """A sentence, and how bad it is.
+
+    :param is_grave: calls fail, or would if services were started
+    """
+
+    text: str
+    is_grave: bool = True
+
+
+def problems(found: Iterable[NodeCell]) -> list[Problem]:
+    """Say what is not as it should be; cells of which the same is said share a sentence."""
+    cells: dict[Problem, list[str]] = {}
     for each in found:
-        for text in _of_cell(each):
-            cells.setdefault(text, []).append(each.cell)
+        for problem in _of_cell(each):
+            cells.setdefault(problem, []).append(each.cell)
     return [
-        text.replace(_CELLS, f"{'cell' if len(names) == 1 else 'cells'} {', '.join(names)}")
-        for text, names in cells.items()
+        attrs.evolve(problem, text=problem.text.replace(_CELLS, _named(names)))
+        for problem, names in cells.items()
     ]
+
+
+def _named(cells: Collection[str]) -> str:
+    return f"{'cell' if len(cells) == 1 else 'cells'} {', '.join(cells)}"
 
 
 #: Stands for cells in a sentence.
 _CELLS = "{cells}"
 
 
-def _of_cell(found: NodeCell) -> Iterator[str]:
+def _of_cell(found: NodeCell) -> Iterator[Problem]:
     state = found.state
     if state is None:
-        yield f"Who answers for the compute nodes of {_CELLS} is not known: {found.error}"
+        yield Problem(
+            f"Who answers for the compute nodes of {_CELLS} is not known: {found.error}",
+            is_grave=False,
+        )
         return
     recorded, configured = state.mode.value, found.configured.value
     if recorded != configured:
-        yield (
+        yield Problem(
             f"The compute nodes of {_CELLS} are in mode {recorded}, and this configuration says "
             f"{configured}: services with it refuse to serve. {_remedy(recorded, configured)}"
         )
-    if state.place.value in ("both", "missing"):
-        what = "two tables" if state.place.value == "both" else "no table"
-        yield (
-            f"There are {what} of compute nodes in {_CELLS}: 'nova-nodb-manage compute-nodes "
-            "restore --dry-run' says what to do."
-        )
-    elif recorded == "mirror" and state.place.value == "away":
-        yield (
-            f"The table of {_CELLS} is away, and the back end lost its records: bring the rows "
-            "back with 'nova-nodb-manage compute-nodes restore --from FILE'."
-        )
-    elif recorded == "retired" and state.place.value == "there" and not state.table_rows:
-        yield (
-            f"The empty table of {_CELLS} is there for an upgrade of Nova: take it away with "
-            "'nova-nodb-manage compute-nodes retire' before any service starts."
-        )
-    elif not state.is_settled:
-        yield f"The way of {_CELLS} has not ended: {_GO_ON}."
-    if recorded != "retired" and state.place.value == "there" and state.key is None:
-        yield f"The table pci_devices of {_CELLS} has no foreign key to compute_nodes."
+    yield from _of_table(recorded, state)
     if state.unreadable:
-        yield (
+        yield Problem(
             f"Records of compute nodes of {_CELLS} cannot be read, and calls that need them fail: "
             f"{', '.join(sorted(state.unreadable)[:3])}. Run the release that wrote them."
         )
     for text in found.orphans:
-        yield f"In {_CELLS}: {text}"
+        yield Problem(f"In {_CELLS}: {text}", is_grave=False)
+
+
+def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem]:
+    place = state.place.value
+    if place in ("both", "missing"):
+        what = "two tables" if place == "both" else "no table"
+        yield Problem(
+            f"There are {what} of compute nodes in {_CELLS}: 'nova-nodb-manage compute-nodes "
+            "restore --dry-run' says what to do."
+        )
+    elif recorded == "mirror" and place == "away":
+        yield Problem(
+            f"The table of {_CELLS} is away, and the back end lost its records: bring the rows "
+            "back with 'nova-nodb-manage compute-nodes restore --from FILE'."
+        )
+    elif recorded == "retired" and place == "there" and not state.table_rows:
+        yield Problem(
+            f"The empty table of {_CELLS} is there for an upgrade of Nova: take it away with "
+            "'nova-nodb-manage compute-nodes retire' before any service starts."
+        )
+    elif not state.is_settled:
+        yield Problem(f"The way of {_CELLS} has not ended: {_GO_ON}.")
+    elif recorded != "retired" and state.key is None:
+        yield Problem(
+            f"The table pci_devices of {_CELLS} has no foreign key to compute_nodes.",
+            is_grave=False,
+        )
 
 
 _COMMANDS: Mapping[str, str] = {
