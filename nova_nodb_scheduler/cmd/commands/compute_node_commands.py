@@ -152,6 +152,9 @@ class CellOutcome:
 class _WayCommand(_CellCommand):
     """A command that changes cells whose services are stopped: all of them, or none is begun."""
 
+    #: Whether a store that is not there is made.
+    makes = False
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add --dry-run."""
         parser = super().get_parser(prog_name)
@@ -187,7 +190,8 @@ class _WayCommand(_CellCommand):
             )
         names = cell_names.read(plugin)
         self.check(plugin, args)
-        with reaching.opened(plugin.make_synchronizer) as synchronizer:
+        makes = self.makes and not args.dry_run
+        with reaching.opened(plugin.make_synchronizer, makes=makes) as synchronizer:
             transfer = node_transfer.NodeTransfer(synchronizer)
             ways = [
                 self.way(transfer, plugin.scopes.context_for(cell), cell, args) for cell in cells
@@ -296,6 +300,8 @@ class Retire(_WayCommand):
     nova-compute waits for them, and servers run on. What is in the way is said before
     anything changes. Interrupted, the same command goes on; 'restore' goes back.
     """
+
+    makes = True
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add what becomes of the table."""

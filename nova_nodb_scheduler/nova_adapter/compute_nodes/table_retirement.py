@@ -120,7 +120,8 @@ class CellTable:
     """
 
     def __init__(self, context: Any) -> None:
-        self._engine = main_db.get_engine(context=context)
+        engine = main_db.get_engine(context=context)
+        self._engine, self._dialect = engine, str(engine.dialect.name)
 
     # -- what is there ---------------------------------------------------------------
 
@@ -248,7 +249,7 @@ class CellTable:
 
     def continue_ids(self, next_id: int) -> None:
         """Have the table's own ids go on where others ended; never lowers them on MariaDB."""
-        statement = _CONTINUED.get(self._engine.dialect.name)
+        statement = _CONTINUED.get(self._dialect)
         if statement is None:
             return
         with self._changing() as connection:
@@ -287,10 +288,9 @@ class CellTable:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sa.Connection]:
         """Give a transaction that waits for others for a bounded time."""
-        dialect = self._engine.dialect.name
         with self._transaction() as connection:
-            if dialect in _PATIENCE:
-                connection.execute(sa.text(_PATIENCE[dialect]))
+            if self._dialect in _PATIENCE:
+                connection.execute(sa.text(_PATIENCE[self._dialect]))
             yield connection
 
 
