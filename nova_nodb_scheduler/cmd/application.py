@@ -38,7 +38,7 @@ _COMMANDS = {
     "host show": host_commands.HostShow,
     "namespace list": host_commands.NamespaceList,
     "explain": explain_command.Explain,
-    "compute-nodes status": compute_node_commands.Status,
+    "compute-nodes status": compute_node_commands.NodesStatus,
     "compute-nodes retire": compute_node_commands.Retire,
     "compute-nodes restore": compute_node_commands.Restore,
     "compute-nodes export": compute_node_commands.Export,

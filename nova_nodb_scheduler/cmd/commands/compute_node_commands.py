@@ -18,7 +18,7 @@ from nova_nodb_scheduler.cmd.framework import bounded, command, reaching, termin
 from nova_nodb_scheduler.cmd.overview import cell_names, node_cells, process_reports
 
 if TYPE_CHECKING:
-    from nova_nodb_scheduler.nova_adapter.compute_nodes import (
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
         node_transfer,
         transfer_refusals,
     )
@@ -54,7 +54,7 @@ class _CellCommand(command.Command):
         return args.cell or [each for each in known if each != objects.CellMapping.CELL0_UUID]
 
 
-class Status(_CellCommand):
+class NodesStatus(_CellCommand):
     """Show who answers for each cell's compute nodes: Nova's table, or records.
 
     Status 1 where something is not as it should be: the configuration names
@@ -130,7 +130,7 @@ class CellOutcome:
     """
 
     cell: str
-    steps: tuple[tuple[str, node_transfer.StepOutcome | None], ...]
+    steps: tuple[tuple[str, node_transfer.TransferOutcome | None], ...]
     refusals: tuple[transfer_refusals.Refusal, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class _WayCommand(_CellCommand):
 
     def execute(self, args: argparse.Namespace) -> int:
         """Find out what is in the way of any cell, then go."""
-        from nova_nodb_scheduler.nova_adapter.compute_nodes import node_transfer
+        from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 
         plugin = self.plugin()
         cells = self.cells(plugin, args)
@@ -218,7 +218,7 @@ class _WayCommand(_CellCommand):
         with self.progress("steps", quiet=args.json) as bars:
             for way in ways:
                 left = way.left()
-                steps: list[tuple[str, node_transfer.StepOutcome | None]] = []
+                steps: list[tuple[str, node_transfer.TransferOutcome | None]] = []
                 if left:
                     bar = bars.add_task(str(names.shown(way.cell)), total=len(left))
                     way.go(functools.partial(_note, bars, bar, steps))
@@ -282,9 +282,9 @@ class _WayCommand(_CellCommand):
 def _note(
     bars: rich.progress.Progress,
     bar: rich.progress.TaskID,
-    steps: list[tuple[str, node_transfer.StepOutcome | None]],
-    step: node_transfer.Step,
-    outcome: node_transfer.StepOutcome | None,
+    steps: list[tuple[str, node_transfer.TransferOutcome | None]],
+    step: node_transfer.TransferStep,
+    outcome: node_transfer.TransferOutcome | None,
 ) -> None:
     """Note a step that was done, and show it."""
     steps.append((step.title, outcome))
@@ -381,7 +381,7 @@ class Restore(_WayCommand):
         self, transfer: node_transfer.NodeTransfer, context: Any, cell: str, args: Any
     ) -> node_transfer.Way:
         """Return the way back."""
-        from nova_nodb_scheduler.nova_adapter.compute_nodes import row_file
+        from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import row_file
 
         lost = None if args.file is None else list(row_file.read(pathlib.Path(args.file)))
         return transfer.back(context, cell, lost=lost)
@@ -424,7 +424,7 @@ class Export(_CellCommand):
 
     def execute(self, args: argparse.Namespace) -> int:
         """Write a file for each cell."""
-        from nova_nodb_scheduler.nova_adapter.compute_nodes import node_transfer
+        from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 
         plugin = self.plugin()
         cells = self.cells(plugin, args)
@@ -460,7 +460,7 @@ def living_services(plugin: Any, cells: Iterable[str]) -> list[transfer_refusals
     """
     from nova import objects
 
-    from nova_nodb_scheduler.nova_adapter.compute_nodes import transfer_refusals
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import transfer_refusals
 
     deadline = bounded.Deadline()
     backend = process_reports.read_backend_within(plugin.make_synchronizer, deadline)

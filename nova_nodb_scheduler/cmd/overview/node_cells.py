@@ -13,7 +13,8 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded, guard
 
 if TYPE_CHECKING:
-    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_transfer
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 
 
 @attrs.frozen
@@ -92,7 +93,8 @@ def gather(
 def _read(
     synchronizer: Any, scopes: Any, cell: str
 ) -> tuple[node_transfer.CellState, tuple[str, ...]]:
-    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_transfer
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 
     transfer = node_transfer.NodeTransfer(synchronizer)
     context = scopes.context_for(cell)

@@ -17,7 +17,6 @@ from nova import test as nova_test
 from nova.db.main import api as main_db
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    node_transfer,
     row_queries,
     row_replica,
     row_writer,
@@ -25,6 +24,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     table_copy,
     text_comparison,
 )
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 

@@ -24,7 +24,8 @@ from nova import objects
 from nova.db import migration as nova_migration
 from nova.db.main import models
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, table_retirement
+from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table

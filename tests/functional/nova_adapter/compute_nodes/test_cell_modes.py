@@ -12,11 +12,8 @@ from nova.db.main import api as main_db
 from nova.db.main import models
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_transfer,
-    row_replica,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_replica
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.synchronizer.migration import migrator
 from nova_nodb_scheduler.testing import servers

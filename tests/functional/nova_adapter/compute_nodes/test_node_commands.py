@@ -21,9 +21,8 @@ from nova.db.main import models
 from oslo_utils import timeutils
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_rows,
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_rows
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     node_transfer,
     row_file,
     table_retirement,

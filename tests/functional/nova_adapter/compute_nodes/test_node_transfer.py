@@ -15,12 +15,10 @@ from nova.db.main import models
 from oslo_utils import timeutils
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_rows,
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_rows, row_records
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     node_transfer,
     row_file,
-    row_records,
     table_retirement,
     transfer_refusals,
 )

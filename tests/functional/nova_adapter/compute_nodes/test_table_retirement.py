@@ -11,7 +11,8 @@ from alembic.runtime import migration
 from nova.db.main import api as main_db
 from oslo_db import exception as db_exception
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, table_retirement
+from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 from tests.functional.nova_adapter.compute_nodes import cell_databases, nova_table
 from tests.functional.nova_adapter.compute_nodes.cell_databases import deleted, row
 

@@ -7,11 +7,8 @@ from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler.cmd.overview import node_cells
 from nova_nodb_scheduler.cmd.upgrade_check import judgements
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    node_transfer,
-    table_retirement,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer, table_retirement
 
 Mode, Place = cell_modes.NodeMode, table_retirement.TablePlace
 Code = upgradecheck.Code

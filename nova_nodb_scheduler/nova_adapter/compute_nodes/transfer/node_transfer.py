@@ -35,12 +35,14 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     cell_modes,
     node_rows,
-    row_file,
     row_names,
     row_records,
     table_copy,
-    table_retirement,
     text_comparison,
+)
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
+    row_file,
+    table_retirement,
     transfer_refusals,
 )
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
@@ -82,7 +84,7 @@ class TransferredRows:
 
 
 @attrs.frozen
-class StepOutcome:
+class TransferOutcome:
     """What there is to say of a step that was done.
 
     :param file: that was written
@@ -93,7 +95,7 @@ class StepOutcome:
 
 
 @attrs.frozen
-class Step:
+class TransferStep:
     """One step of the way; done again it changes nothing.
 
     :param title: what it does
@@ -103,11 +105,11 @@ class Step:
 
     title: str
     is_done: Callable[[], bool]
-    do: Callable[[], StepOutcome | None]
+    do: Callable[[], TransferOutcome | None]
 
 
 #: Called behind each step that was done.
-Told = Callable[[Step, StepOutcome | None], None]
+Told = Callable[[TransferStep, TransferOutcome | None], None]
 
 
 @attrs.frozen
@@ -116,14 +118,15 @@ class Way:
 
     cell: str
     refusals: tuple[transfer_refusals.Refusal, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TransferStep, ...]
 
     def left(self) -> list[str]:
         """Return the titles of the steps that are not done; changes nothing."""
         return [step.title for step in self.steps if not step.is_done()]
 
     def go(
-        self, told: Callable[[Step, StepOutcome | None], None] = lambda step, outcome: None
+        self,
+        told: Callable[[TransferStep, TransferOutcome | None], None] = lambda step, outcome: None,
     ) -> None:
         """Do what is left, step by step.
 
@@ -323,12 +326,12 @@ class NodeTransfer:
 
     def _import_step(
         self, context: Any, cell: str, comparison: text_comparison.TextComparison
-    ) -> Step:
-        def bring() -> StepOutcome:
+    ) -> TransferStep:
+        def bring() -> TransferOutcome:
             brought = self.to_store(context, cell, comparison)
-            return StepOutcome(f"{brought.rows} rows, {brought.written} records written")
+            return TransferOutcome(f"{brought.rows} rows, {brought.written} records written")
 
-        return Step(
+        return TransferStep(
             "make records of all rows, and record that they count (mode store)",
             lambda: self._modes.read(cell) is not _Mode.MIRROR,
             bring,
@@ -336,7 +339,7 @@ class NodeTransfer:
 
     def _retirement_steps(
         self, table: table_retirement.CellTable, cell: str, directory: pathlib.Path
-    ) -> list[Step]:
+    ) -> list[TransferStep]:
         def drop_key() -> None:
             self._note_key(cell, table.foreign_key())
             table.drop_key()
@@ -344,33 +347,33 @@ class NodeTransfer:
         def is_empty() -> bool:
             return table.counts() == (0, 0)
 
-        def export() -> StepOutcome:
+        def export() -> TransferOutcome:
             rows = [row for page in table.pages() for row in page]
             unheld = transfer_refusals.of_unheld(rows, self.held(cell).uuids())
             if unheld:
                 raise _refused(cell, unheld)
             path = _new_file(cell, directory)
-            return StepOutcome(f"{row_file.write(path, rows)} rows", path)
+            return TransferOutcome(f"{row_file.write(path, rows)} rows", path)
 
         name, away_name = table_retirement.NAME, table_retirement.AWAY_NAME
         return [
-            Step(
+            TransferStep(
                 "drop the foreign key of pci_devices",
                 lambda: table.foreign_key() is None,
                 drop_key,
             ),
-            Step(
+            TransferStep(
                 f"rename {name} to {away_name}",
                 lambda: table.place() is _Place.AWAY,
                 table.take_away,
             ),
-            Step(f"export its rows to a file in {directory}", is_empty, export),
-            Step("empty it", is_empty, table.empty),
+            TransferStep(f"export its rows to a file in {directory}", is_empty, export),
+            TransferStep("empty it", is_empty, table.empty),
             self._record_step(cell, _Mode.RETIRED),
         ]
 
-    def _record_step(self, cell: str, mode: cell_modes.NodeMode) -> Step:
-        return Step(
+    def _record_step(self, cell: str, mode: cell_modes.NodeMode) -> TransferStep:
+        return TransferStep(
             f"record mode {mode.value}",
             lambda: self._modes.read(cell) is mode,
             lambda: self._modes.record(cell, mode),
@@ -450,12 +453,12 @@ class NodeTransfer:
             steps = self._return_steps(context, cell, held, noted)
         return Way(cell, tuple(refusals), (*steps, self._record_step(cell, to)))
 
-    def _copy_step(self, context: Any, cell: str) -> Step:
-        def bring() -> StepOutcome:
+    def _copy_step(self, context: Any, cell: str) -> TransferStep:
+        def bring() -> TransferOutcome:
             brought = self._bring_up(context, cell)
-            return StepOutcome(f"{brought.rows} records, {brought.written} rows written")
+            return TransferOutcome(f"{brought.rows} records, {brought.written} rows written")
 
-        return Step("bring the table's rows up to their records", _never, bring)
+        return TransferStep("bring the table's rows up to their records", _never, bring)
 
     def _bring_up(self, context: Any, cell: str) -> TransferredRows:
         """Write each record's row to the table that is there, and has its key."""
@@ -475,23 +478,23 @@ class NodeTransfer:
         cell: str,
         held: CellRecords,
         noted: table_retirement.ForeignKey | None,
-    ) -> list[Step]:
+    ) -> list[TransferStep]:
         table = table_retirement.CellTable(context)
         wanted = {(row["id"], row["uuid"], row["deleted"]) for row in held.rows}
 
-        def fill() -> StepOutcome:
+        def fill() -> TransferOutcome:
             written = table.fill(held.rows)
             there = {
                 (row["id"], row["uuid"], row["deleted"]) for page in table.pages() for row in page
             }
             if there != wanted:
                 raise _refused(cell, [_OTHERWISE_FILLED])
-            return StepOutcome(f"{len(held.rows)} rows, {written} written")
+            return TransferOutcome(f"{len(held.rows)} rows, {written} written")
 
-        def continue_ids() -> StepOutcome:
+        def continue_ids() -> TransferOutcome:
             next_id = self._next_id(context, cell, held.uuids())
             table.continue_ids(next_id)
-            return StepOutcome(f"the next one is {next_id}")
+            return TransferOutcome(f"the next one is {next_id}")
 
         def add_key() -> None:
             if noted is not None:
@@ -499,19 +502,21 @@ class NodeTransfer:
 
         name, away_name = table_retirement.NAME, table_retirement.AWAY_NAME
         return [
-            Step(
+            TransferStep(
                 "drop the foreign key of pci_devices",
                 lambda: table.foreign_key() is None,
                 table.drop_key,
             ),
-            Step(f"have the table hold all {len(held.rows)} rows", _never, fill),
-            Step(
+            TransferStep(f"have the table hold all {len(held.rows)} rows", _never, fill),
+            TransferStep(
                 f"rename {away_name} to {name}",
                 lambda: table.place() is _Place.THERE,
                 table.bring_back,
             ),
-            Step("have its ids go on where those of the records ended", _never, continue_ids),
-            Step(
+            TransferStep(
+                "have its ids go on where those of the records ended", _never, continue_ids
+            ),
+            TransferStep(
                 "add the foreign key of pci_devices" + (f", {noted.name}" if noted else ""),
                 lambda: noted is None or table.foreign_key() is not None,
                 add_key,
@@ -550,7 +555,7 @@ class NodeTransfer:
                 return Way(cell, (), ())
             refusals = [_HALF_WAY]
         name, away_name = table_retirement.NAME, table_retirement.AWAY_NAME
-        step = Step(
+        step = TransferStep(
             f"rename {away_name} to {name}, empty and without its foreign key",
             lambda: table.place() is _Place.THERE,
             table.bring_back,
