@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import pathlib
@@ -14,7 +15,7 @@ import attrs
 import rich.progress
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.cmd.framework import bounded, command, reaching, terminal
+from nova_nodb_scheduler.cmd.framework import bounded, command, guard, reaching, terminal
 from nova_nodb_scheduler.cmd.overview import cell_names, node_cells, process_reports
 
 if TYPE_CHECKING:
@@ -221,7 +222,8 @@ class _WayCommand(_CellCommand):
                 steps: list[tuple[str, node_transfer.TransferOutcome | None]] = []
                 if left:
                     bar = bars.add_task(str(names.shown(way.cell)), total=len(left))
-                    way.go(functools.partial(_note, bars, bar, steps))
+                    with _named(way.cell):
+                        way.go(functools.partial(_note, bars, bar, steps))
                 outcomes.append(CellOutcome(way.cell, tuple(steps), ()))
         return outcomes
 
@@ -277,6 +279,39 @@ class _WayCommand(_CellCommand):
                 if outcome and outcome.file
             ),
         )
+
+
+class WayInterrupted(errors.NodbError):
+    """A cell was left between two modes.
+
+    :param cell: uuid of the cell
+    :param reason: what was in the way
+    """
+
+    def __init__(self, cell: str, reason: str) -> None:
+        super().__init__(cell, reason)
+        self.cell, self.reason = cell, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Cell {self.cell} was left half-way: {self.reason}. Mend that and call the same "
+            "command again, which goes on, or the one that goes back; until one of them has ended "
+            "no service may run"
+        )
+
+
+@contextlib.contextmanager
+def _named(cell: str) -> Iterator[None]:
+    """Have an error say whose way it ended, and that it goes on."""
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import transfer_refusals
+
+    try:
+        yield
+    except transfer_refusals.TransferRefused:
+        raise
+    except Exception as error:
+        told = str(error) if isinstance(error, errors.NodbError) else guard.said(error)
+        raise WayInterrupted(cell, told.rstrip(".")) from error
 
 
 def _note(

@@ -179,9 +179,9 @@ def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem
             f"There are {what} of compute nodes in {_CELLS}: 'nova-nodb-manage compute-nodes "
             "restore --dry-run' says what to do."
         )
-    elif recorded == "mirror" and place == "away":
+    elif state.is_lost:
         yield Problem(
-            f"The table of {_CELLS} is away, and the back end lost its records: bring the rows "
+            f"The table of {_CELLS} was emptied, and the back end lost its records: bring the rows "
             "back with 'nova-nodb-manage compute-nodes restore --from FILE'."
         )
     elif recorded == "retired" and place == "there" and not state.table_rows:

@@ -181,6 +181,17 @@ class CellState:
     unreadable: tuple[str, ...]
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the table was taken away, and no record says so any more.
+
+        An upgrade of Nova may have it in its place just then: Nova's own always has its key.
+        """
+        if self.mode is not _Mode.MIRROR:
+            return False
+        is_prepared = self.place is _Place.THERE and not self.table_rows and self.key is None
+        return self.place is _Place.AWAY or is_prepared
+
+    @property
     def is_settled(self) -> bool:
         """Whether the table is where the mode has it."""
         if self.mode is _Mode.RETIRED:
@@ -309,6 +320,8 @@ class NodeTransfer:
         if refusals:
             return Way(cell, tuple(refusals), ())
         rows = [row for page in table.pages() for row in page]
+        if mode is _Mode.MIRROR and not rows and table.foreign_key() is None:
+            return Way(cell, (_LOST,), ())
         held = self.held(cell)
         if mode is _Mode.MIRROR:
             refusals += transfer_refusals.of_rows(rows)
@@ -612,7 +625,7 @@ def highest_id(context: Any) -> int:
 
 #: Of a back end that answers otherwise than it did when the table went away.
 _LOST = transfer_refusals.Refusal(
-    "The table is away, and the back end knows of no records that count: it lost them",
+    "The table was emptied, and the back end knows of no records that count: it lost them",
     (),
     "Bring the rows back out of the file that the command to retire wrote: 'nova-nodb-manage "
     "compute-nodes restore --from FILE'.",

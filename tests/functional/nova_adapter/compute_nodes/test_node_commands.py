@@ -48,6 +48,7 @@ class CommandsTest(cell_databases.OnMariaDB):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         super().setUp()
         api, store = (f"sqlite:///{self.directory}/{name}.sqlite" for name in ("api", "nodb"))
+        self.api = api
         self.cell0 = f"sqlite:///{self.directory}/cell0.sqlite"
         engine = sa.create_engine(api)
         api_models.BASE.metadata.create_all(engine)
@@ -202,6 +203,33 @@ class CommandsTest(cell_databases.OnMariaDB):
             done = commands.run(self.command("retire"), self.directory)
             self.assertEqual(3, done.returncode)
             self.assertIn(said, done.stderr)
+
+    def test_a_step_that_fails_is_told_and_goes_on_once_it_can(self) -> None:
+        url = sa.make_url(self.url)
+        self.server.execute("CREATE OR REPLACE USER weak@'127.0.0.1' IDENTIFIED BY 'hush-hush'")
+        self.server.execute(f"GRANT SELECT ON {url.database}.* TO weak@'127.0.0.1'")
+        weak = url.set(username="weak", password="hush-hush").render_as_string(False)
+        self.map_cell(weak)
+        done = commands.run(self.command("retire"), self.directory)
+        self.assertEqual(3, done.returncode, done.stdout)
+        [line] = [each for each in done.stderr.splitlines() if "half-way" in each]
+        self.assertIn("denied", line)
+        self.assertNotIn("hush-hush", done.stderr)
+        self.assertIs(cell_modes.NodeMode.STORE, self.state().mode)
+        self.map_cell(self.url)
+        self.call("retire")
+        self.assertTrue(self.state().is_settled)
+
+    def map_cell(self, url: str) -> None:
+        mappings = api_models.CellMapping.__table__
+        engine = sa.create_engine(self.api)
+        with engine.begin() as connection:
+            connection.execute(
+                sa.update(mappings)
+                .where(mappings.c.uuid == cloud.CELL1)
+                .values(database_connection=url)
+            )
+        engine.dispose()
 
     def test_killed_it_goes_on_where_it_was(self) -> None:
         nova_table.fill([cell_databases.row(number) for number in range(1, _MANY + 1)])

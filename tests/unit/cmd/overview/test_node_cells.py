@@ -59,6 +59,7 @@ class NodeCellsTest(testtools.TestCase):
             (attrs.evolve(MIRROR, place=Place.BOTH, table_rows=None), "two tables"),
             (attrs.evolve(RETIRED, place=Place.MISSING, table_rows=None), "no table"),
             (attrs.evolve(MIRROR, place=Place.AWAY, table_rows=0, key=None), "lost its records"),
+            (attrs.evolve(MIRROR, table_rows=0, key=None), "lost its records"),
             (attrs.evolve(RETIRED, place=Place.THERE), "upgrade of Nova"),
             (attrs.evolve(RETIRED, place=Place.THERE, table_rows=4), "has not ended"),
             (attrs.evolve(RETIRED, table_rows=4), "has not ended"),
