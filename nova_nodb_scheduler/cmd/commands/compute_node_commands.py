@@ -269,16 +269,18 @@ class _WayCommand(_CellCommand):
                 for step, outcome in each.steps
             ),
         )
-        self.print_table(
-            "Files",
-            ("cell", terminal.TableColumn("file", whole=True)),
-            (
-                (names.shown(each.cell), outcome.file)
-                for each in outcomes
-                for _step, outcome in each.steps
-                if outcome and outcome.file
-            ),
-        )
+        files = [
+            (names.shown(each.cell), outcome.file)
+            for each in outcomes
+            for _step, outcome in each.steps
+            if outcome and outcome.file
+        ]
+        if files:
+            self.print_table(
+                f"Files in {files[0][1].parent}",
+                ("cell", "file"),
+                ((cell, file.name) for cell, file in files),
+            )
 
 
 class WayInterrupted(errors.NodbError):
@@ -477,11 +479,11 @@ class Export(_CellCommand):
             return 0
         names = cell_names.read(plugin)
         every = terminal.counted(sum(rows for _cell, _path, rows in written), "row")
-        self.print_line(f"{every} written to {directory}.")
+        self.print_line(f"{every} written to {terminal.counted(len(written), 'file')}.")
         self.print_table(
-            "Files",
-            ("cell", terminal.TableColumn("file", whole=True), "rows"),
-            ((names.shown(cell), path, rows) for cell, path, rows in written),
+            f"Files in {directory}",
+            ("cell", "file", *terminal.wide("rows")),
+            ((names.shown(cell), path.name, rows) for cell, path, rows in written),
         )
         return 0
 
