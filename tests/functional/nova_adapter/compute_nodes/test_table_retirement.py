@@ -199,6 +199,17 @@ class Retirement(cell_databases.CellDatabaseCase):
 class OnSQLiteTest(Retirement, cell_databases.OnSQLite):
     by_rows = True
 
+    def test_pci_devices_is_made_anew_whole_or_not_at_all(self) -> None:
+        nova_table.fill([row(1)])
+        self.device(1, 1)
+        before = self.dump()
+        with self.assertRaises(InterruptedError), self.table._changing() as connection:
+            with table_retirement._devices_altered(connection) as batch:
+                batch.drop_constraint(NOVAS_KEY.name, type_="foreignkey")
+            self.assertIsNone(table_retirement._foreign_key(connection))
+            raise InterruptedError
+        self.assertEqual(before, self.dump())
+
     def test_a_key_without_a_name_gets_novas(self) -> None:
         with nova_table.engine().begin() as connection:
             connection.execute(sa.text("DROP TABLE pci_devices"))
