@@ -474,16 +474,18 @@ class NodeTransfer:
         return TransferStep("bring the table's rows up to their records", _never, bring)
 
     def _bring_up(self, context: Any, cell: str) -> TransferredRows:
-        """Write each record's row to the table that is there, and has its key."""
+        """Write the rows that are not as their records to the table, which has its key."""
         table = table_retirement.CellTable(context)
-        before = {row["id"]: row for page in table.pages() for row in page}
-        keys = list(self._keys(cell))
-        for key in keys:
-            self._copy.bring(context, key)
-        after = {row["id"]: row for page in table.pages() for row in page}
-        table.continue_ids(self._next_id(context, cell, after))
-        written = sum(before.get(number) != row for number, row in after.items())
-        return TransferredRows(len(keys), written)
+        there = {row["id"]: node_rows.to_state(row) for page in table.pages() for row in page}
+        held, written = self.held(cell), 0
+        for row in held.rows:
+            state, standing = node_rows.to_state(row), there.get(row["id"])
+            if standing is None or any(state.get(name) != standing[name] for name in standing):
+                key = row_records.row_key(cell, row["uuid"], row["id"])
+                self._copy.bring(context, key)
+                written += 1
+        table.continue_ids(self._next_id(context, cell, held.uuids()))
+        return TransferredRows(len(held.rows), written)
 
     def _return_steps(
         self,

@@ -66,6 +66,8 @@ def at(url: str) -> Iterator[None]:
     mapping = objects.CellMapping(
         uuid=cloud.CELL1, name="elsewhere", database_connection=url, transport_url="none:///"
     )
+    # Another test's, of a cell of the same name.
+    nova_context.CELL_CACHE.pop(cloud.CELL1, None)
     _elsewhere.append(mapping)
     try:
         yield
