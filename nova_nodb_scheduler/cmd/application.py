@@ -11,6 +11,7 @@ from cliff import app, commandmanager
 
 from nova_nodb_scheduler.cmd.commands import (
     allocations_audit,
+    compute_node_commands,
     database_schema,
     explain_command,
     host_commands,
@@ -37,6 +38,11 @@ _COMMANDS = {
     "host show": host_commands.HostShow,
     "namespace list": host_commands.NamespaceList,
     "explain": explain_command.Explain,
+    "compute-nodes status": compute_node_commands.NodesStatus,
+    "compute-nodes retire": compute_node_commands.Retire,
+    "compute-nodes restore": compute_node_commands.Restore,
+    "compute-nodes export": compute_node_commands.Export,
+    "compute-nodes prepare-upgrade": compute_node_commands.PrepareUpgrade,
     "synchronizer move": synchronizer_commands.SynchronizerMove,
     "synchronizer new-epoch": synchronizer_commands.NewEpoch,
 }

@@ -12,7 +12,7 @@ from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration, guard
-from nova_nodb_scheduler.cmd.overview import deployment, process_reports
+from nova_nodb_scheduler.cmd.overview import deployment, node_cells, process_reports
 from nova_nodb_scheduler.cmd.upgrade_check import judgements
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.placement_adapter import guard_header
@@ -61,7 +61,10 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         """Ask everything that the checks will want; without it each asks when it wants."""
         if self.options.synchronizer == "sqlalchemy":
             self._schema()
-        for ask in (self._found, self._services, self._nodes_by_cell, self._placement_headers):
+        for ask in (
+            *(self._found, self._services, self._nodes_by_cell, self._node_cells),
+            self._placement_headers,
+        ):
             ask()
 
     @functools.cached_property
@@ -197,6 +200,31 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     def _nodes_by_cell(self) -> bounded.BoundedQuestion[dict[str, int]]:
         make = self.plugin.make_synchronizer
         return bounded.BoundedQuestion(lambda: _count_nodes(make()))
+
+    @functools.cache  # noqa: B019
+    def _node_cells(self) -> bounded.BoundedQuestion[list[node_cells.NodeCell]]:
+        plugin, scopes = self.plugin, self.scopes
+
+        def read() -> list[node_cells.NodeCell]:
+            from nova import objects
+
+            from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+
+            cells = [
+                each
+                for each in nova_tables.readable_cells(scopes)
+                if each != objects.CellMapping.CELL0_UUID
+            ]
+            synchronizer = plugin.make_synchronizer()
+            try:
+                synchronizer.open_existing()
+                return node_cells.gather(
+                    synchronizer, scopes, cells, node_cells.configured_mode(plugin)
+                )
+            finally:
+                synchronizer.close()
+
+        return bounded.BoundedQuestion(read)
 
     @functools.cache  # noqa: B019
     def _placement_headers(self) -> bounded.BoundedQuestion[Mapping[str, str]]:
@@ -336,6 +364,14 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         return judgements.result(judgements.judge_heartbeats(services, self.found))
 
     @_stopped_by_errors
+    def check_compute_nodes(self) -> upgradecheck.Result:
+        """Does every cell's table of compute nodes stand where its mode has it?"""
+        if self.found.error is not None:
+            return self._unknown()
+        cells = self._answer(self._node_cells())
+        return judgements.result(judgements.judge_compute_nodes(cells))
+
+    @_stopped_by_errors
     def check_mirror(self) -> upgradecheck.Result:
         """Is Placement mirrored?"""
         if self.found.error is not None:
@@ -371,6 +407,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Reporters and feeds", check_feed),
         ("Cells", check_cells),
         ("Heartbeats of services", check_heartbeats),
+        ("Compute nodes", check_compute_nodes),
         ("Mirror of Placement", check_mirror),
         ("Guard of Placement", check_placement_guard),
     )

@@ -21,7 +21,8 @@ from typing import Any
 import attrs
 from oslo_upgradecheck import upgradecheck
 
-from nova_nodb_scheduler.cmd.overview import deployment
+from nova_nodb_scheduler.cmd.framework import terminal
+from nova_nodb_scheduler.cmd.overview import deployment, node_cells
 
 Code = upgradecheck.Code
 
@@ -193,6 +194,25 @@ def judge_heartbeats(
         yield failure(
             f"{', '.join(stock)} runs without the plugin, and reads compute services that live "
             "as dead: give it the plugin's lines of nova.conf and restart it."
+        )
+
+
+def judge_compute_nodes(found: Collection[node_cells.NodeCell]) -> Iterator[Judgement]:
+    """Say who answers for the compute nodes of each cell, and what is wrong with that."""
+    modes: dict[str, int] = {}
+    for each in found:
+        if each.state is not None:
+            mode = each.state.mode.value
+            modes[mode] = modes.get(mode, 0) + 1
+    for mode, count in sorted(modes.items()):
+        yield success(f"Mode {mode}: {terminal.counted(count, 'cell')}.")
+    for problem in node_cells.problems(found):
+        yield failure(problem.text) if problem.is_grave else warning(problem.text)
+    if "retired" in modes:
+        yield success(
+            "Before 'nova-manage db sync' of another release of Nova run 'nova-nodb-manage "
+            "compute-nodes prepare-upgrade', and 'retire' behind it: a migration may want the "
+            "table."
         )
 
 

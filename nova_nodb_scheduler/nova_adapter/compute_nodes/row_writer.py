@@ -241,20 +241,6 @@ class RowWriter:
 
     # -- ids ---------------------------------------------------------------------------
 
-    def prepare(self, cell: str, comparison: text_comparison.TextComparison, above: int) -> None:
-        """Let new nodes of a cell have ids above one; never lowers what was given.
-
-        :raises BackendUnavailable: it may or may not be done
-        """
-
-        def propose(state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[None]:
-            kept = dict(state or {})
-            next_id = max(int(kept.get("next_id", 1)), above + 1)
-            wanted = {**kept, "next_id": next_id, "comparison": comparison.dialect}
-            return record_editor.Proposal(None, None if wanted == kept else wanted)
-
-        self._done(self._editor.edit(row_records.cell_key(cell), propose))
-
     def _next_id(self, cell: str) -> int:
         """Take an id; one that is not used is lost, as an AUTO_INCREMENT's is."""
 

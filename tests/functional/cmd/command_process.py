@@ -45,6 +45,7 @@ _IMPORTED = (
     "nova_nodb_scheduler.cmd.status",
     "nova_nodb_scheduler.cmd.upgrade_check.check_command",
     "nova_nodb_scheduler.nova_adapter.activation",
+    "nova_nodb_scheduler.nova_adapter.compute_nodes.serving.node_serving",
     "nova_nodb_scheduler.nova_adapter.manager",
     "nova_nodb_scheduler.nova_adapter.orphans.orphan_audit",
     "nova_nodb_scheduler.nova_adapter.placement.mirror.bulk_import",

@@ -31,12 +31,14 @@ _EXPLAIN = f"explain --flavor {deployment.FLAVOR}"
 _LOCAL = ("db sync", "db version", "db check")
 _BUS = ("status", "host list", "host show h1", "namespace list", _EXPLAIN, _CHECK)
 _NOVA = ("import", "compare")
+_NODES = ("compute-nodes status", "compute-nodes retire --dry-run")
 _MANY = (
     *_LOCAL,
     *_NOVA,
     "mirror import",
     "allocations audit",
     *_BUS,
+    *_NODES,
     "synchronizer move --to memcached",
     "synchronizer new-epoch --yes",
 )
@@ -196,7 +198,7 @@ class FailuresTest(testtools.TestCase):
                 Trouble(
                     title=f"Nova's API database is {what}",
                     config=self.made.write(f"api-{what}", {"api_database": {"connection": url}}),
-                    commands=(*_NOVA, "allocations audit", _EXPLAIN, _CHECK),
+                    commands=(*_NOVA, "allocations audit", _EXPLAIN, *_NODES, _CHECK),
                 ),
                 Trouble(
                     title=f"A cell's database is {what}",
@@ -204,7 +206,7 @@ class FailuresTest(testtools.TestCase):
                         f"cell-{what}",
                         {"api_database": {"connection": self.made.api_with_cell(url)}},
                     ),
-                    commands=(*_NOVA, _CHECK),
+                    commands=(*_NOVA, *_NODES, _CHECK),
                 ),
                 Trouble(
                     title=f"Placement is {what}",

@@ -30,6 +30,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
 )
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 
@@ -75,7 +76,7 @@ class ServedNodesFixture(fixtures.Fixture):
             lambda: str(uuid.uuid4()),
             on_written=table_copy.TableCopy(client).bring if is_there else lambda *_written: None,
         )
-        self._transfer = cell_modes.NodeTransfer(client, writer.prepare)
+        self._transfer = node_transfer.NodeTransfer(client)
         parts = served_functions.ServedParts(
             row_queries.RowQueries(replica),
             writer,

@@ -319,6 +319,34 @@ class SettingsTest(PluginTestCase):
         self.assertNotIn(("DEFAULT", "scheduler_driver"), values)
         self.assertIn("nodb_scheduler", values["oslo_messaging_notifications", "driver"])
 
+    def test_records_answer_for_compute_nodes_before_any_service_starts(self) -> None:
+        for mode, options in (("store", " --keep-table"), ("retired", "")):
+            self.stack(NODB_COMPUTE_NODES=mode)
+            for path in (self.nova_conf, *self.cells.values()):
+                self.assertEqual([mode], read_ini(path)["nodb_scheduler", "compute_nodes"])
+            command = f"nova-nodb-manage --config-file {self.nova_conf} compute-nodes retire"
+            [call] = [each for each in self.calls() if "compute-nodes" in each]
+            self.assertTrue(call.startswith(command) and call.endswith(f"data{options}"), call)
+            order = [each for each in self.calls() if each.startswith("nova-nodb-manage")]
+            self.assertEqual(1, order.index(call))
+
+    def test_by_default_compute_nodes_stay_where_they_are(self) -> None:
+        self.stack()
+        self.assertNotIn(("nodb_scheduler", "compute_nodes"), read_ini(self.nova_conf))
+        self.assertEqual([], [each for each in self.calls() if "compute-nodes" in each])
+
+    def test_compute_nodes_are_kept_where_they_are_not_forgotten(self) -> None:
+        for variables, said in (
+            ({"NODB_COMPUTE_NODES": "stored"}, "mirror, store or retired"),
+            (
+                {"NODB_COMPUTE_NODES": "retired", "NODB_SYNCHRONIZER": "memcached"},
+                "another than memcached",
+            ),
+        ):
+            result = self.run_phases("pre-install", **variables)
+            self.assertEqual(1, result.returncode)
+            self.assertIn(said, " ".join(result.stderr.split()))
+
     def test_a_cell_without_a_mapping_stops_the_run(self) -> None:
         self.etc.joinpath("nova_cell3.conf").write_text(CELL_CONF)
         result = self.run_phases("post-config", NOVA_NUM_CELLS="3")

@@ -31,6 +31,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     text_comparison,
 )
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.synchronizer import contract
@@ -188,11 +189,9 @@ class NodeServing:
         """
         self._opened()
 
-    def transfer(self) -> cell_modes.NodeTransfer:
+    def transfer(self) -> node_transfer.NodeTransfer:
         """Return what brings cells' rows to this back end, and from it; open first."""
-        parts = self._opened()
-        writer = parts.served.writer
-        return cell_modes.NodeTransfer(parts.synchronizer, writer.prepare)
+        return node_transfer.NodeTransfer(self._opened().synchronizer)
 
     def _rows(self, context: Any) -> contextlib.AbstractContextManager[row_index.RowIndex]:
         return self._opened().replica.rows(context)

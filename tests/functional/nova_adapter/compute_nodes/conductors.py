@@ -81,5 +81,6 @@ def prepare(
     mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
 ) -> None:
     """Have the back end answer for cell1, with ids above one."""
-    conductor.writer.prepare(cloud.CELL1, nova_table.comparison(), above)
-    cell_modes.CellModes(conductor.synchronizer).record(cloud.CELL1, mode)
+    modes = cell_modes.CellModes(conductor.synchronizer)
+    modes.prepare(cloud.CELL1, nova_table.comparison(), above)
+    modes.record(cloud.CELL1, mode)

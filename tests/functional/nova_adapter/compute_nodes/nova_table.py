@@ -60,12 +60,14 @@ _elsewhere: list[Any] = []
 def at(url: str) -> Iterator[None]:
     """Have the table in another database, which is empty yet."""
     made = sa.create_engine(url)
-    tables = [TABLE, models.Service.__table__]
+    tables = [TABLE, models.Service.__table__, models.PciDevice.__table__]
     models.BASE.metadata.create_all(made, tables=tables)
     made.dispose()
     mapping = objects.CellMapping(
         uuid=cloud.CELL1, name="elsewhere", database_connection=url, transport_url="none:///"
     )
+    # Another test's, of a cell of the same name.
+    nova_context.CELL_CACHE.pop(cloud.CELL1, None)
     _elsewhere.append(mapping)
     # Another test of this process may have looked at a cell of this name.
     nova_context.CELL_CACHE.pop(cloud.CELL1, None)

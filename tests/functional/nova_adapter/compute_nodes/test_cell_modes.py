@@ -12,10 +12,8 @@ from nova.db.main import api as main_db
 from nova.db.main import models
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    cell_modes,
-    row_replica,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_replica
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.synchronizer.migration import migrator
 from nova_nodb_scheduler.testing import servers
@@ -36,7 +34,7 @@ class ModesCase(test_row_writes.WritesCase):
         self.hub = hub.MemoryHub()
         self.ours = conductors.conductor(self.client(self.hub))
         self.modes = cell_modes.CellModes(self.ours.synchronizer)
-        self.transfer = cell_modes.NodeTransfer(self.ours.synchronizer, self.ours.writer.prepare)
+        self.transfer = node_transfer.NodeTransfer(self.ours.synchronizer)
         self.bring = functools.partial(
             self.transfer.to_store, self.context, cloud.CELL1, nova_table.comparison()
         )
@@ -153,7 +151,7 @@ class TransferTest(ModesCase):
         }
 
 
-def _ended(cell: str, mode: cell_modes.NodeMode) -> None:
+def _ended(cell: str, mode: cell_modes.NodeMode, **_others: Any) -> None:
     raise errors.BackendUnavailable("x", "it ended here")
 
 

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a cell in a file: one JSON object a line, all columns, deleted rows too.
+
+It is what is left should the back end be lost while the table is away: servers that do not
+change do not have their compute nodes written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows
+
+
+class UnreadableFile(errors.NodbError):
+    """A file does not hold rows.
+
+    :param path: of the file
+    :param reason: what was found in it
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} does not hold rows of compute nodes ({self.reason}): name a file that "
+            "'nova-nodb-manage compute-nodes retire' or 'export' wrote."
+        )
+
+
+def name(cell: str, moment: str) -> str:
+    """Return the name of a file, which no other has.
+
+    :param moment: when it is written, as ISO 8601 has it
+    """
+    return f"compute_nodes-{cell}-{re.sub('[^0-9TZ]', '', moment)}.jsonl"
+
+
+def write(path: pathlib.Path, rows: Iterable[node_rows.Row]) -> int:
+    """Write rows, whole or not at all, for this user alone to read; return how many.
+
+    :raises OSError: it cannot be written; nothing stands under its name then
+    """
+    written = 0
+    new = path.with_name(f"{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(node_rows.to_state(row), sort_keys=True) + "\n")
+                written += 1
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return written
+
+
+def read(path: pathlib.Path) -> Iterator[node_rows.Row]:
+    """Give the rows of a file.
+
+    :raises UnreadableFile: there is something else in it
+    :raises OSError: it cannot be read
+    """
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = node_rows.from_state(json.loads(line))
+                if not (isinstance(row["id"], int) and isinstance(row["deleted"], int)):
+                    raise TypeError("id and deleted must be integers")
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UnreadableFile(str(path), f"line {number}: {error}") from error
+            yield row
