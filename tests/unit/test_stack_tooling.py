@@ -6,12 +6,13 @@ import json
 import pathlib
 import tempfile
 import unittest
+from typing import Any
 
 import attrs
 
 from tools.stack import configuration, daemons, environment, monitoring, services, settings
 from tools.stack import stack as stack_module
-from tools.stack.counts import plugin_status, sql_statements
+from tools.stack.counts import idle_statements, plugin_status, sql_statements
 
 
 def _settings(**values: object) -> settings.Settings:
@@ -73,6 +74,26 @@ class ReportTest(unittest.TestCase):
         )
         self.assertEqual(3, report.on_state_tables("nova-scheduler")["services"])
         self.assertEqual(5, report.heartbeats("nova-scheduler"))
+
+
+class IdleStatementsTest(unittest.TestCase):
+    def test_what_conductors_send_on_cells_is_told_per_compute_and_minute(self) -> None:
+        def sent(tables: tuple[str, ...], database: str = "nova_cell1", own: bool = False) -> Any:
+            return sql_statements.Statement(
+                "nova-conductor-cell1-1", database, "SELECT", tables, own
+            )
+
+        counts = {
+            sent(("services",)): 24,
+            sent(("instances", "services")): 12,
+            sent(("services",), own=True): 100,
+            sent(()): 100,
+            sent(("services",), database="nova_cell0"): 100,
+        }
+        report = sql_statements.Report(collections.Counter(counts), {})
+        idle = idle_statements.of_report(report, ["nova_cell1", "nova_cell2"], 6, 120.0)
+        self.assertEqual({"services": 2.0, "instances": 1.0}, idle.by_table)
+        self.assertEqual(3.0, idle.total)
 
 
 class ConfigurationTest(unittest.TestCase):

@@ -11,6 +11,7 @@ import pathlib
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -22,7 +23,13 @@ from tools.stack import cloud as stack_cloud
 from tools.stack import demo_report
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
-from tools.stack.counts import placement_requests, plugin_status, rpc_callers, sql_statements
+from tools.stack.counts import (
+    idle_statements,
+    placement_requests,
+    plugin_status,
+    rpc_callers,
+    sql_statements,
+)
 
 _SERVERS = 20
 _GROUP = 6
@@ -63,7 +70,7 @@ def _demonstrate(options: argparse.Namespace, terminal: rich_console.Console) ->
         stack_module.Stack(settings, step).down(wipe=True)
         stack = stack_module.Stack(settings, step)
         try:
-            figures = _perform(stack, not options.stock, step)
+            figures = _perform(stack, options, step)
         finally:
             if not options.keep:
                 step("taking the stack down")
@@ -89,7 +96,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="store_true", help="leave the stack running")
     parser.add_argument("--down", action="store_true", help="end a kept stack, remove its data")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--stock", action="store_true", help="without the plugin")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--stock", action="store_true", help="without the plugin")
+    what.add_argument(
+        "--retired", action="store_true", help="with compute_nodes retired, and heartbeats stored"
+    )
+    parser.add_argument(
+        "--idle-seconds",
+        type=float,
+        default=120.0,
+        metavar="N",
+        help="with --retired: how long idle computes are watched in each mode (%(default)s)",
+    )
     command_line.add_size_options(parser)
     return parser
 
@@ -104,13 +122,26 @@ def _down(state: pathlib.Path, terminal: rich_console.Console) -> int:
 
 
 def _perform(
-    stack: stack_module.Stack, with_plugin: bool, step: stack_module.Progress
+    stack: stack_module.Stack, options: argparse.Namespace, step: stack_module.Progress
 ) -> demo_report.Figures:
     begin = time.monotonic()
+    with_plugin = not options.stock
+    idle: dict[str, idle_statements.IdleStatements] = {}
+
+    def watch_idle(mode: str) -> None:
+        if options.retired:
+            step(f"counting what idle computes cost their cells' databases ({mode})")
+            idle[mode] = idle_statements.measure(stack, options.idle_seconds)
+
     stack.up()
+    watch_idle("stock")
     if with_plugin:
         step("switching the plugin on by nova.conf, one process after the other")
         stack.plugin(True)
+    watch_idle("mirror")
+    if options.retired:
+        stack.retire_compute_nodes()
+    watch_idle("retired")
     ready_seconds = time.monotonic() - begin
     step("waiting for the schedulers' heartbeats: the first one looks up versions of services")
     stack.wait_heartbeats("nova-scheduler")
@@ -144,6 +175,23 @@ def _perform(
         ready_seconds=ready_seconds,
         boot_seconds=boot_seconds,
         total_seconds=0.0,
+        retired=_retired_table(stack, report, idle) if options.retired else None,
+    )
+
+
+def _retired_table(
+    stack: stack_module.Stack,
+    report: sql_statements.Report,
+    idle: Mapping[str, idle_statements.IdleStatements],
+) -> demo_report.RetiredTable:
+    databases = [f"nova_{cell}" for cell in stack.settings.cell_names]
+    there = stack.sql(
+        "SELECT table_schema FROM information_schema.tables WHERE table_name = 'compute_nodes'"
+    )
+    return demo_report.RetiredTable(
+        cells_with_table=tuple(sorted({str(row[0]) for row in there} & set(databases))),
+        statements=report.total("", databases, "compute_nodes"),
+        idle=idle,
     )
 
 

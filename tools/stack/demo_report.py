@@ -2,6 +2,7 @@
 """The demonstration's figures and their tables."""
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from rich import console as rich_console
 from rich import table as rich_table
 
 from tools.stack import configuration
+from tools.stack.counts import idle_statements
 
 
 @attrs.frozen
@@ -22,6 +24,19 @@ class PlacedServer:
     cell: str
     host: str
     fault: str
+
+
+@attrs.frozen
+class RetiredTable:
+    """What became of ``compute_nodes``, with --retired.
+
+    ``statements`` are everybody's that named it during the boots; ``idle`` is per mode (stock,
+    mirror, retired).
+    """
+
+    cells_with_table: tuple[str, ...]
+    statements: int
+    idle: Mapping[str, idle_statements.IdleStatements]
 
 
 @attrs.frozen
@@ -48,6 +63,7 @@ class Figures:
     ready_seconds: float
     boot_seconds: float
     total_seconds: float
+    retired: RetiredTable | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -55,6 +71,8 @@ class Figures:
         placed = all(server.status == "ACTIVE" for server in self.servers)
         read = sum(self.statements_on_tables.values()) + self.statements_on_cell_databases
         silent = not (read or self.reply_queues or self.fallbacks or self.candidate_requests)
+        if self.retired is not None:
+            silent = silent and not (self.retired.cells_with_table or self.retired.statements)
         return placed and (silent or not self.plugin)
 
 
@@ -65,6 +83,8 @@ def show(figures: Figures, terminal: rich_console.Console) -> None:
         if server.fault:
             terminal.print(f"[red]{server.name}[/red]: {server.fault}")
     terminal.print(_proof(figures))
+    if figures.retired is not None:
+        terminal.print(_idle(figures.retired))
 
 
 def _placement(figures: Figures) -> rich_table.Table:
@@ -113,6 +133,7 @@ def _rows(figures: Figures) -> list[tuple[str, object, object]]:
     ]
     return [
         ("servers ACTIVE", active, len(figures.servers)),
+        *_retired_rows(figures.retired),
         *tables,
         (
             "statements of nova-scheduler on the cell databases",
@@ -132,6 +153,32 @@ def _rows(figures: Figures) -> list[tuple[str, object, object]]:
         ("time of the boots, s", f"{figures.boot_seconds:.0f}", None),
         ("time of everything, s", f"{figures.total_seconds:.0f}", None),
     ]
+
+
+def _retired_rows(retired: RetiredTable | None) -> list[tuple[str, object, object]]:
+    if retired is None:
+        return []
+    return [
+        ("cells with a table compute_nodes", len(retired.cells_with_table), 0),
+        ("statements of anybody on compute_nodes", retired.statements, 0),
+    ]
+
+
+def _idle(retired: RetiredTable) -> rich_table.Table:
+    table = rich_table.Table(
+        title="Statements on the cell databases per idle compute service and minute",
+        box=box.SIMPLE,
+    )
+    table.add_column("table")
+    for mode in retired.idle:
+        table.add_column(mode, justify="right")
+    names = dict.fromkeys(name for each in retired.idle.values() for name in each.by_table)
+    for name in names:
+        counts = [each.by_table.get(name, 0.0) for each in retired.idle.values()]
+        table.add_row(name, *(f"{count:.1f}" for count in counts))
+    table.add_section()
+    table.add_row("all", *(f"{each.total:.1f}" for each in retired.idle.values()))
+    return table
 
 
 def _seconds(value: float | None) -> str | None:

@@ -212,6 +212,28 @@ class Stack:
 
         self._wait_for(offered, f"Placement shows {wanted} VCPU a host")
 
+    def retire_compute_nodes(self) -> None:
+        """Have records answer for compute nodes, and take the table out of each cell.
+
+        As documented: the control plane is stopped, the command, the options, the start. Computes
+        run on, and repeat what nobody answers meanwhile. Heartbeats are stored, too.
+        """
+        names = self.settings.control_plane_names
+        for name in names:
+            self.stop(name, graceful=True)
+        self._progress("control plane stopped")
+        file = self.settings.etc / "nova" / "nova-manage" / "nova.conf"
+        command = [self.settings.program("nova-nodb-manage"), "--config-file", str(file)]
+        database.run(self.settings, "nova-nodb-manage", [*command, "compute-nodes", "retire"])
+        self._progress("compute_nodes taken away")
+        options = {"nodb_scheduler": {"compute_nodes": "retired", "service_heartbeats": "store"}}
+        self.configure(dict.fromkeys((*names, "nova-manage"), options))
+        for name in names:
+            self.start(name)
+        for name in names:
+            self.wait_ready(name)
+        self._progress("control plane started")
+
     def discover_hosts(self) -> None:
         """Map the hosts of new compute services to their cells, as an operator does."""
         database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
