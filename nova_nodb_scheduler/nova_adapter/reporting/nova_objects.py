@@ -244,7 +244,7 @@ class Service(nova_service.Service):  # type: ignore[misc]
             return []
 
 
-def _with_heartbeats_of_all(read: _F) -> _F:
+def with_heartbeats_of_all(read: _F) -> _F:
     """Have all services that a call reads told their latest heartbeats at once.
 
     :param read: called with a context, perhaps behind a class
@@ -268,7 +268,7 @@ def _in_one_read(cls: type[_T]) -> type[_T]:
     def own(name: str) -> Any:
         @functools.wraps(getattr(cls, name))
         def read(own_cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return _with_heartbeats_of_all(getattr(super(cls, own_cls), name))(*args, **kwargs)
+            return with_heartbeats_of_all(getattr(super(cls, own_cls), name))(*args, **kwargs)
 
         return classmethod(read)
 
@@ -351,6 +351,6 @@ def register() -> None:
     nova_host_mapping.HostMapping = HostMapping
     # Servers are listed with the services of their hosts.
     if not hasattr(nova_instance._make_instance_list, "_nodb"):
-        nova_instance._make_instance_list = _with_heartbeats_of_all(
+        nova_instance._make_instance_list = with_heartbeats_of_all(
             nova_instance._make_instance_list
         )
