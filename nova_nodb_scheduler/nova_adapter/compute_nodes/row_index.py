@@ -37,6 +37,9 @@ class RowIndex:
             name: collections.defaultdict(set) for name in _INDEXED
         }
 
+        #: By what LIKE compares of the node's name: a search looks at each name once.
+        self._by_node: dict[str, set[_Place]] = collections.defaultdict(set)
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -48,6 +51,8 @@ class RowIndex:
         bisect.insort(self._places, place)
         for name, by_value in self._by_value.items():
             by_value[self._form(row[name])].add(place)
+        if row["hypervisor_hostname"] is not None:
+            self._by_node[self.comparison.like_form(row["hypervisor_hostname"])].add(place)
 
     def drop(self, key: str) -> None:
         """Forget a record's row; no-op where there is none."""
@@ -61,6 +66,11 @@ class RowIndex:
             by_value[form].discard(place)
             if not by_value[form]:
                 del by_value[form]
+        if row["hypervisor_hostname"] is not None:
+            form = self.comparison.like_form(row["hypervisor_hostname"])
+            self._by_node[form].discard(place)
+            if not self._by_node[form]:
+                del self._by_node[form]
 
     def get(self, key: str) -> node_rows.Row | None:
         """Return a record's row."""
@@ -94,6 +104,20 @@ class RowIndex:
             if all(self._form(row[name]) == value for name, value in wanted.items()) and all(
                 holds(row) for holds in conditions
             ):
+                yield key, row
+
+    def search(
+        self, deleted: bool | None, matches: Callable[[str], bool]
+    ) -> Iterator[tuple[str, node_rows.Row]]:
+        """Give records' keys and rows of nodes whose names match, in the order of ids.
+
+        :param deleted: as :meth:`select`
+        :param matches: told what LIKE compares of a name
+        """
+        found = (places for form, places in self._by_node.items() if matches(form))
+        for _number, key in sorted(place for places in found for place in places):
+            row = self._rows[key]
+            if deleted is None or node_rows.is_live(row) != deleted:
                 yield key, row
 
     def _candidates(self, wanted: Mapping[str, Any], above: int | None) -> Iterable[_Place]:

@@ -151,8 +151,7 @@ class RowQueries:
         pattern = f"%{hypervisor_match}%"
         which = deleted_of_model_query(context)
         with self._source.rows(context) as index:
-            is_like = index.comparison.is_like
-            found = index.select(which, lambda row: is_like(row["hypervisor_hostname"], pattern))
+            found = index.search(which, index.comparison.matcher(pattern))
             return [as_model(row) for _key, row in found]
 
     def compute_node_statistics(self, context: Any) -> dict[str, int]:
