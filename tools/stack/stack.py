@@ -22,6 +22,8 @@ Progress = Callable[[str], None]
 # Long for a machine that is busy with other work; nothing waits for it that is well.
 _READY_TIMEOUT_SECONDS = 600.0
 _GRACEFUL_SECONDS = 180.0
+# Longer than a service may be silent before it is taken for stopped.
+_SILENT_SECONDS = 35.0
 # What may be removed: everything but the virtual environment and Tempest's results.
 _DATA = ("etc", "run", "log", "mysql", "rabbitmq", "nova", "neutron", "glance")
 
@@ -220,8 +222,11 @@ class Stack:
         """
         names = self.settings.control_plane_names
         for name in names:
+            self.processes.send(name, signal.SIGTERM)
+        for name in names:
             self.stop(name, graceful=True)
-        self._progress("control plane stopped")
+        self._progress("control plane stopped; the command takes it for stopped in 30 s")
+        time.sleep(_SILENT_SECONDS)
         file = self.settings.etc / "nova" / "nova-manage" / "nova.conf"
         command = [self.settings.program("nova-nodb-manage"), "--config-file", str(file)]
         database.run(self.settings, "nova-nodb-manage", [*command, "compute-nodes", "retire"])
