@@ -29,8 +29,8 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     text_comparison,
 )
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
-from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 

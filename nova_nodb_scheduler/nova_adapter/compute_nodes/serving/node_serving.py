@@ -30,7 +30,11 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     table_copy,
     text_comparison,
 )
-from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import row_table, served_functions
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import (
+    listed_services,
+    row_table,
+    served_functions,
+)
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -106,6 +110,7 @@ class NodeServing:
         self._lock = threading.Lock()
         self._tripwire = table_tripwire.TableTripwire()
         self._table = row_table.RecordedTable(self._rows)
+        self._services = listed_services.ListedServices()
         self.functions = served_functions.ServedFunctions(lambda: self._opened().served)
 
     # -- in the place of Nova's own -----------------------------------------------------
@@ -117,12 +122,14 @@ class NodeServing:
         :raises UnknownCode: nothing is served
         """
         self.functions.install()
+        self._services.install()
         self._tripwire.set()
         nova_tables.install(self._table)
 
     def close(self) -> None:
         """Put Nova's own back and close the back end; idempotent."""
         self.functions.uninstall()
+        self._services.uninstall()
         self._tripwire.unset()
         nova_tables.uninstall(self._table)
         with self._lock:

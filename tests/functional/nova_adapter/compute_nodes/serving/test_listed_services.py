@@ -10,7 +10,7 @@ from nova import context as nova_context
 from nova import exception
 from nova.compute import api as nova_compute
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import listed_services
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import listed_services
 from tests.functional.nova_adapter import cloud
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What GET /os-hypervisors costs nova-api: from Nova's table, and from records.
 
-Run with ``python -m tools.bench.hypervisor_lists [HOSTS]``. Nova's own API code, in this process
+Run with ``python -m tools.bench.listings.hypervisor_lists [HOSTS]``. Nova's own API code, in this process
 and without a bus, Keystone or a WSGI server, on a MariaDB with a host mapping, a service and a
 compute node for each host; the back end is a database of its own on the same server. Stock
 first, then the same requests while records answer. Times are wall clock, the median.
@@ -31,11 +31,8 @@ from rich import console as rich_console
 from rich import table as rich_table
 
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter.compute_nodes import (
-    listed_services,
-    node_serving,
-    text_comparison,
-)
+from nova_nodb_scheduler.nova_adapter.compute_nodes import text_comparison
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import scopes
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql_driver
 from nova_nodb_scheduler.testing import servers
@@ -193,8 +190,7 @@ def _measure(
     serving.open()
     context = nova_context.get_admin_context()
     serving.transfer().to_store(context, CELL, text_comparison.MYSQL)
-    serving.functions.install()
-    listed_services.ListedServices().install()
+    serving.install()
     first_begin = time.perf_counter()
     asking.get(asked["show"])
     first_seconds = time.perf_counter() - first_begin

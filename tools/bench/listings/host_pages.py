@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page of list_host_states costs a worker; no bus, no Nova.
 
-Run with ``python -m tools.bench.host_pages [HOSTS [PAGE]]``. Times are CPU time of the
+Run with ``python -m tools.bench.listings.host_pages [HOSTS [PAGE]]``. Times are CPU time of the
 whole process, of the first walk through all pages over a store that nobody has read, and
 of the walk again; then of finding one host of the last page, which has everything before
 it to pass over: in the same view, and where a host changed before each call.
