@@ -61,9 +61,14 @@ class Journey(cell_databases.CellDatabaseCase):
         synchronizer = memory.MemorySynchronizer(shared_hub=hub.MemoryHub())
         synchronizer.open()
         self.addCleanup(synchronizer.close)
-        self.ours = conductors.conductor(synchronizer)
+        self.synchronizer = synchronizer
         self.modes = cell_modes.CellModes(synchronizer)
         self.transfer = node_transfer.NodeTransfer(synchronizer)
+
+    @property
+    def ours(self) -> conductors.Conductor:
+        """A conductor that starts now, configured for what is recorded."""
+        return conductors.conductor(self.synchronizer, mode=self.modes.read(cloud.CELL1))
 
     def there(self, **options: Any) -> node_transfer.Way:
         return self.transfer.there(
@@ -285,7 +290,7 @@ class Journey(cell_databases.CellDatabaseCase):
         self.there().go()
         before = self.dump()
         key = records.RecordKey(row_records.NODE_ROWS.name, f"odd@{cloud.CELL1}")
-        self.ours.synchronizer.write([records.Write(key, 0, b"\x09")])
+        self.synchronizer.write([records.Write(key, 0, b"\x09")])
         with self.assertRaisesRegex(transfer_refusals.TransferRefused, "odd@.*release"):
             self.back().go()
         self.assertEqual((before, RETIRED), (self.dump(), self.state().mode))
@@ -309,7 +314,7 @@ class Journey(cell_databases.CellDatabaseCase):
         kept = self.directory.parent / f"{file.name}.kept"
         shutil.copy(file, kept)
         self.addCleanup(kept.unlink)
-        self.ours.synchronizer.reset()
+        self.synchronizer.reset()
         for way in (self.there(), self.back()):
             with self.assertRaisesRegex(transfer_refusals.TransferRefused, "--from FILE"):
                 way.go()
