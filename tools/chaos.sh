@@ -5,11 +5,12 @@
 # as a plan drawn from a seed says. What stands in the databases is looked at all the time.
 #
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
-#                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock]
+#                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock | --retired]
 #                       [--own-path placement|mirror|backend]
 #                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
 #                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
+#   --retired the same without Nova's tables of compute nodes, and with heartbeats stored
 #   --own-path  requests are not decided from memory: candidates = placement, a mirror that
 #             nobody keeps, or a back end that is down
 #   --short   one round of 40 s: the last seed that found something with this back end
@@ -22,7 +23,7 @@
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.

@@ -112,7 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--faults", default="all", metavar="KIND,...", help=f"all, or of: {', '.join(plan.KINDS)}"
     )
-    parser.add_argument("--stock", action="store_true", help="the same without the plugin")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--stock", action="store_true", help="the same without the plugin")
+    what.add_argument(
+        "--retired", action="store_true", help="without Nova's tables of compute nodes"
+    )
     parser.add_argument(
         "--own-path", choices=own_path.NAMES, help="why no request is decided from memory"
     )
@@ -140,7 +144,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tasks(options: argparse.Namespace) -> list[_Task]:
-    kept = [each for each in regressions.load() if each.backend == options.backend]
+    found_in = f"{options.backend}, retired" if options.retired else options.backend
+    kept = [each for each in regressions.load() if each.backend == found_in]
     kinds = plan.kinds(options.faults)
     if options.short:
         seed = options.seed
@@ -170,6 +175,7 @@ def _shape(options: argparse.Namespace, tasks: Sequence[_Task]) -> deployment.Sh
         lease_seconds=options.lease_seconds,
         rpc_seconds=rpc_seconds,
         own_path=None if options.stock else options.own_path,
+        retired=options.retired,
     )
 
 

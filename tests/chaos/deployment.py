@@ -40,6 +40,7 @@ class Shape:
     :param lease_seconds: of claims, shorter than by default: who is stopped sleeps for longer
     :param rpc_seconds: after which a conductor asks another scheduler; None: Nova's own minute
     :param own_path: why no request is decided from memory, see :mod:`.own_path`; None: they are
+    :param retired: Nova's tables of compute nodes are away, and heartbeats are stored
     """
 
     backend: str = backends.SQLALCHEMY
@@ -51,6 +52,14 @@ class Shape:
     lease_seconds: float = 12.0
     rpc_seconds: int | None = None
     own_path: str | None = None
+    retired: bool = False
+
+    @property
+    def control_plane(self) -> str:
+        """Return what a round is told to be of."""
+        if not self.with_plugin:
+            return "stock"
+        return f"{self.backend}, retired" if self.retired else self.backend
 
 
 @attrs.frozen
@@ -85,6 +94,8 @@ def running(
         stack = stack_module.Stack(settings, progress)
         held.callback(stack.down)
         stack.up()
+        if shape.retired:
+            stack.retire_compute_nodes()
         stack.wait_heartbeats("nova-scheduler")
         yield Deployment(shape, stack, backend, cuts)
 

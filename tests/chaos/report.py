@@ -90,7 +90,8 @@ def from_json(text: str) -> list[rounds.Outcome]:
 def file_name(outcome: rounds.Outcome) -> str:
     """Return the name of the file for a series of such rounds."""
     way = f"{outcome.own_path}-" if outcome.own_path else ""
-    return f"chaos-{outcome.control_plane}-{way}{_short(outcome.kinds)}.json"
+    name = outcome.control_plane.replace(", ", "-")
+    return f"chaos-{name}-{way}{_short(outcome.kinds)}.json"
 
 
 def to_rst(results: pathlib.Path) -> str:

@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 class Outcome:
     """What became of one round.
 
-    :param control_plane: ``stock``, or the name of the back end
+    :param control_plane: see :attr:`.deployment.Shape.control_plane`
     :param kinds: of faults that were drawn from
     :param plan: the faults, in their order
     :param slots: servers that there is room for
@@ -223,7 +223,7 @@ class Rounds:
         calls = work.calls.seconds()
         return Outcome(
             seed=round_.seed,
-            control_plane=shape.backend if shape.with_plugin else "stock",
+            control_plane=shape.control_plane,
             kinds=shape.kinds,
             plan=tuple(map(str, faults)),
             seconds=round(time.monotonic() - began, 1),

@@ -231,8 +231,13 @@ class Stack:
         command = [self.settings.program("nova-nodb-manage"), "--config-file", str(file)]
         database.run(self.settings, "nova-nodb-manage", [*command, "compute-nodes", "retire"])
         self._progress("compute_nodes taken away")
-        options = {"nodb_scheduler": {"compute_nodes": "retired", "service_heartbeats": "store"}}
-        self.configure(dict.fromkeys((*names, "nova-manage"), options))
+        options = {"compute_nodes": "retired", "service_heartbeats": "store"}
+        changes = {}
+        for name in (*names, "nova-manage"):
+            standing = self.settings.overrides.get(name, {})
+            section = {**standing.get("nodb_scheduler", {}), **options}
+            changes[name] = {**standing, "nodb_scheduler": section}
+        self.configure(changes)
         for name in names:
             self.start(name)
         for name in names:
