@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What GET /os-hypervisors costs nova-api: from Nova's table, and from records.
 
-Run with ``python -m tools.bench.listings.hypervisor_lists [HOSTS]``. Nova's own API code, in this process
-and without a bus, Keystone or a WSGI server, on a MariaDB with a host mapping, a service and a
-compute node for each host; the back end is a database of its own on the same server. Stock
+Run with ``python -m tools.bench.listings.hypervisor_lists [HOSTS]``. Nova's own API code, in this
+process and without a bus, Keystone or a WSGI server, on a MariaDB with a host mapping, a service
+and a compute node for each host; the back end is a database of its own on the same server. Stock
 first, then the same requests while records answer. Times are wall clock, the median.
 """
 
