@@ -19,7 +19,7 @@ import orjson
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces as built_in
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec, decoded_sizes
 from tests.fuzz import target
@@ -82,7 +82,7 @@ class Decoder:
         self._store = host_state_store.HostStateStore(declared, codec.decode_state)
         self._quarantine = ingest.Quarantine(100)
         self._intake = ingest.Ingester(self._store, declared, self._quarantine)
-        self._declared = [namespace.name for namespace in declared]
+        self._declared = [each.name for each in declarations.followed(declared)]
 
     def case(self, dice: random.Random) -> str:
         """See :class:`.target.Target`."""

@@ -120,7 +120,7 @@ class WriterTest(unittest.TestCase):
         def dies(*_args: object) -> frozenset[heartbeat_writer.ServiceHeartbeat]:
             raise SystemExit
 
-        self.writer = self.make(write_seconds=0.3)
+        self.writer = self.make(write_seconds=2.0)
         self.writer._written = dies  # type: ignore[method-assign]
         with self.assertLogs(heartbeat_writer.LOG, "WARNING"):
             self.assertFalse(self.writer.store(self.heartbeat("a", 102)))
