@@ -66,8 +66,6 @@ def at(url: str) -> Iterator[None]:
     mapping = objects.CellMapping(
         uuid=cloud.CELL1, name="elsewhere", database_connection=url, transport_url="none:///"
     )
-    # Another test's, of a cell of the same name.
-    nova_context.CELL_CACHE.pop(cloud.CELL1, None)
     _elsewhere.append(mapping)
     # Another test of this process may have looked at a cell of this name.
     nova_context.CELL_CACHE.pop(cloud.CELL1, None)

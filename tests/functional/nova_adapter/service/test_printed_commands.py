@@ -46,7 +46,7 @@ class PrintedCommandsTest(asking_case.AskingCase):
 
     def test_each_begins_with_its_verdict_fits_eighty_columns_and_names_cells(self) -> None:
         names = {uuid_: uuid_[:4] for uuid_ in cloud.CELLS}
-        declared = len(declarations.load_namespaces())
+        declared = len(declarations.followed(declarations.load_namespaces()))
         for name, kind, arguments, begin in (
             ("status", status_command.Status, (), "Everything is healthy: 1 scheduler, "),
             ("host list", host_commands.HostList, (), "3 hosts: "),

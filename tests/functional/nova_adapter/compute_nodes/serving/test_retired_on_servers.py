@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from nova import exception
 from nova import objects as nova_objects
 from nova.db.main import api as main_db
-from nova.db.main import models
 from oslo_utils import timeutils
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
@@ -34,13 +34,8 @@ class RetiredOnServersTest(test_row_writes.WritesCase):
             self.live()
 
     def take_away(self) -> None:
-        """Have Nova's archive and its devices, and the table no more."""
-        own = models.PciDevice.__table__
-        # Without the foreign key.
-        devices = sa.Table(
-            own.name, sa.MetaData(), *(sa.Column(each.name, each.type) for each in own.columns)
-        )
-        devices.create(nova_table.engine())
+        """Have Nova's archive, and the table no more."""
+        table_retirement.CellTable(nova_table.context()).drop_key()
         with nova_table.engine().begin() as connection:
             connection.execute(
                 sa.text("CREATE TABLE shadow_compute_nodes AS SELECT * FROM compute_nodes")
