@@ -4,13 +4,16 @@
     NOVA_NODB_MODULE=tools.stack.idle tools/stack.sh [--computes N] [--seconds N]
 
 Every nova-compute says ten times as often that it lives, and looks ten times as often at its
-resources, as Nova's defaults have it: each stands for ten. Nothing is logged by MariaDB meanwhile.
+resources, as Nova's defaults have it: each stands for ten. Then all are stopped (SIGSTOP) for a
+while: what the processes use then is their own cost, which does not grow with computes, and is
+taken off. Nothing is logged by MariaDB meanwhile.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -26,7 +29,9 @@ from tools.stack import stack as stack_module
 _TIMES = 10
 _INTERVALS = {"DEFAULT": {"report_interval": "1", "update_resources_interval": "6"}}
 #: Behind a start: imports, first sweeps.
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 45.0
+#: Behind a stop: what is under way ends.
+_CALM_SECONDS = 5.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -65,11 +70,24 @@ def main(arguments: list[str] | None = None) -> int:
 def _watch(stack: stack_module.Stack, seconds: float) -> Mapping[str, float]:
     """Return processor seconds per 1,000 computes and minute, by kind of process."""
     time.sleep(_SETTLE_SECONDS)
+    with_computes = _per_minute(stack, seconds)
+    for name in stack.settings.compute_names:
+        stack.kill(name, signal.SIGSTOP)
+    try:
+        time.sleep(_CALM_SECONDS)
+        without = _per_minute(stack, seconds / 2)
+    finally:
+        for name in stack.settings.compute_names:
+            stack.kill(name, signal.SIGCONT)
+    thousands = stack.settings.computes * _TIMES / 1000
+    return {kind: (with_computes[kind] - without[kind]) / thousands for kind in without}
+
+
+def _per_minute(stack: stack_module.Stack, seconds: float) -> Mapping[str, float]:
     before, began = _processor_seconds(stack), time.monotonic()
     time.sleep(seconds)
     after, minutes = _processor_seconds(stack), (time.monotonic() - began) / 60
-    thousands = stack.settings.computes * _TIMES / 1000
-    return {kind: (after[kind] - before[kind]) / minutes / thousands for kind in after}
+    return {kind: (after[kind] - before[kind]) / minutes for kind in after}
 
 
 def _processor_seconds(stack: stack_module.Stack) -> dict[str, float]:
