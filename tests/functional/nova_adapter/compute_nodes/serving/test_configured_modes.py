@@ -78,6 +78,27 @@ class StoreTest(served_cloud.ServedCloud):
         self.assertEqual(theirs, ours)
         self.assertEqual([node.uuid], list(ours))
 
+    def archive(self) -> int:
+        """Archive deleted rows of a cell; return how many compute nodes."""
+        by_table, *_others = main_db.archive_deleted_rows(self.context(cloud.CELL1), max_rows=100)
+        return int(by_table.get("compute_nodes", 0))
+
+    def test_a_node_that_comes_back_out_of_the_archive_can_be_archived_again(self) -> None:
+        # As Nova's archive has it.
+        self.execute(cloud.CELL1, "CREATE UNIQUE INDEX archived ON shadow_compute_nodes (id)")
+        gone = self.node("h1")
+        gone.destroy()
+        with self.down():
+            self.assertEqual(1, self.archive())
+        # Its record was not forgotten, so that it has its old id.
+        again = self.node("h1", uuid=gone.uuid)
+        self.assertEqual(gone.id, again.id)
+        self.assertEqual(1, len(served_cloud.table_rows(self)))
+        self.assertEqual([], self.archived())
+        again.destroy()
+        self.assertEqual(1, self.archive())
+        self.assertEqual([gone.id], [each["id"] for each in self.archived()])
+
 
 class _Placement:
     """Nova's report client, of nobody."""
