@@ -35,6 +35,9 @@ NODE_CELLS = known_namespaces.NODE_CELLS
 ALL = (NODE_ROWS, NODE_NAMES, NODE_CELLS)
 BY_NAME = {each.name: each for each in ALL}
 
+#: Columns by which rows are found.
+_NAMES = ("uuid", "host", "hypervisor_hostname")
+
 #: Ids of writes that a row remembers: a writer that does not know what became of its
 #: own finds it again unless that many others wrote meanwhile.
 _REMEMBERED_WRITES = 8
@@ -81,6 +84,8 @@ def row_of(state: Mapping[str, Any] | None) -> node_rows.Row | None:
     row = node_rows.from_state(state["row"])
     if not isinstance(row["id"], int) or not isinstance(row["deleted"], int):
         raise TypeError("id and deleted must be integers")
+    if not all(isinstance(row[name], str | None) for name in _NAMES):
+        raise TypeError("names must be texts")
     return row
 
 

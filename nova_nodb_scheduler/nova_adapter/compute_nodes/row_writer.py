@@ -13,7 +13,7 @@ before it is done again: a deletion that was carried out would not find its node
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import sqlalchemy as sa
 from nova import exception
@@ -52,6 +52,10 @@ class KnownRows(row_queries.RowSource, Protocol):
 
     def require_known(self, context: Any) -> None:
         """Refuse the cell of a context if this process may not write its rows."""
+        ...
+
+    def require(self, cell: str) -> None:
+        """Refuse a cell that the back end does not hold by now; see :class:`.RowReplica`."""
         ...
 
 
@@ -135,7 +139,7 @@ class RowWriter:
         which = row_queries.deleted_of_model_query(context)
 
         def change(row: node_rows.Row | None) -> node_rows.Row:
-            if row is None or not _is_among(row, which):
+            if not _has_id(row, compute_id) or not _is_among(row, which):
                 raise exception.ComputeHostNotFound(host=compute_id)
             changed = node_rows.updated(row, values)
             if (changed["id"], changed["uuid"]) != (row["id"], row["uuid"]):
@@ -155,7 +159,9 @@ class RowWriter:
         readable = row_queries.deleted_of_select(context)
 
         def change(row: node_rows.Row | None) -> node_rows.Row:
-            if row is None or not (_is_among(row, which) or _is_among(row, readable)):
+            if not _has_id(row, compute_id) or not (
+                _is_among(row, which) or _is_among(row, readable)
+            ):
                 raise exception.ComputeHostNotFound(host=compute_id)
             if not _is_among(row, which) or not _is_met(constraint, row, comparison):
                 raise exception.ConstraintNotMet
@@ -190,6 +196,8 @@ class RowWriter:
 
         for key in keys:
             self._edit(context, records.RecordKey(row_records.NODE_ROWS.name, key), change)
+        # What was not found may be lost with its cell: then its service stands.
+        self._source.require(self._cell_of(context))
 
     def fill_empty_ratios(
         self, context: Any, max_count: int, ratios: Mapping[str, float]
@@ -273,7 +281,8 @@ class RowWriter:
     ) -> node_rows.Row | None:
         """Change one row, with its name; returns what it became, None if it stays as it is.
 
-        Whatever ``change`` raises passes through; nothing was written then.
+        Whatever ``change`` raises passes through; nothing was written then. A row is not
+        found only while the back end holds the cell.
 
         :param node_id: gives a new row its id, once its name is sure
         """
@@ -299,8 +308,15 @@ class RowWriter:
             wanted = row_records.row_state(cell, changed, state, write_id)
             return record_editor.Proposal(changed, wanted)
 
-        written = self._done(self._editor.edit(key, propose))
+        try:
+            written = self._done(self._editor.edit(key, propose))
+        except exception.ComputeHostNotFound:
+            # A back end that lost all since this process looked has no record, either.
+            self._source.require(cell)
+            raise
         if written is not None:
+            # Who was held up for long may have written what does not count any more.
+            self._source.require_known(context)
             self._on_written(context, key)
         return written
 
@@ -336,6 +352,14 @@ def _takes_name(
         return False
     had_it = before is not None and node_rows.is_live(before)
     return not (had_it and before is not None and row_names.same_name(comparison, before, after))
+
+
+def _has_id(row: node_rows.Row | None, compute_id: Any) -> TypeGuard[node_rows.Row]:
+    """Tell whether a record still holds the row that was found by an id.
+
+    A node that was archived and comes back has its old record, and another id.
+    """
+    return row is not None and row["id"] == int(compute_id)
 
 
 def _is_among(row: node_rows.Row, deleted: bool | None) -> bool:

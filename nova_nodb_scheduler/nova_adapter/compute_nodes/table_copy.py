@@ -20,7 +20,12 @@ from nova.db.main import models
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, row_names, row_records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import (
+    node_rows,
+    row_archive,
+    row_names,
+    row_records,
+)
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.wire import codec
@@ -93,9 +98,12 @@ def _write(context: Any, key: records.RecordKey, node_id: int, read: _Read) -> N
     if row is None:
         return
     values = {name: value for name, value in row.items() if name in _TABLE.c}
-    written: Any = sa.insert(_TABLE).values(**values)
     if locked.rowcount:
-        written = sa.update(_TABLE).where(_TABLE.c.id == node_id).values(**values)
+        written: Any = sa.update(_TABLE).where(_TABLE.c.id == node_id).values(**values)
+    else:
+        # It may have been archived before its record was forgotten.
+        row_archive.take_back(context.session, node_id)
+        written = sa.insert(_TABLE).values(**values)
     context.session.execute(written)
 
 

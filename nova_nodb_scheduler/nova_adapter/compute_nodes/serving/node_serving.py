@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -107,7 +106,8 @@ class NodeServing:
         self._parts: _ProcessParts | None = None
         #: Of a process that forked this one; its connections are not ours to close.
         self._inherited: list[_ProcessParts] = []
-        self._lock = threading.Lock()
+        #: By process: a thread of one that forks may be opening, and holds what it holds.
+        self._openings: dict[int, row_replica.SharedBarrier] = {}
         self._tripwire = table_tripwire.TableTripwire()
         self._table = row_table.RecordedTable(self._rows)
         self._services = listed_services.ListedServices()
@@ -132,10 +132,9 @@ class NodeServing:
         self._services.uninstall()
         self._tripwire.unset()
         nova_tables.uninstall(self._table)
-        with self._lock:
-            parts, self._parts = self._parts, None
-            if parts is not None and parts.pid == os.getpid():
-                parts.synchronizer.close()
+        parts, self._parts = self._parts, None
+        if parts is not None and parts.pid == os.getpid():
+            parts.synchronizer.close()
 
     def count_in(self, command: Any) -> None:
         """Have nova-status count records, where it counts the table by itself; no I/O.
@@ -204,26 +203,30 @@ class NodeServing:
         return self._opened().replica.rows(context)
 
     def _opened(self) -> _ProcessParts:
+        pid = os.getpid()
+        while (parts := self._parts) is None or parts.pid != pid:
+            # Those who come while a back end does not answer wait together, not in turn.
+            opening = self._openings.setdefault(pid, row_replica.SharedBarrier(self._open))
+            opening.wait()
+        return parts
+
+    def _open(self) -> None:
+        """Open the back end unless this process has; one thread at a time."""
         parts = self._parts
-        if parts is not None and parts.pid == os.getpid():
-            return parts
-        with self._lock:
-            parts = self._parts
-            if parts is not None and parts.pid == os.getpid():
-                return parts
-            if parts is not None:
-                self._inherited.append(parts)
+        if parts is not None:
+            if parts.pid == os.getpid():
+                return
+            self._inherited.append(parts)
             self._parts = None
-            made = self._make()
-            # Before tables are made there.
-            self._refuse_cells_database(made.synchronizer)
-            try:
-                made.synchronizer.open()
-            except BaseException:
-                made.synchronizer.close()
-                raise
-            self._parts = made
-            return made
+        made = self._make()
+        # Before tables are made there.
+        self._refuse_cells_database(made.synchronizer)
+        try:
+            made.synchronizer.open()
+        except BaseException:
+            made.synchronizer.close()
+            raise
+        self._parts = made
 
     def _make(self) -> _ProcessParts:
         synchronizer = self._make_synchronizer()

@@ -16,6 +16,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults, hub
 from nova_nodb_scheduler.testing import patience
+from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import conductors, nova_table
 
@@ -140,6 +141,21 @@ class ReplicaTest(unittest.TestCase):
             [records.Write(key, self.client.read([key])[key].revision, standing.payload)]
         )
         self.assertEqual(["n0"], self.nodes())
+
+    def test_nor_is_one_whose_names_are_no_text(self) -> None:
+        self.create(0)
+        self.nodes()
+        self.ours.queries.compute_node_search_by_hypervisor(self.context, "n")
+        key = row_records.row_key(cloud.CELL1, nova_table.UUIDS[0])
+        [standing] = self.client.read([key]).values()
+        state = dict(codec.decode_state(standing.payload))
+        state["row"] = {**state["row"], "hypervisor_hostname": 5}
+        payload = codec.encode(state, row_records.NODE_ROWS.schema)
+        [result] = self.client.write([records.Write(key, standing.revision, payload)])
+        self.assertTrue(result.won)
+        for _ in range(2):
+            with self.assertRaisesRegex(row_replica.UnreadableNodes, nova_table.UUIDS[0]):
+                self.ours.queries.compute_node_search_by_hypervisor(self.context, "5")
 
     def test_an_update_of_unknown_outcome_is_done_once_more_by_its_caller(self) -> None:
         made = self.create(0)

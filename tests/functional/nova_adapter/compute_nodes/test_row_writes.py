@@ -12,10 +12,13 @@ from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
+from nova import exception
 from nova.db.main import api as main_db
 from nova.db.main import models
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import row_replica
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_replica
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
@@ -237,3 +240,72 @@ class FaultsTest(WritesCase):
             lost.queries.compute_node_get_all(self.context)
         with self.assertRaises(row_replica.CellNotHeld):
             lost.writer.compute_node_create(self.context, self.values())
+
+    def test_nor_are_those_of_one_that_was_lost_a_moment_ago(self) -> None:
+        values = {"host": "h", "binary": "nova-compute", "topic": "x", "report_count": 0}
+        service = main_db.service_create(self.context, values)
+        calls: tuple[tuple[str, tuple[Any, ...]], ...] = (
+            ("compute_node_update", (42, {"vcpus": 1})),
+            ("compute_node_delete", (42,)),
+            ("compute_node_create", (self.values(),)),
+            ("delete_of_service", (service.id, "h")),
+        )
+        for name, arguments in calls:
+            shared = hub.MemoryHub()
+            client = self.client(shared)
+            ours = conductors.conductor(client)
+            conductors.prepare(ours, above=41)
+            ours.writer.compute_node_create(self.context, self.values())
+            # This one goes by what it read just now.
+            self.assertEqual(1, len(ours.queries.compute_node_get_all(self.context)))
+            read = client.read
+
+            def lost(
+                keys: Any, client: Any = client, read: Any = read, shared: Any = shared
+            ) -> Any:
+                client.read = read
+                shared.begin_epoch()
+                return read(keys)
+
+            client.read = lost  # type: ignore[method-assign]
+            with self.subTest(name), self.assertRaises(errors.NodbError):
+                getattr(ours.writer, name)(self.context, *arguments)
+
+    def test_an_id_of_old_is_not_taken_for_the_node_that_came_back_under_another(self) -> None:
+        made = self.one.writer.compute_node_create(self.context, self.values())
+        self.one.queries.compute_node_get_all(self.context)
+        # Archived, and created again: all of it by another conductor.
+        self.other.writer.compute_node_delete(self.context, made.id)
+        self.assertEqual(1, self.other.writer.forget_archived(self.context))
+        again = self.other.writer.compute_node_create(self.context, self.values())
+        self.assertNotEqual(made.id, again.id)
+        with self.assertRaises(exception.ComputeHostNotFound):
+            self.one.writer.compute_node_update(self.context, made.id, {"vcpus": 77})
+        with self.assertRaises(exception.ComputeHostNotFound):
+            self.one.writer.compute_node_delete(self.context, made.id)
+        [row] = self.one.queries.compute_node_get_all(self.context)
+        self.assertEqual((again.id, 4), (row["id"], row["vcpus"]))
+
+    def test_a_writer_that_slept_while_its_cell_went_back_to_the_table_is_not_acknowledged(
+        self,
+    ) -> None:
+        copied: list[records.RecordKey] = []
+        slept = conductors.conductor(
+            self.client(self.hub), on_written=lambda _context, key: copied.append(key)
+        )
+        made = slept.writer.compute_node_create(self.context, self.values())
+        copied.clear()
+        client = slept.synchronizer
+        write = client.write
+
+        def late(writes: Any) -> Any:
+            client.write = write  # type: ignore[method-assign]
+            conductors.prepare(self.other, mode=cell_modes.NodeMode.MIRROR)
+            slept.replica._followed_at -= 60
+            return write(writes)
+
+        client.write = late  # type: ignore[method-assign]
+        with self.assertRaises(cell_modes.ModeDiffers):
+            slept.writer.compute_node_update(self.context, made.id, {"vcpus": 77})
+        # Nor has it written the table, which counts.
+        self.assertEqual([], copied)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 from unittest import mock
 
 from nova import objects
 from nova.db.main import api as main_db
+from nova.objects import compute_node as nova_compute_node
 from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler import errors
@@ -75,6 +77,27 @@ class StoreTest(served_cloud.ServedCloud):
         theirs = nova_tables.read_compute_nodes(context, cloud.CELL1, [node.uuid])
         self.assertEqual(theirs, ours)
         self.assertEqual([node.uuid], list(ours))
+
+    def archive(self) -> int:
+        """Archive deleted rows of a cell; return how many compute nodes."""
+        by_table, *_others = main_db.archive_deleted_rows(self.context(cloud.CELL1), max_rows=100)
+        return int(by_table.get("compute_nodes", 0))
+
+    def test_a_node_that_comes_back_out_of_the_archive_can_be_archived_again(self) -> None:
+        # As Nova's archive has it.
+        self.execute(cloud.CELL1, "CREATE UNIQUE INDEX archived ON shadow_compute_nodes (id)")
+        gone = self.node("h1")
+        gone.destroy()
+        with self.down():
+            self.assertEqual(1, self.archive())
+        # Its record was not forgotten, so that it has its old id.
+        again = self.node("h1", uuid=gone.uuid)
+        self.assertEqual(gone.id, again.id)
+        self.assertEqual(1, len(served_cloud.table_rows(self)))
+        self.assertEqual([], self.archived())
+        again.destroy()
+        self.assertEqual(1, self.archive())
+        self.assertEqual([gone.id], [each["id"] for each in self.archived()])
 
 
 class _Placement:
@@ -211,6 +234,50 @@ class MirrorGuardTest(MirrorCase):
         self.write(self.other)
         self.assertEqual(1, len(objects.ComputeNodeList.get_all(self.context(cloud.CELL1))))
         objects.Service.get_by_id(self.context(cloud.CELL1), service.id)
+
+    def test_a_sweep_of_an_empty_table_that_does_not_count_takes_no_host_from_schedulers(
+        self,
+    ) -> None:
+        self.guard.install(looks_itself=False)
+        self.sweep()
+        before = self.states(known_namespaces.COMPUTE_NODES)
+        self.assertEqual({self.node.uuid, self.other.uuid}, set(before))
+        self.moment += 100
+        # As 'prepare-upgrade' leaves it; nobody has looked since.
+        self.record(RETIRED)
+        cloud.clear(self.urls[cloud.CELL1], "compute_nodes")
+        sweeper = self.plugin.sweeper(self.synchronizer)
+        for sweep in (
+            lambda: sweeper.sweep(cloud.CELL1, threading.Event(), by="test"),
+            lambda: sweeper.sweep_since(cloud.CELL1, 0.0, threading.Event(), by="test"),
+        ):
+            with self.assertRaises(cell_modes.ModeDiffers):
+                sweep()
+        self.assertEqual(before, self.states(known_namespaces.COMPUTE_NODES))
+        sweeper.sweep(cloud.CELL2, threading.Event(), by="test")
+        reporter = self.report(cloud.CELL1, cloud.CELL1)
+        change_reporter.mark_in(cloud.CELL1, known_namespaces.COMPUTE_NODES.name, [self.node.uuid])
+        reporter.flush()
+        self.assertEqual(before, self.states(known_namespaces.COMPUTE_NODES))
+
+    def test_nor_are_its_nodes_told_absent_or_their_ratios_filled(self) -> None:
+        self.guard.install(looks_itself=False)
+        self.record(RETIRED)
+        self.guard.look(self.synchronizer)
+        cloud.clear(self.urls[cloud.CELL1], "compute_nodes")
+        context = self.context(cloud.CELL1)
+        node_list = objects.ComputeNodeList
+        for call in (
+            lambda: node_list.get_all(context),
+            lambda: node_list.get_all_by_uuids(context, [self.node.uuid]),
+            lambda: objects.ComputeNode.get_by_uuid(context, self.node.uuid),
+            lambda: nova_compute_node.migrate_empty_ratio(context, 10),
+        ):
+            with self.assertRaisesRegex(db_exception.DBError, "'retired'"):
+                call()
+        self.assertEqual(1, len(node_list.get_all(self.context(cloud.CELL2))))
+        self.guard.close()
+        self.assertEqual(0, len(node_list.get_all(context)))
 
     def test_a_cell_that_came_back_is_written_again(self) -> None:
         self.guard.install(looks_itself=False)

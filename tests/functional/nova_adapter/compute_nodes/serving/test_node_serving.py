@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import tempfile
+import threading
 import uuid
 from typing import Any
 
@@ -19,6 +21,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer.drivers import memory, sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table
 
@@ -102,11 +105,70 @@ class ServingTest(cloud.CloudCase):
         self.assertEqual(["n"], [node.hypervisor_hostname for node in found])
         self.assertEqual(2, self.create(cloud.CELL1, "m").id)
 
-    def create_in_a_child(self) -> None:
+    def test_one_that_is_forked_while_the_back_end_is_opened_opens_it_itself(self) -> None:
+        self.bring()
+        self.serving.close()
+        opens, go_on = threading.Event(), threading.Event()
+        make = self.make
+
+        def held_up() -> sqlalchemy.SQLAlchemySynchronizer:
+            self.serving._make_synchronizer = make
+            opens.set()
+            go_on.wait(60)
+            return make()
+
+        self.serving._make_synchronizer = held_up
+        self.serving.functions.install()
+        # As Nova's host manager reads all nodes in a thread, before its scheduler forks.
+        context = self.context(cloud.CELL1)
+        reader = threading.Thread(target=nova_objects.ComputeNodeList.get_all, args=(context,))
+        reader.start()
+        try:
+            self.assertTrue(opens.wait(60))
+            self.create_in_a_child(within_seconds=30)
+        finally:
+            go_on.set()
+            reader.join()
+
+    def test_callers_of_a_back_end_that_does_not_answer_wait_together(self) -> None:
+        opened: list[object] = []
+        began, go_on = threading.Event(), threading.Event()
+
+        class Silent(memory.MemorySynchronizer):
+            def open(self) -> None:
+                opened.append(self)
+                began.set()
+                go_on.wait(60)
+                raise errors.BackendUnavailable("silent", "timed out")
+
+        serving = node_serving.NodeServing(Silent, self.plugin.scopes, lambda: "id")
+        failed: list[Exception] = []
+
+        def call() -> None:
+            try:
+                serving.open()
+            except errors.BackendUnavailable as error:
+                failed.append(error)
+
+        callers = [threading.Thread(target=call) for _ in range(12)]
+        callers[0].start()
+        self.assertTrue(began.wait(60))
+        for each in callers[1:]:
+            each.start()
+        barrier = serving._openings[os.getpid()]
+        waiters = barrier._changed._waiters  # type: ignore[attr-defined]
+        patience.wait_until(lambda: len(waiters) == 11, 10, "all to wait", 0.01)
+        go_on.set()
+        for each in callers:
+            each.join(60)
+        self.assertEqual((12, 2), (len(failed), len(opened)))
+
+    def create_in_a_child(self, within_seconds: int = 0) -> None:
         before = self.serving._opened() if self.serving._parts else None
         child = os.fork()
         if child == 0:
             status = 1
+            signal.alarm(within_seconds)
             try:
                 self.create(cloud.CELL1, "n")
                 status = int(self.serving._opened() is before)
