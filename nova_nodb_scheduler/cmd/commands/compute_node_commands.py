@@ -305,12 +305,17 @@ class WayInterrupted(errors.NodbError):
 @contextlib.contextmanager
 def _named(cell: str) -> Iterator[None]:
     """Have an error say whose way it ended, and that it goes on."""
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
     from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import transfer_refusals
 
     try:
         yield
-    except transfer_refusals.TransferRefused:
+    except cell_modes.TurnTaken:
+        # Nothing is to be mended: the other goes on.
         raise
+    except transfer_refusals.TransferRefused as error:
+        # Found out on the way, not before it.
+        raise WayInterrupted(cell, " ".join(error.refusals).rstrip(".")) from error
     except Exception as error:
         told = str(error) if isinstance(error, errors.NodbError) else guard.said(error)
         raise WayInterrupted(cell, told.rstrip(".")) from error

@@ -51,7 +51,7 @@ def write(path: pathlib.Path, rows: Iterable[node_rows.Row]) -> int:
     """
     written = 0
     new = path.with_name(f"{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             for row in rows:
