@@ -412,6 +412,8 @@ class Restore(_WayCommand):
 
     def check(self, plugin: Any, args: argparse.Namespace) -> None:
         """Refuse a file that is for nobody."""
+        from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import row_file
+
         if args.file is None:
             return
         if len(args.cell) != 1:
@@ -420,6 +422,10 @@ class Restore(_WayCommand):
             )
         if not os.path.isfile(args.file):
             raise errors.ConfigurationError("--from", args.file, "there is no such file")
+        if row_file.is_of_other(pathlib.Path(args.file), args.cell[0]):
+            raise errors.ConfigurationError(
+                "--from", args.file, f"by its name it is of another cell than {args.cell[0]}"
+            )
 
     def way(
         self, transfer: node_transfer.NodeTransfer, context: Any, cell: str, args: Any

@@ -188,5 +188,14 @@ def _require_turn(state: Mapping[str, Any], turn: Turn | None) -> None:
 
 
 def mode_of(state: Mapping[str, Any] | None) -> NodeMode:
-    """Return the mode in the state of a cell's record."""
-    return NodeMode((state or {}).get("mode", NodeMode.MIRROR.value))
+    """Return the mode in the state of a cell's record.
+
+    :raises UndecodableRecord: a newer release's
+    """
+    told = (state or {}).get("mode", NodeMode.MIRROR.value)
+    try:
+        return NodeMode(told)
+    except ValueError as error:
+        raise errors.UndecodableRecord(
+            f"mode '{told}' of a cell's compute nodes is of a newer release, which has to read it"
+        ) from error

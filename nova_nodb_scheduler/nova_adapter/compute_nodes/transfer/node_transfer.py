@@ -340,7 +340,10 @@ class NodeTransfer:
         :raises TableMissing: the table counts, and there is none
         """
         if self._modes.read(cell) is _Mode.MIRROR:
-            return itertools.chain.from_iterable(table_retirement.CellTable(context).pages())
+            rows = list(itertools.chain.from_iterable(table_retirement.CellTable(context).pages()))
+            # Whoever empties it has recorded another mode before.
+            if self._modes.read(cell) is _Mode.MIRROR:
+                return rows
         held = self.held(cell)
         if held.unreadable:
             raise _refused(cell, transfer_refusals.of_records(held.unreadable))
@@ -391,11 +394,12 @@ class NodeTransfer:
         if mode is _Mode.MIRROR and not rows and table.foreign_key() is None:
             return Way(cell, (_LOST,), ())
         held = self.held(cell)
+        # Those that were left from another time, too: they are to be replaced or dropped.
+        refusals += transfer_refusals.of_records(held.unreadable)
         if mode is _Mode.MIRROR:
             refusals += transfer_refusals.of_rows(rows)
             ids = {int(row["id"]) for row in rows}
         else:
-            refusals += transfer_refusals.of_records(held.unreadable)
             if not held.unreadable:
                 refusals += transfer_refusals.of_unheld(rows, held.uuids())
             ids = set(held.uuids())
@@ -761,7 +765,7 @@ _LOST = transfer_refusals.Refusal(
     "The table was emptied, and the back end knows of no records that count: it lost them",
     (),
     "Bring the rows back out of the file that the command to retire wrote: 'nova-nodb-manage "
-    "compute-nodes restore --from FILE'.",
+    "compute-nodes restore --cell UUID --from FILE'.",
 )
 _LOST_HALF_WAY = transfer_refusals.Refusal(
     "The table is away with rows in it, and the back end knows of no records that count: it lost "
@@ -769,7 +773,7 @@ _LOST_HALF_WAY = transfer_refusals.Refusal(
     (),
     "If a command to retire had not emptied it yet these are all rows: write them to a file with "
     "'nova-nodb-manage compute-nodes export'. Otherwise take the file that it wrote. Either comes "
-    "back by 'nova-nodb-manage compute-nodes restore --from FILE'.",
+    "back by 'nova-nodb-manage compute-nodes restore --cell UUID --from FILE'.",
 )
 _NOT_LOST = transfer_refusals.Refusal(
     "Rows of a file are for a table that is empty or half filled, of a cell whose records are lost",
@@ -847,9 +851,7 @@ def _refused(
 
 
 def _new_file(cell: str, directory: pathlib.Path) -> pathlib.Path:
-    # Two in one second shall be two.
-    moment = timeutils.utcnow().isoformat(timespec="microseconds") + "Z"
-    return directory / row_file.name(cell, moment)
+    return row_file.free(cell, directory, timeutils.utcnow())
 
 
 def _never() -> bool:

@@ -181,8 +181,8 @@ class CellTable:
             if self._dialect == "mysql":
                 # MySQL's information_schema tells what was true a day ago.
                 made = connection.execute(sa.text(f"SHOW CREATE TABLE {name}")).one()[1]
-                # Without an option of the table there is none but the first.
-                found = re.search(r"AUTO_INCREMENT=(\d+)", made.rpartition(")")[2])
+                # Without this option of the table it gave none.
+                found = re.search(r"\n\) ENGINE=\w+ AUTO_INCREMENT=(\d+)", made)
                 return int(found[1]) - 1 if found else 0
             if self._dialect == "postgresql":
                 named = sa.select(sa.func.pg_get_serial_sequence(name, "id"))

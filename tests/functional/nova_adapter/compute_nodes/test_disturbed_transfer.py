@@ -11,7 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 from nova.db.main import api as main_db
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_rows
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, node_rows, row_records
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     node_transfer,
     row_file,
@@ -20,6 +22,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
 )
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.synchronizer.records import record_editor
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import cell_databases, conductors, nova_table
 from tests.functional.nova_adapter.compute_nodes.cell_databases import deleted, row
@@ -145,6 +148,28 @@ class Disturbance(cell_databases.CellDatabaseCase):
             self.back(lost=self.lost(file)).go()
         self.assertEqual(before, self.dump())
 
+    def test_records_of_a_newer_release_are_named_before_the_way_there(self) -> None:
+        self.populate()
+        before = self.dump()
+        key = records.RecordKey(row_records.NODE_ROWS.name, f"odd@{cloud.CELL1}")
+        self.ours.synchronizer.write([records.Write(key, 0, b"\x09")])
+        [refusal] = self.there().refusals
+        self.assertEqual((f"odd@{cloud.CELL1}",), refusal.rows)
+        with self.assertRaises(transfer_refusals.TransferRefused):
+            self.there().go()
+        self.assertEqual((before, MIRROR), (self.dump(), self.state().mode))
+
+    def test_a_mode_of_a_newer_release_is_not_taken_for_any_other(self) -> None:
+        self.populate()
+        before = self.dump()
+        editor = record_editor.RecordEditor(self.ours.synchronizer, [row_records.NODE_CELLS])
+        newer = record_editor.Proposal(None, {"mode": "borrowed", "next_id": 9})
+        editor.edit(row_records.cell_key(cloud.CELL1), lambda _state, _version: newer)
+        for call in (self.there, self.back, self.state):
+            with self.assertRaisesRegex(errors.UndecodableRecord, "'borrowed'.*newer release"):
+                call()
+        self.assertEqual(before, self.dump())
+
     # -- others at work --------------------------------------------------------------------
 
     def test_rows_that_a_stock_service_wrote_are_not_deleted_on_the_way_back(self) -> None:
@@ -250,6 +275,22 @@ class Disturbance(cell_databases.CellDatabaseCase):
             self.there().go(once_behind("make records", write))
         self.assertEqual([99], [each["vcpus"] for each in self.rows() if each["id"] == 1])
 
+    def test_rows_that_are_read_while_they_go_there_are_all_given(self) -> None:
+        nova_table.fill([row(number) for number in range(1, _MANY + 1)])
+        before = self.rows()
+        pool = nova_table.engine().pool
+        left = [lambda: self.there().go()]
+
+        def go(*_connection: Any) -> None:
+            if left:
+                left.pop()()
+
+        sa.event.listen(pool, "checkin", go)
+        self.addCleanup(sa.event.remove, pool, "checkin", go)
+        given = [*self.transfer.counting(self.context, cloud.CELL1)]
+        self.assertIs(RETIRED, self.state().mode)
+        self.assertEqual(before, [node_rows.to_state(each) for each in given])
+
     # -- rows that are odd --------------------------------------------------------------------
 
     def test_a_row_that_is_neither_live_nor_deleted_is_named_first(self) -> None:
@@ -267,6 +308,28 @@ class Disturbance(cell_databases.CellDatabaseCase):
         ):
             self.there().go()
         self.assertEqual((before, MIRROR), (self.dump(), self.state().mode))
+
+    def test_odd_rows_come_back_as_they_were(self) -> None:
+        letters = "grün-Ω-日本"
+        nova_table.fill(
+            [
+                row(3, hypervisor_hostname=letters, host=letters, mapped=None),
+                row(7, mapped=-1, cpu_info="x" * 1_000_000, host_ip="2001:db8::1"),
+                row(8, uuid="8", host="H8", hypervisor_hostname=None, stats=""),
+                row(9, updated_at=nova_table.MOMENT, cpu_allocation_ratio=1.3333334),
+                row(10, cpu_info="", hypervisor_type="", hypervisor_hostname=""),
+                *(deleted(number, uuid=None, host=None) for number in (500, 70_000)),
+                deleted(2_000_000_000, uuid="big", created_at=None),
+                row(70_001, deleted=3, deleted_at=None),
+            ]
+        )
+        self.device(1, 500)
+        before, raw = self.rows(), nova_table.by_id(nova_table.rows())
+        self.there().go()
+        self.assertEqual(before, self.recorded())
+        self.back().go()
+        self.assert_back(before)
+        self.assertEqual(raw, nova_table.by_id(nova_table.rows()))
 
     def test_two_files_of_one_moment_are_two(self) -> None:
         self.populate()
