@@ -305,12 +305,17 @@ class WayInterrupted(errors.NodbError):
 @contextlib.contextmanager
 def _named(cell: str) -> Iterator[None]:
     """Have an error say whose way it ended, and that it goes on."""
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
     from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import transfer_refusals
 
     try:
         yield
-    except transfer_refusals.TransferRefused:
+    except cell_modes.TurnTaken:
+        # Nothing is to be mended: the other goes on.
         raise
+    except transfer_refusals.TransferRefused as error:
+        # Found out on the way, not before it.
+        raise WayInterrupted(cell, " ".join(error.refusals).rstrip(".")) from error
     except Exception as error:
         told = str(error) if isinstance(error, errors.NodbError) else guard.said(error)
         raise WayInterrupted(cell, told.rstrip(".")) from error
@@ -407,6 +412,8 @@ class Restore(_WayCommand):
 
     def check(self, plugin: Any, args: argparse.Namespace) -> None:
         """Refuse a file that is for nobody."""
+        from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import row_file
+
         if args.file is None:
             return
         if len(args.cell) != 1:
@@ -415,6 +422,10 @@ class Restore(_WayCommand):
             )
         if not os.path.isfile(args.file):
             raise errors.ConfigurationError("--from", args.file, "there is no such file")
+        if row_file.is_of_other(pathlib.Path(args.file), args.cell[0]):
+            raise errors.ConfigurationError(
+                "--from", args.file, f"by its name it is of another cell than {args.cell[0]}"
+            )
 
     def way(
         self, transfer: node_transfer.NodeTransfer, context: Any, cell: str, args: Any

@@ -212,6 +212,23 @@ def _require_durable(source: Any, target: Any) -> None:
         )
 
 
+def _require_tables(backend: Any) -> None:
+    """Refuse to drop records of what stands nowhere else.
+
+    :raises ConfigurationError: naming the cells whose compute nodes it holds
+    """
+    from nova_nodb_scheduler.nova_adapter.compute_nodes import recorded_modes
+
+    held = recorded_modes.outside_tables(backend)
+    if held:
+        raise errors.ConfigurationError(
+            "synchronizer new-epoch",
+            backend.name,
+            f"it holds the compute nodes of {', '.join(held)}, which stand nowhere else: bring "
+            "them back to Nova's tables first ('nova-nodb-manage compute-nodes restore')",
+        )
+
+
 class NewEpoch(command.Command):
     """Drop all records of the configured back end, claims included, and begin a new epoch.
 
@@ -251,24 +268,18 @@ class NewEpoch(command.Command):
         return 0
 
     def _begin(self, backend: Any, *, asks: bool) -> dict[str, Any]:
-        from nova_nodb_scheduler.nova_adapter.compute_nodes import recorded_modes
         from nova_nodb_scheduler.synchronizer.migration import migration_fence
 
         reason = migration_fence.closed(backend, migration_fence.read_mark(backend))
         if reason is not None:
             raise reason
-        held = recorded_modes.outside_tables(backend)
-        if held:
-            raise errors.ConfigurationError(
-                "synchronizer new-epoch",
-                backend.name,
-                f"it holds the compute nodes of {', '.join(held)}, which stand nowhere else: bring "
-                "them back to Nova's tables first ('nova-nodb-manage compute-nodes restore')",
-            )
+        _require_tables(backend)
         former = backend.head().epoch
         outcome = {"driver": backend.name, "former_epoch": former}
         if asks and not self._is_confirmed(backend, former):
             return outcome | {"outcome": "nothing was changed"}
+        # They may have gone there while the question was thought over.
+        _require_tables(backend)
         backend.reset()
         return outcome | {"outcome": "begun", "epoch": backend.head().epoch}
 

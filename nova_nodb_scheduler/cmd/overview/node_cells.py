@@ -179,10 +179,15 @@ def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem
             f"There are {what} of compute nodes in {_CELLS}: 'nova-nodb-manage compute-nodes "
             "restore --dry-run' says what to do."
         )
+    elif state.is_lost and state.table_rows:
+        yield Problem(
+            f"The table of {_CELLS} is away with rows in it, and the back end lost its records: "
+            "'nova-nodb-manage compute-nodes restore --dry-run' says what to do."
+        )
     elif state.is_lost:
         yield Problem(
             f"The table of {_CELLS} was emptied, and the back end lost its records: bring the rows "
-            "back with 'nova-nodb-manage compute-nodes restore --from FILE'."
+            "back with 'nova-nodb-manage compute-nodes restore --cell UUID --from FILE'."
         )
     elif recorded == "retired" and place == "there" and not state.table_rows:
         yield Problem(
@@ -193,7 +198,8 @@ def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem
         yield Problem(f"The way of {_CELLS} has not ended: {_GO_ON}.")
     elif recorded != "retired" and state.key is None:
         yield Problem(
-            f"The table pci_devices of {_CELLS} has no foreign key to compute_nodes.",
+            f"The table pci_devices of {_CELLS} has no foreign key to compute_nodes: if 'restore "
+            "--from' was interrupted call it again.",
             is_grave=False,
         )
 

@@ -9,13 +9,19 @@ otherwise finds out before it reads or writes, and so that it goes where the rec
 from __future__ import annotations
 
 import enum
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records, text_comparison
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
+
+#: Field of a cell's record: who changes the cell, and nobody else.
+_TURN_FIELD = "turn"
 
 
 class NodeMode(enum.Enum):
@@ -48,6 +54,36 @@ class ModeDiffers(errors.NodbError):
             "compute_nodes the recorded value in all services of the control plane, or change the "
             "cell with 'nova-nodb-manage compute-nodes retire' or 'restore' while they are stopped."
         )
+
+
+class TurnTaken(errors.NodbError):
+    """Another command changes a cell, which was begun later.
+
+    :param cell: uuid of the cell
+    """
+
+    def __init__(self, cell: str) -> None:
+        super().__init__(cell)
+        self.cell = cell
+
+    def __str__(self) -> str:
+        return (
+            f"Another 'nova-nodb-manage compute-nodes' for cell {self.cell} has begun since, and "
+            "goes on in place of this one: wait until it has ended, and see 'compute-nodes status'."
+        )
+
+
+@attrs.frozen
+class Turn:
+    """The right to change one cell, until another takes it.
+
+    Nobody is locked out: whoever was killed holds nothing up, and whoever was held up
+    itself, by a lock of the database or a machine that stood still, finds out before it
+    does harm to what a later one did meanwhile.
+    """
+
+    cell: str
+    holder: str = attrs.field(factory=lambda: str(uuid.uuid4()))
 
 
 class CellModes:
@@ -84,13 +120,42 @@ class CellModes:
             if recorded is not configured:
                 raise ModeDiffers(cell, recorded.value, configured.value)
 
-    def record(self, cell: str, mode: NodeMode, **others: Any) -> None:
+    def record(self, cell: str, mode: NodeMode, *, turn: Turn | None = None, **others: Any) -> None:
         """Note the mode of a cell.
 
+        :param turn: of who does it; None for somebody whom nobody can be in the way of
         :param others: fields of its record that are noted with it
         :raises BackendUnavailable: it may or may not be noted
+        :raises TurnTaken: by another; nothing was noted
         """
-        self._edit(cell, lambda kept: {**kept, **others, "mode": mode.value})
+
+        def noted(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+            _require_turn(kept, turn)
+            return {**kept, **others, "mode": mode.value}
+
+        self._edit(cell, noted)
+
+    def take(self, turn: Turn, mode: NodeMode) -> None:
+        """Take the turn from whoever has it.
+
+        :param mode: that the cell was in when it was looked at
+        :raises BackendUnavailable: it may or may not be taken
+        :raises TurnTaken: somebody was there first: the cell is in another mode by now
+        """
+
+        def taken(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+            if mode_of(kept) is not mode:
+                raise TurnTaken(turn.cell)
+            return {**kept, _TURN_FIELD: turn.holder}
+
+        self._edit(turn.cell, taken)
+
+    def require_turn(self, turn: Turn) -> None:
+        """Refuse what another that was begun later is in the midst of; raises as :meth:`read`.
+
+        :raises TurnTaken: by another
+        """
+        _require_turn(self.state(turn.cell) or {}, turn)
 
     def prepare(self, cell: str, comparison: text_comparison.TextComparison, above: int) -> None:
         """Let new nodes of a cell have ids above one; never lowers what was given.
@@ -117,6 +182,20 @@ class CellModes:
             )
 
 
+def _require_turn(state: Mapping[str, Any], turn: Turn | None) -> None:
+    if turn is not None and state.get(_TURN_FIELD) != turn.holder:
+        raise TurnTaken(turn.cell)
+
+
 def mode_of(state: Mapping[str, Any] | None) -> NodeMode:
-    """Return the mode in the state of a cell's record."""
-    return NodeMode((state or {}).get("mode", NodeMode.MIRROR.value))
+    """Return the mode in the state of a cell's record.
+
+    :raises UndecodableRecord: a newer release's
+    """
+    told = (state or {}).get("mode", NodeMode.MIRROR.value)
+    try:
+        return NodeMode(told)
+    except ValueError as error:
+        raise errors.UndecodableRecord(
+            f"mode '{told}' of a cell's compute nodes is of a newer release, which has to read it"
+        ) from error

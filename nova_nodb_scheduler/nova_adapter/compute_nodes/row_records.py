@@ -10,7 +10,9 @@ namespace      key                                     state
 ``node_names`` ``<hash of host and node>@<cell>``      ``holder``: key of the row that
                                                        may have the name
 ``node_cells`` ``<cell>``                              ``mode``, ``next_id``,
-                                                       ``comparison``
+                                                       ``comparison``; ``foreign_key``,
+                                                       ``turn`` of whoever goes there or
+                                                       back
 ============== ======================================= ===============================
 
 A node that is deleted stays one record, and so does one that comes back: each of the

@@ -19,9 +19,10 @@ a conductor that is stopped did not do.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -119,6 +120,10 @@ class Way:
     cell: str
     refusals: tuple[transfer_refusals.Refusal, ...]
     steps: tuple[TransferStep, ...]
+    #: Takes the turn from whoever goes there or back just now.
+    begin: Callable[[], None] = attrs.field(default=lambda: None, repr=False)
+    #: Raises once another took it.
+    require_turn: Callable[[], None] = attrs.field(default=lambda: None, repr=False)
 
     def left(self) -> list[str]:
         """Return the titles of the steps that are not done; changes nothing."""
@@ -131,13 +136,18 @@ class Way:
         """Do what is left, step by step.
 
         :raises TransferRefused: nothing was done, or the table turned out to hold other rows
+        :raises TurnTaken: another way of this cell was begun later, and goes on
         :raises BackendUnavailable: the same call goes on from there; so it does after
             whatever a database's driver raises
         """
         if self.refusals:
             raise _refused(self.cell, self.refusals)
+        if not self.left():
+            return
+        self.begin()
         for step in self.steps:
             if not step.is_done():
+                self.require_turn()
                 told(step, step.do())
 
 
@@ -151,6 +161,10 @@ class CellRecords:
 
     rows: tuple[node_rows.Row, ...]
     unreadable: tuple[str, ...]
+
+    def identities(self) -> set[tuple[Any, ...]]:
+        """Return what tells rows apart, and live ones from deleted ones."""
+        return set(map(_identity, self.rows))
 
     def uuids(self) -> dict[int, str | None]:
         """Return the nodes' uuids by their ids."""
@@ -197,6 +211,58 @@ class CellState:
         if self.mode is _Mode.RETIRED:
             return self.place is _Place.AWAY and not self.table_rows
         return self.place is _Place.THERE
+
+
+class _Brought:
+    """What the table of a cell is made to hold, and whether it still is what it should.
+
+    :param hold: reads the rows that count
+    """
+
+    def __init__(
+        self, table: table_retirement.CellTable, cell: str, hold: Callable[[], CellRecords]
+    ) -> None:
+        self._table, self._cell, self._hold = table, cell, hold
+        self.held = CellRecords((), ())
+
+    def read(self) -> CellRecords:
+        """Return the rows that count by now.
+
+        :raises TransferRefused: records cannot be read
+        """
+        self.held = self._hold()
+        if self.held.unreadable:
+            raise _refused(self._cell, transfer_refusals.of_records(self.held.unreadable))
+        return self.held
+
+    def require_filled(self) -> None:
+        """Refuse a table that holds other rows.
+
+        :raises TransferRefused: others write it
+        """
+        there = {_identity(row) for page in self._table.pages() for row in page}
+        if there != self.held.identities():
+            raise _refused(self._cell, [_OTHERWISE_FILLED])
+
+    def compare(self) -> None:
+        """Refuse a table that holds other rows, or whose records went on.
+
+        :raises TransferRefused: others write one of the two
+        """
+        self.require_filled()
+        brought = {row["id"]: row for row in self.held.rows}
+        now = {row["id"]: row for row in self.read().rows}
+        changed = tuple(
+            transfer_refusals.named(now.get(number) or brought[number])
+            for number in sorted(brought.keys() | now.keys())
+            if brought.get(number) != now.get(number)
+        )
+        if changed:
+            raise _refused(self._cell, [attrs.evolve(_WENT_ON, rows=changed)])
+
+
+def _identity(row: node_rows.Row) -> tuple[Any, ...]:
+    return row["id"], row["uuid"], row["deleted"]
 
 
 class NodeTransfer:
@@ -274,7 +340,10 @@ class NodeTransfer:
         :raises TableMissing: the table counts, and there is none
         """
         if self._modes.read(cell) is _Mode.MIRROR:
-            return itertools.chain.from_iterable(table_retirement.CellTable(context).pages())
+            rows = list(itertools.chain.from_iterable(table_retirement.CellTable(context).pages()))
+            # Whoever empties it has recorded another mode before.
+            if self._modes.read(cell) is _Mode.MIRROR:
+                return rows
         held = self.held(cell)
         if held.unreadable:
             raise _refused(cell, transfer_refusals.of_records(held.unreadable))
@@ -316,32 +385,53 @@ class NodeTransfer:
         if mode is _Mode.RETIRED and keep_table:
             return self.back(context, cell, to=_Mode.STORE)
         table = table_retirement.CellTable(context)
-        refusals = _of_place(table.place(), mode)
+        place = table.place()
+        in_table = place is _Place.AWAY and table.counts() != (0, 0)
+        refusals = _of_place(place, mode, in_table=in_table)
         if refusals:
             return Way(cell, tuple(refusals), ())
         rows = [row for page in table.pages() for row in page]
         if mode is _Mode.MIRROR and not rows and table.foreign_key() is None:
             return Way(cell, (_LOST,), ())
         held = self.held(cell)
+        # Those that were left from another time, too: they are to be replaced or dropped.
+        refusals += transfer_refusals.of_records(held.unreadable)
         if mode is _Mode.MIRROR:
             refusals += transfer_refusals.of_rows(rows)
             ids = {int(row["id"]) for row in rows}
         else:
-            refusals += transfer_refusals.of_records(held.unreadable)
             if not held.unreadable:
                 refusals += transfer_refusals.of_unheld(rows, held.uuids())
             ids = set(held.uuids())
         refusals += transfer_refusals.of_devices(table.devices(), ids)
-        steps = [self._import_step(context, cell, comparison)]
+        turn = cell_modes.Turn(cell)
+        steps = [self._import_step(context, turn, comparison)]
         if not keep_table:
-            steps += self._retirement_steps(table, cell, directory)
-        return Way(cell, tuple(refusals), tuple(steps))
+            steps += self._retirement_steps(table, turn, directory)
+        return self._way(turn, mode, refusals, steps)
+
+    def _way(
+        self,
+        turn: cell_modes.Turn,
+        mode: cell_modes.NodeMode,
+        refusals: Iterable[transfer_refusals.Refusal],
+        steps: Iterable[TransferStep],
+    ) -> Way:
+        return Way(
+            turn.cell,
+            tuple(refusals),
+            tuple(steps),
+            functools.partial(self._modes.take, turn, mode),
+            functools.partial(self._modes.require_turn, turn),
+        )
 
     def _import_step(
-        self, context: Any, cell: str, comparison: text_comparison.TextComparison
+        self, context: Any, turn: cell_modes.Turn, comparison: text_comparison.TextComparison
     ) -> TransferStep:
+        cell = turn.cell
+
         def bring() -> TransferOutcome:
-            brought = self.to_store(context, cell, comparison)
+            brought = self.to_store(context, cell, comparison, turn=turn)
             return TransferOutcome(f"{brought.rows} rows, {brought.written} records written")
 
         return TransferStep(
@@ -351,10 +441,12 @@ class NodeTransfer:
         )
 
     def _retirement_steps(
-        self, table: table_retirement.CellTable, cell: str, directory: pathlib.Path
+        self, table: table_retirement.CellTable, turn: cell_modes.Turn, directory: pathlib.Path
     ) -> list[TransferStep]:
+        cell = turn.cell
+
         def drop_key() -> None:
-            self._note_key(cell, table.foreign_key())
+            self._note_key(turn, table.foreign_key())
             table.drop_key()
 
         def is_empty() -> bool:
@@ -362,7 +454,9 @@ class NodeTransfer:
 
         def export() -> TransferOutcome:
             rows = [row for page in table.pages() for row in page]
-            unheld = transfer_refusals.of_unheld(rows, self.held(cell).uuids())
+            held = self.held(cell)
+            unheld = transfer_refusals.of_unheld(rows, held.uuids())
+            unheld += transfer_refusals.of_younger(rows, held.rows, _WRITTEN_TO_TABLE)
             if unheld:
                 raise _refused(cell, unheld)
             path = _new_file(cell, directory)
@@ -381,49 +475,79 @@ class NodeTransfer:
                 table.take_away,
             ),
             TransferStep(f"export its rows to a file in {directory}", is_empty, export),
-            TransferStep("empty it", is_empty, table.empty),
-            self._record_step(cell, _Mode.RETIRED),
+            TransferStep(
+                "empty it",
+                is_empty,
+                lambda: table.empty(lambda: self._modes.require_turn(turn)),
+            ),
+            self._record_step(turn, _Mode.RETIRED),
         ]
 
-    def _record_step(self, cell: str, mode: cell_modes.NodeMode) -> TransferStep:
+    def _record_step(
+        self,
+        turn: cell_modes.Turn,
+        mode: cell_modes.NodeMode,
+        compare: Callable[[], None] = lambda: None,
+    ) -> TransferStep:
+        def record() -> None:
+            compare()
+            self._modes.record(turn.cell, mode, turn=turn)
+
         return TransferStep(
-            f"record mode {mode.value}",
-            lambda: self._modes.read(cell) is mode,
-            lambda: self._modes.record(cell, mode),
+            f"record mode {mode.value}", lambda: self._modes.read(turn.cell) is mode, record
         )
 
-    def _note_key(self, cell: str, key: table_retirement.ForeignKey | None) -> None:
+    def _note_key(self, turn: cell_modes.Turn, key: table_retirement.ForeignKey | None) -> None:
         """Have the cell's record say how the key is to be made again."""
+        cell = turn.cell
         noted = (self._modes.state(cell) or {}).get(KEY_FIELD)
         if key is not None and noted != _plain(key):
-            self._modes.record(cell, self._modes.read(cell), **{KEY_FIELD: _plain(key)})
+            mode = self._modes.read(cell)
+            self._modes.record(cell, mode, turn=turn, **{KEY_FIELD: _plain(key)})
 
     def to_store(
-        self, context: Any, cell: str, comparison: text_comparison.TextComparison
+        self,
+        context: Any,
+        cell: str,
+        comparison: text_comparison.TextComparison,
+        *,
+        turn: cell_modes.Turn | None = None,
     ) -> TransferredRows:
         """Make records of the table's rows, with their names, and have them count.
 
         A second identical call does nothing: the records count already.
 
+        :param turn: of the way that this is a step of; it has been taken
         :raises BackendUnavailable: the table counts as before
+        :raises TurnTaken: by another
         :raises InvalidRecord: a row has what no record can carry; it is named
         """
         if self._modes.read(cell) is not _Mode.MIRROR:
             return TransferredRows(0, 0)
         self._modes.prepare(cell, comparison, highest_id(context))
         table = table_retirement.CellTable(context)
+        # All of it before anything is written: another may empty it who has the turn by then,
+        # and what it holds no more is dropped from the records.
+        pages = list(table.pages())
         rows = written = 0
         found: set[str] = set()
-        for page in table.pages():
+        for page in pages:
+            self._require(turn)
             wanted = {row_records.row_key(cell, row["uuid"], row["id"]): row for row in page}
             found.update(key.key for key in wanted)
             written += self._publish({key: _as_it_is(cell, row) for key, row in wanted.items()})
             self._publish(_names(cell, comparison, wanted))
             rows += len(page)
         left = [key for key in self._keys(cell) if key.key not in found]
+        self._require(turn)
         self._publish(dict.fromkeys(left, _gone))
-        self._modes.record(cell, _Mode.STORE, **{KEY_FIELD: _plain(table.foreign_key())})
+        key = _plain(table.foreign_key())
+        self._modes.record(cell, _Mode.STORE, turn=turn, **{KEY_FIELD: key})
         return TransferredRows(rows, written, len(left))
+
+    def _require(self, turn: cell_modes.Turn | None) -> None:
+        if turn is not None:
+            self._modes.require_turn(turn)
 
     # -- and back ----------------------------------------------------------------------
 
@@ -449,35 +573,47 @@ class NodeTransfer:
         if lost is None and mode is to and place is _Place.THERE:
             if mode is _Mode.MIRROR or key == noted:
                 return Way(cell, (), ())
-        refusals = _of_place(place, mode, is_back=True, has_rows=lost is not None)
+        in_table = place is _Place.AWAY and table.counts() != (0, 0)
+        refusals = _of_place(
+            place, mode, is_back=True, has_rows=lost is not None, in_table=in_table
+        )
         if refusals:
             return Way(cell, tuple(refusals), ())
-        if lost is not None and (mode is not _Mode.MIRROR or table.counts() != (0, 0)):
+        rows = [row for page in table.pages() for row in page]
+        if lost is not None and (mode is not _Mode.MIRROR or (rows and key is not None)):
             return Way(cell, (_NOT_LOST,), ())
         held = self.held(cell) if lost is None else CellRecords(tuple(lost), ())
         refusals += transfer_refusals.of_records(held.unreadable)
         refusals += transfer_refusals.of_ids(held.rows)
+        if lost is not None:
+            refusals += _of_file(rows, held)
+        elif not held.unreadable and not (mode is _Mode.RETIRED and place is _Place.AWAY):
+            # What stands in a table that is away came there on the way back.
+            refusals += transfer_refusals.of_unheld(rows, held.uuids())
         if not held.unreadable:
             refusals += transfer_refusals.of_devices(table.devices(), set(held.uuids()))
+        turn = cell_modes.Turn(cell)
+        brought = _Brought(table, cell, (lambda: self.held(cell)) if lost is None else lambda: held)
         is_followed = mode is _Mode.STORE and place is _Place.THERE and key == noted
         if is_followed:
-            steps = [self._copy_step(context, cell)]
+            steps = [self._copy_step(context, cell, brought)]
         else:
-            steps = self._return_steps(context, cell, held, noted)
-        return Way(cell, tuple(refusals), (*steps, self._record_step(cell, to)))
+            steps = self._return_steps(context, cell, len(held.rows), brought, noted)
+        steps.append(self._record_step(turn, to, brought.compare))
+        return self._way(turn, mode, refusals, steps)
 
-    def _copy_step(self, context: Any, cell: str) -> TransferStep:
+    def _copy_step(self, context: Any, cell: str, brought: _Brought) -> TransferStep:
         def bring() -> TransferOutcome:
-            brought = self._bring_up(context, cell)
-            return TransferOutcome(f"{brought.rows} records, {brought.written} rows written")
+            rows = self._bring_up(context, cell, brought.read())
+            return TransferOutcome(f"{rows.rows} records, {rows.written} rows written")
 
         return TransferStep("bring the table's rows up to their records", _never, bring)
 
-    def _bring_up(self, context: Any, cell: str) -> TransferredRows:
+    def _bring_up(self, context: Any, cell: str, held: CellRecords) -> TransferredRows:
         """Write the rows that are not as their records to the table, which has its key."""
         table = table_retirement.CellTable(context)
         there = {row["id"]: node_rows.to_state(row) for page in table.pages() for row in page}
-        held, written = self.held(cell), 0
+        written = 0
         for row in held.rows:
             state, standing = node_rows.to_state(row), there.get(row["id"])
             if standing is None or any(state.get(name) != standing[name] for name in standing):
@@ -491,23 +627,20 @@ class NodeTransfer:
         self,
         context: Any,
         cell: str,
-        held: CellRecords,
+        rows: int,
+        brought: _Brought,
         noted: table_retirement.ForeignKey | None,
     ) -> list[TransferStep]:
         table = table_retirement.CellTable(context)
-        wanted = {(row["id"], row["uuid"], row["deleted"]) for row in held.rows}
 
         def fill() -> TransferOutcome:
+            held = brought.read()
             written = table.fill(held.rows)
-            there = {
-                (row["id"], row["uuid"], row["deleted"]) for page in table.pages() for row in page
-            }
-            if there != wanted:
-                raise _refused(cell, [_OTHERWISE_FILLED])
+            brought.require_filled()
             return TransferOutcome(f"{len(held.rows)} rows, {written} written")
 
         def continue_ids() -> TransferOutcome:
-            next_id = self._next_id(context, cell, held.uuids())
+            next_id = self._next_id(context, cell, brought.held.uuids())
             table.continue_ids(next_id)
             return TransferOutcome(f"the next one is {next_id}")
 
@@ -522,7 +655,7 @@ class NodeTransfer:
                 lambda: table.foreign_key() is None,
                 table.drop_key,
             ),
-            TransferStep(f"have the table hold all {len(held.rows)} rows", _never, fill),
+            TransferStep(f"have the table hold all {rows} rows", _never, fill),
             TransferStep(
                 f"rename {away_name} to {name}",
                 lambda: table.place() is _Place.THERE,
@@ -575,7 +708,7 @@ class NodeTransfer:
             lambda: table.place() is _Place.THERE,
             table.bring_back,
         )
-        return Way(cell, tuple(refusals), () if refusals else (step,))
+        return self._way(cell_modes.Turn(cell), mode, refusals, () if refusals else (step,))
 
     def _noted_key(self, cell: str) -> table_retirement.ForeignKey | None:
         state = self._modes.state(cell) or {}
@@ -610,10 +743,12 @@ class NodeTransfer:
 def highest_id(context: Any) -> int:
     """Return the highest id that a compute node of a cell had, as far as its tables tell.
 
-    What an AUTO_INCREMENT or a sequence gave to a row that was never written is free.
+    With what its AUTO_INCREMENT or sequence gave: rows may have been purged.
+
+    :raises TableMissing: there is no table of compute nodes, or there are two
     """
+    highest = table_retirement.CellTable(context).given_id()
     there = set(sa.inspect(main_db.get_engine(context=context)).get_table_names())
-    highest = 0
     for table, column in _ID_COLUMNS:
         if column not in models.BASE.metadata.tables[table].c:
             continue
@@ -630,12 +765,35 @@ _LOST = transfer_refusals.Refusal(
     "The table was emptied, and the back end knows of no records that count: it lost them",
     (),
     "Bring the rows back out of the file that the command to retire wrote: 'nova-nodb-manage "
-    "compute-nodes restore --from FILE'.",
+    "compute-nodes restore --cell UUID --from FILE'.",
+)
+_LOST_HALF_WAY = transfer_refusals.Refusal(
+    "The table is away with rows in it, and the back end knows of no records that count: it lost "
+    "them on the way",
+    (),
+    "If a command to retire had not emptied it yet these are all rows: write them to a file with "
+    "'nova-nodb-manage compute-nodes export'. Otherwise take the file that it wrote. Either comes "
+    "back by 'nova-nodb-manage compute-nodes restore --cell UUID --from FILE'.",
 )
 _NOT_LOST = transfer_refusals.Refusal(
-    "Rows of a file are for a table that is empty, of a cell whose records are lost",
+    "Rows of a file are for a table that is empty or half filled, of a cell whose records are lost",
     (),
     "Leave the file out: the rows are there.",
+)
+#: Of rows of a table that may not be lost, or be overwritten.
+_WRITTEN_TO_TABLE = transfer_refusals.Refusal(
+    "The table has rows that were written later than their records: by a service that went by "
+    "the table while records counted",
+    (),
+    "Stop that service. 'nova-nodb-manage compute-nodes restore' has the records' rows in the "
+    "table again; nova-compute reports its resources anew, but do again by hand what else was "
+    "changed (host mappings, deleted services).",
+)
+_YOUNGER_THAN_FILE = transfer_refusals.Refusal(
+    "The table has rows that the file does not have, or has of an earlier time",
+    (),
+    "Name a younger file, which 'nova-nodb-manage compute-nodes export' writes; or stop what wrote "
+    "those rows, and delete them for the file's to stand.",
 )
 _HALF_WAY = transfer_refusals.Refusal(
     "The table is half-way",
@@ -649,20 +807,41 @@ _OTHERWISE_FILLED = transfer_refusals.Refusal(
 )
 
 
+_WENT_ON = transfer_refusals.Refusal(
+    "Compute nodes were written while the table was filled",
+    (),
+    "A service still runs: stop nova-api, nova-scheduler and nova-conductor on all hosts, and call "
+    "this again.",
+)
+
+
 def _of_place(
     place: table_retirement.TablePlace,
     mode: cell_modes.NodeMode,
     *,
     is_back: bool = False,
     has_rows: bool = False,
+    in_table: bool = False,
 ) -> list[transfer_refusals.Refusal]:
-    """Say where the table is not where anything can be done with it."""
+    """Say where the table is not where anything can be done with it.
+
+    :param has_rows: whether rows of a file are there
+    :param in_table: whether the table has some
+    """
     if place in (_Place.BOTH, _Place.MISSING):
         reason, _, remedy = str(table_retirement.TableMissing(place.value)).partition(": ")
         return [transfer_refusals.Refusal(reason, (), remedy[:1].upper() + remedy[1:])]
     if mode is _Mode.MIRROR and place is _Place.AWAY and not (is_back and has_rows):
-        return [_LOST]
+        return [_LOST_HALF_WAY if in_table else _LOST]
     return []
+
+
+def _of_file(rows: Sequence[node_rows.Row], held: CellRecords) -> list[transfer_refusals.Refusal]:
+    """Say which rows of a table would be lost if those of a file took their place."""
+    lacking = transfer_refusals.of_unheld(rows, held.uuids())
+    younger = transfer_refusals.of_younger(rows, held.rows, _YOUNGER_THAN_FILE)
+    named = tuple(name for each in (*younger, *lacking) for name in each.rows)
+    return [attrs.evolve(_YOUNGER_THAN_FILE, rows=named)] if named else []
 
 
 def _refused(
@@ -672,8 +851,7 @@ def _refused(
 
 
 def _new_file(cell: str, directory: pathlib.Path) -> pathlib.Path:
-    moment = timeutils.utcnow().isoformat(timespec="seconds") + "Z"
-    return directory / row_file.name(cell, moment)
+    return row_file.free(cell, directory, timeutils.utcnow())
 
 
 def _never() -> bool:

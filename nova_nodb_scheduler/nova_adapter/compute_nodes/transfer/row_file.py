@@ -8,6 +8,7 @@ change do not have their compute nodes written again.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import pathlib
@@ -36,12 +37,23 @@ class UnreadableFile(errors.NodbError):
         )
 
 
-def name(cell: str, moment: str) -> str:
-    """Return the name of a file, which no other has.
+def free(cell: str, directory: pathlib.Path, now: datetime.datetime) -> pathlib.Path:
+    """Return where rows of a cell are to be written, which overwrites no file.
 
-    :param moment: when it is written, as ISO 8601 has it
+    :param now: in UTC; the name has it, or the next second that is free
     """
-    return f"compute_nodes-{cell}-{re.sub('[^0-9TZ]', '', moment)}.jsonl"
+    moment = now.replace(microsecond=0)
+    while True:
+        path = directory / f"compute_nodes-{cell}-{moment:%Y%m%dT%H%M%SZ}.jsonl"
+        if not path.exists() and not _unfinished(path).exists():
+            return path
+        moment += datetime.timedelta(seconds=1)
+
+
+def is_of_other(path: pathlib.Path, cell: str) -> bool:
+    """Tell whether a file's name says that it holds the rows of another cell."""
+    found = re.match(r"compute_nodes-(.+)-[0-9TZ]+\.jsonl", path.name)
+    return found is not None and found[1] != cell
 
 
 def write(path: pathlib.Path, rows: Iterable[node_rows.Row]) -> int:
@@ -50,8 +62,8 @@ def write(path: pathlib.Path, rows: Iterable[node_rows.Row]) -> int:
     :raises OSError: it cannot be written; nothing stands under its name then
     """
     written = 0
-    new = path.with_name(f"{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    new = _unfinished(path)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             for row in rows:
@@ -72,13 +84,17 @@ def write(path: pathlib.Path, rows: Iterable[node_rows.Row]) -> int:
     return written
 
 
+def _unfinished(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}.new")
+
+
 def read(path: pathlib.Path) -> Iterator[node_rows.Row]:
     """Give the rows of a file.
 
     :raises UnreadableFile: there is something else in it
     :raises OSError: it cannot be read
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 row = node_rows.from_state(json.loads(line))

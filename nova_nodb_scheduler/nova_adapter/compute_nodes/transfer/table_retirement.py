@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -151,11 +152,13 @@ class CellTable:
 
         :raises TableMissing: there is no such table, or there are two
         """
-        after = 0
+        after: int | None = None
         while True:
             with self._transaction() as connection:
                 table = _standing(connection)
-                query = sa.select(table).where(table.c.id > after)
+                query = sa.select(table)
+                if after is not None:
+                    query = query.where(table.c.id > after)
                 found = connection.execute(query.order_by(table.c.id).limit(_PAGE)).mappings()
                 # SQLAlchemy's own kind of text names the columns of a table's copy.
                 rows: list[node_rows.Row] = [
@@ -165,6 +168,33 @@ class CellTable:
                 return
             yield rows
             after = int(rows[-1]["id"])
+
+    def given_id(self) -> int:
+        """Return the highest id that the database knows to have given, to purged rows, too.
+
+        Zero where it goes by the rows that are there (SQLite).
+
+        :raises TableMissing: there is no such table, or there are two
+        """
+        with self._transaction() as connection:
+            name = _standing(connection).name
+            if self._dialect == "mysql":
+                # MySQL's information_schema tells what was true a day ago.
+                made = connection.execute(sa.text(f"SHOW CREATE TABLE {name}")).one()[1]
+                # Without this option of the table it gave none.
+                found = re.search(r"\n\) ENGINE=\w+ AUTO_INCREMENT=(\d+)", made)
+                return int(found[1]) - 1 if found else 0
+            if self._dialect == "postgresql":
+                named = sa.select(sa.func.pg_get_serial_sequence(name, "id"))
+                sequence = connection.execute(named).scalar_one()
+                if sequence is not None:
+                    columns: list[sa.ColumnElement[Any]] = [
+                        sa.column(each) for each in ("last_value", "is_called")
+                    ]
+                    told = sa.select(*columns).select_from(sa.text(sequence))
+                    last, is_given = connection.execute(told).one()
+                    return int(last) if is_given else int(last) - 1
+        return 0
 
     def devices(self) -> dict[int, list[int]]:
         """Return the ids of devices, deleted ones too, by the compute node they name."""
@@ -192,9 +222,10 @@ class CellTable:
         """
         self._rename(TablePlace.THERE, NAME, AWAY_NAME)
 
-    def empty(self) -> None:
+    def empty(self, still: Callable[[], None] = lambda: None) -> None:
         """Delete all rows of the table that is away; idempotent.
 
+        :param still: called before it is committed; whatever it raises leaves the rows there
         :raises TableMissing: it is not away
         """
         with self._changing() as connection:
@@ -202,6 +233,8 @@ class CellTable:
                 raise TableMissing(_place(connection).value)
             # TRUNCATE would have ids begin anew.
             connection.execute(sa.delete(_named(AWAY_NAME)))
+            # Whoever filled it meanwhile waits to rename it.
+            still()
 
     # -- the way back ----------------------------------------------------------------
 

@@ -63,13 +63,14 @@ class TransferRefused(errors.NodbError):
 
 
 def of_rows(rows: Iterable[node_rows.Row]) -> list[Refusal]:
-    """Say which live rows no record can stand for, or Nova would write when it reads them."""
+    """Say which rows no record can stand for, or Nova would write when it reads them.
+
+    Of most kinds deleted ones do no harm.
+    """
     found: dict[str, list[str]] = {reason: [] for reason in _REMEDIES}
     for row in rows:
-        if not node_rows.is_live(row):
-            continue
         for reason, (holds, _remedy) in _REMEDIES.items():
-            if holds(row):
+            if holds(row) and (node_rows.is_live(row) or reason in _OF_DELETED):
                 found[reason].append(named(row))
     return [
         Refusal(reason, tuple(names), _REMEDIES[reason][1])
@@ -87,6 +88,11 @@ def _is_legacy(row: node_rows.Row) -> bool:
     return bool(row["numa_topology"]) and "nova_object.name" not in row["numa_topology"]
 
 
+_BELOW_ONE = "Compute nodes have an id below 1"
+
+#: What deleted rows may not have either.
+_OF_DELETED = frozenset({_BELOW_ONE})
+
 _LONG_GONE = (
     "Nova has given each of its nodes one for many releases: the hosts of these are long gone. "
     "Soft-delete the rows in SQL (set deleted = id), or give them what they lack."
@@ -103,6 +109,14 @@ _REMEDIES: Mapping[str, tuple[Callable[[node_rows.Row], bool], str]] = {
     "Compute nodes have a NUMA topology in a format of old": (
         _is_legacy,
         "Have Nova read them once, which converts them: 'openstack hypervisor list'.",
+    ),
+    "Compute nodes are neither live nor deleted, their deleted is NULL": (
+        lambda row: row["deleted"] is None,
+        "Nova finds no such row. Soft-delete them in SQL (set deleted = id), or set deleted = 0.",
+    ),
+    _BELOW_ONE: (
+        lambda row: row["id"] < 1,
+        "No database gives such an id. Delete the rows in SQL, or give them ids that are free.",
     ),
 }
 
@@ -186,6 +200,26 @@ def of_unheld(rows: Iterable[node_rows.Row], held: Mapping[int, str | None]) -> 
             "compute nodes; nova-compute makes its node anew where it has none.",
         )
     ]
+
+
+def of_younger(
+    rows: Iterable[node_rows.Row], others: Iterable[node_rows.Row], refusal: Refusal
+) -> list[Refusal]:
+    """Say which rows of a table were written later than what shall stand in their place.
+
+    :param others: what shall stand there
+    :param refusal: of such rows
+    """
+    moments = {row["id"]: _written_at(row) for row in others}
+    younger = tuple(
+        named(row) for row in rows if row["id"] in moments and _written_at(row) > moments[row["id"]]
+    )
+    return [attrs.evolve(refusal, rows=younger)] if younger else []
+
+
+def _written_at(row: node_rows.Row) -> list[datetime.datetime]:
+    """Return the moment when a row was written last; empty if it does not tell."""
+    return sorted(row[name] for name in node_rows.DATE_TIMES if row[name] is not None)[-1:]
 
 
 def of_services(context: Any, silent_seconds: float) -> list[Refusal]:

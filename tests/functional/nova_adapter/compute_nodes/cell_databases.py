@@ -95,6 +95,8 @@ class CellDatabaseCase(unittest.TestCase):
             for name in _USED:
                 connection.execute(sa.text(f"DELETE FROM {name}"))
                 connection.execute(sa.text(f"DELETE FROM shadow_{name}"))
+        # What earlier tests purged is nobody's here.
+        self.table.continue_ids(1)
 
     def device(self, number: int, node_id: int, **others: Any) -> None:
         """Have a device of a compute node."""

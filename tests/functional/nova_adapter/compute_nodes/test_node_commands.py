@@ -179,10 +179,13 @@ class CommandsTest(cell_databases.OnMariaDB):
     def test_what_cannot_be_is_said_and_nothing_changes(self) -> None:
         before = self.dump()
         nowhere = str(self.directory / "nowhere")
+        others = self.directory / f"compute_nodes-{objects.CellMapping.CELL0_UUID}-2026Z.jsonl"
+        others.touch()
         for words, said in (
             (["retire", "--export-to", nowhere], "may write"),
             (["restore", "--from", nowhere], "with --cell"),
             (["restore", "--cell", cloud.CELL1, "--from", nowhere], "no such file"),
+            (["restore", "--cell", cloud.CELL1, "--from", str(others)], "of another cell"),
             (["status", "--cell", "x"], cloud.CELL1),
         ):
             done = commands.run(self.command(*words), self.directory)
