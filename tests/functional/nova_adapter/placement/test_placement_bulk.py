@@ -38,7 +38,10 @@ def without_size(state: Mapping[str, Any]) -> dict[str, Any]:
 class BulkCase(mirror_cloud.MirrorCase):
     def setUp(self) -> None:
         super().setUp()
-        self.database = bulk_import.PlacementDatabase(placement_db.get_placement_engine())
+        engine = placement_db.get_placement_engine()
+        self.database = bulk_import.PlacementDatabase(engine)
+        #: Nobody else's: another test's thread may be at its end.
+        self.own = [str(engine.url)]
         directory = tempfile.TemporaryDirectory(prefix="nodb-bulk-")
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
@@ -167,7 +170,7 @@ class BulkReadingTest(BulkCase):
         for size in (1, 2, 3):
             found: dict[str, Any] = {}
             after, pages = 0, 0
-            with cloud.Statements() as statements:
+            with cloud.Statements(self.own) as statements:
                 while (page := self.database.page(after, size)) is not None:
                     self.assertLessEqual(len(page.states), size)
                     found |= page.states
@@ -184,7 +187,7 @@ class BulkReadingTest(BulkCase):
             self.allocate(self.provider())
         counts = []
         for size in (2, 40):
-            with cloud.Statements() as statements:
+            with cloud.Statements(self.own) as statements:
                 self.database.page(0, size)
             counts.append(len([each for each in statements.seen if each.startswith("SELECT")]))
         self.assertEqual([bulk_import.STATEMENTS_A_PAGE] * 2, counts)
