@@ -49,7 +49,9 @@ def fill(hosts: int, api_url: str, cell_url: str) -> None:
     api, cell = sa.create_engine(api_url), sa.create_engine(cell_url)
     mapped = [model.__table__ for model in (api_models.CellMapping, api_models.HostMapping)]
     api_models.BASE.metadata.create_all(api, tables=mapped)
-    read = [model.__table__ for model in (main_models.Service, main_models.ComputeNode)]
+    # Devices are looked at on the way to records.
+    kinds = (main_models.Service, main_models.ComputeNode, main_models.PciDevice)
+    read = [model.__table__ for model in kinds]
     main_models.BASE.metadata.create_all(cell, tables=read)
     mapping = {"id": 1, "uuid": CELL, "name": "cell1", "transport_url": "fake://"}
     now = sa.func.now()
