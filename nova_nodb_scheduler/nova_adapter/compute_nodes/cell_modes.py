@@ -176,10 +176,7 @@ class CellModes:
             return record_editor.Proposal(None, None if wanted == kept else wanted)
 
         edited = self._editor.edit(row_records.cell_key(cell), propose)
-        if isinstance(edited, record_editor.Unwritten):
-            raise errors.BackendUnavailable(
-                self._synchronizer.name, f"the outcome of a write is {edited.value}"
-            )
+        record_editor.answer_of(edited, self._synchronizer.name)
 
 
 def _require_turn(state: Mapping[str, Any], turn: Turn | None) -> None:

@@ -11,7 +11,6 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_records
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.wire import codec
 
 #: What stands for a mode that this release does not know.
 UNKNOWN = "unknown to this release"
@@ -39,8 +38,6 @@ def outside_tables(synchronizer: contract.Synchronizer) -> list[str]:
 
 def _mode(record: records.Record) -> str:
     try:
-        decoded = codec.decode(record.payload)
-        codec.check_readable(decoded.schema, row_records.NODE_CELLS)
-        return cell_modes.mode_of(decoded.state).value
+        return cell_modes.mode_of(row_records.state_of(record, row_records.NODE_CELLS)).value
     except (errors.NodbError, ValueError):
         return UNKNOWN

@@ -26,7 +26,6 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, row_queries, row_records
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class RowArchive:
         wanted = [records.RecordKey(row_records.NODE_ROWS.name, key) for key in keys]
         found = {}
         for key, record in self._synchronizer.read(wanted).items():
-            row = None if record.deleted else row_records.row_of(codec.decode_state(record.payload))
+            row = row_records.row_of(row_records.state_of(record))
             if row is not None and not node_rows.is_live(row) and _was_deleted_before(row, before):
                 found[key] = (record, row)
         return found
@@ -112,7 +111,7 @@ class RowArchive:
             return []
         found = []
         for key, record in self._synchronizer.read(keys).items():
-            row = None if record.deleted else row_records.row_of(codec.decode_state(record.payload))
+            row = row_records.row_of(row_records.state_of(record))
             if row is not None and node_rows.is_live(row):
                 found.append(key)
         return found

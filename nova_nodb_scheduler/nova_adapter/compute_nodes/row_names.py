@@ -106,11 +106,7 @@ class NodeNames:
         """
         key = records.RecordKey(row_records.NODE_ROWS.name, other)
         standing = self._synchronizer.read([key]).get(key)
-        state: Mapping[str, Any] | None = None
-        if standing is not None and not standing.deleted:
-            decoded = codec.decode(standing.payload)
-            codec.check_readable(decoded.schema, row_records.NODE_ROWS)
-            state = decoded.state
+        state = row_records.state_of(standing)
         held = row_records.row_of(state)
         if held is not None and node_rows.is_live(held) and same_name(comparison, held, row):
             raise NameTaken

@@ -25,10 +25,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, text_comparison
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.wire import codec
 
 NODE_ROWS = known_namespaces.NODE_ROWS
 NODE_NAMES = known_namespaces.NODE_NAMES
@@ -72,6 +74,24 @@ def cell_key(cell: str) -> records.RecordKey:
 def cell_of(key: str) -> str:
     """Return the cell in the key of a row or a name."""
     return key.rpartition("@")[2]
+
+
+#: What a record that cannot be read makes its reader raise.
+NOT_READ = (errors.NodbError, ValueError, TypeError, KeyError)
+
+
+def state_of(
+    record: records.Record | None, namespace: namespaces.Namespace = NODE_ROWS
+) -> Mapping[str, Any] | None:
+    """Return the state of a record; None where there is none, or it is deleted.
+
+    :raises UndecodableRecord: it is not of a schema known here
+    """
+    if record is None or record.deleted:
+        return None
+    decoded = codec.decode(record.payload)
+    codec.check_readable(decoded.schema, namespace)
+    return decoded.state
 
 
 def row_of(state: Mapping[str, Any] | None) -> node_rows.Row | None:

@@ -17,13 +17,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nova.objects import cell_mapping as nova_cell_mapping
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     cell_modes,
     node_rows,
@@ -32,15 +32,11 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     text_comparison,
 )
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
 
 _FETCHED = 1000
 _WAIT_SECONDS = 0.05
-
-#: What a record that cannot be read makes its reader raise.
-_NOT_READ = (errors.NodbError, ValueError, TypeError, KeyError)
 
 _FOLLOWED = (row_records.NODE_ROWS.name, row_records.NODE_CELLS.name)
 
@@ -98,9 +94,8 @@ class _CellRows:
         key = record.key.key
         self.unreadable.discard(key)
         try:
-            state = None if record.deleted else _decoded(record, row_records.NODE_ROWS)
-            row = row_records.row_of(state)
-        except _NOT_READ as error:
+            row = row_records.row_of(row_records.state_of(record))
+        except row_records.NOT_READ as error:
             LOG.error(
                 "Record %(key)s cannot be read: %(error)s", {"key": record.key, "error": error}
             )
@@ -347,17 +342,9 @@ class SharedBarrier:
 
 def _mode(record: records.Record) -> cell_modes.NodeMode | None:
     """Return the mode of a cell; None where none was recorded yet, or it cannot be read."""
-    if record.deleted:
-        return None
     try:
-        state = _decoded(record, row_records.NODE_CELLS)
-        return cell_modes.mode_of(state) if "mode" in state else None
-    except _NOT_READ as error:
+        state = row_records.state_of(record, row_records.NODE_CELLS)
+        return cell_modes.mode_of(state) if state is not None and "mode" in state else None
+    except row_records.NOT_READ as error:
         LOG.error("Record %(key)s cannot be read: %(error)s", {"key": record.key, "error": error})
         return None
-
-
-def _decoded(record: records.Record, namespace: namespaces.Namespace) -> Mapping[str, Any]:
-    decoded = codec.decode(record.payload)
-    codec.check_readable(decoded.schema, namespace)
-    return decoded.state

@@ -34,7 +34,6 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
-from nova_nodb_scheduler.wire import codec
 
 _T = TypeVar("_T")
 _ID = models.ComputeNode.__table__.c.id
@@ -241,7 +240,7 @@ class RowWriter:
         for key, record in self._synchronizer.read(gone).items():
             if record.deleted:
                 continue
-            row = row_records.row_of(codec.decode_state(record.payload))
+            row = row_records.row_of(row_records.state_of(record))
             if row is not None and not node_rows.is_live(row):
                 # Lost where it came back meanwhile.
                 writes.append(records.Write(key, record.revision, deleted=True))
@@ -336,11 +335,7 @@ class RowWriter:
             ) from error
 
     def _done(self, edited: record_editor.Edited[_T] | record_editor.Unwritten) -> _T:
-        if isinstance(edited, record_editor.Edited):
-            return edited.answer
-        raise errors.BackendUnavailable(
-            self._synchronizer.name, f"the outcome of a write is {edited.value}"
-        )
+        return record_editor.answer_of(edited, self._synchronizer.name)
 
 
 def _takes_name(

@@ -28,7 +28,6 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
 )
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.wire import codec
 
 _TABLE = models.ComputeNode.__table__
 _ROUNDS = 8
@@ -139,8 +138,4 @@ class TableCopy:
 
     def _read(self, key: records.RecordKey) -> node_rows.Row | None:
         record = self._synchronizer.read([key]).get(key)
-        if record is None or record.deleted:
-            return None
-        decoded = codec.decode(record.payload)
-        codec.check_readable(decoded.schema, row_records.NODE_ROWS)
-        return row_records.row_of(decoded.state)
+        return row_records.row_of(row_records.state_of(record))

@@ -101,6 +101,16 @@ class Edited(Generic[T]):
         return attrs.evolve(self, revision=revision, record=record, epoch=result.epoch)
 
 
+def answer_of(edited: Edited[T] | Unwritten, back_end: str) -> T:
+    """Return the answer of a change that stands.
+
+    :raises BackendUnavailable: it may or may not stand
+    """
+    if isinstance(edited, Unwritten):
+        raise errors.BackendUnavailable(back_end, f"the outcome of a write is {edited.value}")
+    return edited.answer
+
+
 #: From a decoded state (None: no live record) and the version of its last
 #: write (then 0) to a proposal. Called again each round with what was read
 #: then; must not change its argument.

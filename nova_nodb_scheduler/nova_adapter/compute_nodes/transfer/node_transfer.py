@@ -66,9 +66,6 @@ _ID_COLUMNS = (
     ("pci_devices", "compute_node_id"),
 )
 
-#: What a record that cannot be read makes its reader raise.
-_NOT_READ = (errors.NodbError, ValueError, TypeError, KeyError)
-
 
 @attrs.frozen
 class TransferredRows:
@@ -319,10 +316,8 @@ class NodeTransfer:
                     if row_records.cell_of(record.key.key) != cell:
                         continue
                     try:
-                        decoded = codec.decode(record.payload)
-                        codec.check_readable(decoded.schema, row_records.NODE_ROWS)
-                        row = row_records.row_of(decoded.state)
-                    except _NOT_READ:
+                        row = row_records.row_of(row_records.state_of(record))
+                    except row_records.NOT_READ:
                         unreadable.append(record.key.key)
                         continue
                     if row is not None:
