@@ -242,7 +242,7 @@ class Reader:
     def __init__(self, settings: stack_settings.Settings) -> None:
         self._settings = settings
         self._connection: pymysql.Connection | None = None
-        self._cells = (_CELL0, *(f"nova_{cell}" for cell in settings.cell_names))
+        self._cells = (_CELL0, *settings.cell_databases)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -77,7 +77,7 @@ def wait_ready(settings: stack_settings.Settings, timeout_seconds: float = 60.0)
 
 def create_databases_and_users(settings: stack_settings.Settings) -> None:
     """A database per service and cell, a user per process. Repeatable."""
-    cells = [f"nova_{cell}" for cell in settings.cell_names]
+    cells = settings.cell_databases
     databases = [*_PEERS, "nova_api", "nova_cell0", *cells, configuration.STORE_DATABASE]
     with connect(settings) as connection, connection.cursor() as cursor:
         for name in databases:
@@ -116,11 +116,17 @@ def create_schemas(
 
 def create_store_schema(settings: stack_settings.Settings) -> bool:
     """Make the synchronizer's tables; False when the project's command is not installed."""
-    program = settings.program("nova-nodb-manage")
-    if not os.access(program, os.X_OK):
+    if not os.access(settings.program("nova-nodb-manage"), os.X_OK):
         return False
-    run(settings, "nova-nodb-manage", [program, *_manage_options(settings), "db", "sync"])
+    nodb_manage(settings, "db", "sync")
     return True
+
+
+def nodb_manage(settings: stack_settings.Settings, *arguments: str) -> str:
+    """Run nova-nodb-manage with the stack's configuration and return what it printed."""
+    program = settings.program("nova-nodb-manage")
+    command = [program, *_manage_options(settings), *arguments]
+    return run(settings, "nova-nodb-manage", command)
 
 
 def nova_manage(settings: stack_settings.Settings, *arguments: str, cell: str | None = None) -> str:

@@ -160,7 +160,7 @@ def _perform(
     after = plugin_status.read(stack.settings) if with_plugin else before
     callers = rpc_callers.reply_queues(stack)
     report = counter.report
-    cells = [f"nova_{cell}" for cell in ("cell0", *stack.settings.cell_names)]
+    cells = ["nova_cell0", *stack.settings.cell_databases]
     cell_of_host = {host: cell for _name, host, cell in stack.settings.compute_cells()}
     return demo_report.Figures(
         plugin=with_plugin,
@@ -188,7 +188,7 @@ def _retired_table(
     report: sql_statements.Report,
     idle: Mapping[str, idle_statements.IdleStatements],
 ) -> demo_report.RetiredTable:
-    databases = [f"nova_{cell}" for cell in stack.settings.cell_names]
+    databases = stack.settings.cell_databases
     there = stack.sql(
         "SELECT table_schema FROM information_schema.tables WHERE table_name = 'compute_nodes'"
     )

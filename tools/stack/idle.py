@@ -11,7 +11,6 @@ taken off. Nothing is logged by MariaDB meanwhile.
 
 import argparse
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -32,7 +31,6 @@ _INTERVALS = {"DEFAULT": {"report_interval": "1", "update_resources_interval": "
 _SETTLE_SECONDS = 45.0
 #: Behind a stop: what is under way ends.
 _CALM_SECONDS = 5.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,16 +95,7 @@ def _processor_seconds(stack: stack_module.Stack) -> dict[str, float]:
         "RabbitMQ": ["rabbitmq"],
         "schedulers": list(stack.settings.scheduler_names),
     }
-    return {
-        kind: sum(_of_process(pid) for name in each for pid in stack.processes.members(name))
-        for kind, each in names.items()
-    }
-
-
-def _of_process(pid: int) -> float:
-    # The command name may hold spaces; what follows the last parenthesis does not.
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return {kind: sum(map(stack.processes.processor_seconds, each)) for kind, each in names.items()}
 
 
 def _show(used: Mapping[str, Mapping[str, float]], computes: int) -> None:

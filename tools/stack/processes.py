@@ -10,6 +10,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 
 class ProcessTable:
     """The processes of one stack. A pid is trusted only while it still names our session leader.
@@ -84,6 +86,11 @@ class ProcessTable:
         """Whether a process of that name has an established TCP connection to a loopback port."""
         inodes = _inodes_connected_to(port)
         return any(_has_socket(pid, inodes) for pid in self.members(name))
+
+    def processor_seconds(self, name: str) -> float:
+        """User and system time of the process and its forked workers, since each began."""
+        fields = [_stat_fields(pid) for pid in self.members(name)]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / _TICKS
 
     def names(self) -> list[str]:
         return sorted(path.stem for path in self._run.glob("*.pid"))

@@ -111,6 +111,11 @@ class Settings:
         return tuple(f"cell{i}" for i in range(1, self.cells + 1))
 
     @property
+    def cell_databases(self) -> tuple[str, ...]:
+        """Names of the cells' databases; cell0 is none of them."""
+        return tuple(f"nova_{cell}" for cell in self.cell_names)
+
+    @property
     def scheduler_names(self) -> tuple[str, ...]:
         return tuple(f"nova-scheduler-{i}" for i in range(1, self.schedulers + 1))
 

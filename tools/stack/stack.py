@@ -227,9 +227,7 @@ class Stack:
             self.stop(name, graceful=True)
         self._progress("control plane stopped; the command takes it for stopped in 30 s")
         time.sleep(_SILENT_SECONDS)
-        file = self.settings.etc / "nova" / "nova-manage" / "nova.conf"
-        command = [self.settings.program("nova-nodb-manage"), "--config-file", str(file)]
-        database.run(self.settings, "nova-nodb-manage", [*command, "compute-nodes", "retire"])
+        database.nodb_manage(self.settings, "compute-nodes", "retire")
         self._progress("compute_nodes taken away")
         options = {"compute_nodes": "retired", "service_heartbeats": "store"}
         changes = {}
@@ -326,10 +324,7 @@ class Stack:
         return registered >= self.settings.computes
 
     def _import(self) -> None:
-        program = self.settings.program("nova-nodb-manage")
-        file = self.settings.etc / "nova" / "nova-manage" / "nova.conf"
-        command = [program, "--config-file", str(file), "import"]
-        database.run(self.settings, "nova-nodb-manage", command)
+        database.nodb_manage(self.settings, "import")
         self._progress("existing hosts imported")
 
     def _restart_each(self, names: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ apart where it can be: heartbeats are left out, sweeps stand under the tables th
 
 import collections
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -48,12 +48,11 @@ def measure(stack: stack_module.Stack, seconds: float) -> IdleStatements:
         time.sleep(seconds)
     elapsed = time.monotonic() - begin
     settings = stack.settings
-    cells = [f"nova_{cell}" for cell in settings.cell_names]
-    return of_report(counter.report, cells, settings.computes, elapsed)
+    return of_report(counter.report, settings.cell_databases, settings.computes, elapsed)
 
 
 def of_report(
-    report: sql_statements.Report, databases: list[str], computes: int, seconds: float
+    report: sql_statements.Report, databases: Collection[str], computes: int, seconds: float
 ) -> IdleStatements:
     """Return what a count of statements says of the computes of some databases."""
     found: collections.Counter[str] = collections.Counter()
