@@ -118,6 +118,32 @@ class Statements:
         return [s for s in self.seen if f" {table} " in f"{s} " or f" {table}." in s]
 
 
+def node_values(host: str) -> dict[str, Any]:
+    """Return what a compute node reports of itself, whoever makes it."""
+    return {
+        "uuid": str(uuid.uuid4()),
+        "host": host,
+        "hypervisor_hostname": f"node-{host}",
+        "vcpus": 8,
+        "memory_mb": 16384,
+        "local_gb": 100,
+        "vcpus_used": 1,
+        "memory_mb_used": 512,
+        "local_gb_used": 5,
+        "free_ram_mb": 15872,
+        "free_disk_gb": 95,
+        "disk_available_least": 90,
+        "hypervisor_type": "fake",
+        "hypervisor_version": 1000,
+        "cpu_info": "{}",
+        "running_vms": 0,
+        "current_workload": 0,
+        "cpu_allocation_ratio": 4.0,
+        "ram_allocation_ratio": 1.0,
+        "disk_allocation_ratio": 1.0,
+    }
+
+
 class CloudCase(unittest.TestCase):
     """Three cells (cell0 too), two of them with hosts; a hub of the memory driver."""
 
@@ -209,33 +235,14 @@ class CloudCase(unittest.TestCase):
 
     def compute_node(self, cell: str, host: str, **more: Any) -> Any:
         """Create a host's compute node through Nova's object."""
-        values: dict[str, Any] = {
-            "uuid": str(uuid.uuid4()),
-            "host": host,
-            "hypervisor_hostname": f"node-{host}",
-            "vcpus": 8,
-            "memory_mb": 16384,
-            "local_gb": 100,
-            "vcpus_used": 1,
-            "memory_mb_used": 512,
-            "local_gb_used": 5,
-            "free_ram_mb": 15872,
-            "free_disk_gb": 95,
-            "disk_available_least": 90,
-            "hypervisor_type": "fake",
-            "hypervisor_version": 1000,
-            "cpu_info": "{}",
-            "running_vms": 0,
-            "current_workload": 0,
+        values = {
+            **node_values(host),
             "host_ip": "192.0.2.1",
             "supported_hv_specs": [],
             "pci_device_pools": objects.PciDevicePoolList(objects=[]),
             "numa_topology": None,
             "metrics": "[]",
             "stats": {"num_instances": "2", "io_workload": "1"},
-            "cpu_allocation_ratio": 4.0,
-            "ram_allocation_ratio": 1.0,
-            "disk_allocation_ratio": 1.0,
             **more,
         }
         node = objects.ComputeNode(self.context(cell), **values)

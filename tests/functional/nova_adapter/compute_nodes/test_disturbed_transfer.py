@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,20 +19,23 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     table_retirement,
     transfer_refusals,
 )
-from nova_nodb_scheduler.synchronizer.drivers import memory
-from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from tests.functional.nova_adapter import cloud
-from tests.functional.nova_adapter.compute_nodes import cell_databases, conductors, nova_table
+from tests.functional.nova_adapter.compute_nodes import (
+    cell_databases,
+    conductors,
+    nova_table,
+    transfer_case,
+)
 from tests.functional.nova_adapter.compute_nodes.cell_databases import deleted, row
+from tests.functional.nova_adapter.compute_nodes.transfer_case import (
+    MIRROR,
+    RETIRED,
+    THERE,
+    Killed,
+)
 
-MIRROR, STORE, RETIRED = cell_modes.NodeMode
-THERE, AWAY = table_retirement.TablePlace.THERE, table_retirement.TablePlace.AWAY
 _MANY = 450
-
-
-class Killed(Exception):
-    """A process that ended where it was."""
 
 
 def once_behind(title: str, do: Callable[[], None]) -> Callable[..., None]:
@@ -51,36 +53,12 @@ def die() -> None:
     raise Killed
 
 
-class Disturbance(cell_databases.CellDatabaseCase):
+class Disturbance(transfer_case.TransferCase):
     """What holds for each kind of database."""
 
     def begin(self) -> None:
         super().begin()
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        synchronizer = memory.MemorySynchronizer(shared_hub=hub.MemoryHub())
-        synchronizer.open()
-        self.addCleanup(synchronizer.close)
-        self.ours = conductors.conductor(synchronizer, mode=RETIRED)
-        self.transfer = node_transfer.NodeTransfer(synchronizer)
-
-    def there(self, **options: Any) -> node_transfer.Way:
-        return self.transfer.there(
-            self.context, cloud.CELL1, nova_table.comparison(), self.directory, **options
-        )
-
-    def back(self, **options: Any) -> node_transfer.Way:
-        return self.transfer.back(self.context, cloud.CELL1, **options)
-
-    def state(self) -> node_transfer.CellState:
-        return self.transfer.state(self.context, cloud.CELL1)
-
-    def populate(self) -> None:
-        nova_table.fill([row(1), row(2), deleted(3), row(4), deleted(5), row(6)])
-        self.device(1, 1)
-        self.device(2, 5, deleted=2)
-
-    def recorded(self) -> list[dict[str, Any]]:
-        return [node_rows.to_state(each) for each in self.transfer.held(cloud.CELL1).rows]
+        self.ours = conductors.conductor(self.synchronizer, mode=RETIRED)
 
     def file(self) -> pathlib.Path:
         return max(self.directory.iterdir())

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -22,22 +20,22 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     table_retirement,
     transfer_refusals,
 )
-from nova_nodb_scheduler.synchronizer.drivers import memory
-from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import (
     cell_databases,
     conductors,
     nova_table,
+    transfer_case,
 )
 from tests.functional.nova_adapter.compute_nodes.cell_databases import deleted, row
-
-MIRROR, STORE, RETIRED = cell_modes.NodeMode
-THERE, AWAY = table_retirement.TablePlace.THERE, table_retirement.TablePlace.AWAY
-
-
-class Killed(Exception):
-    """A process that ended where it was."""
+from tests.functional.nova_adapter.compute_nodes.transfer_case import (
+    AWAY,
+    MIRROR,
+    RETIRED,
+    STORE,
+    THERE,
+    Killed,
+)
 
 
 def killed_behind(number: int) -> Callable[..., None]:
@@ -52,39 +50,17 @@ def killed_behind(number: int) -> Callable[..., None]:
     return told
 
 
-class Journey(cell_databases.CellDatabaseCase):
+class Journey(transfer_case.TransferCase):
     """What holds for each kind of database."""
 
     def begin(self) -> None:
         super().begin()
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        synchronizer = memory.MemorySynchronizer(shared_hub=hub.MemoryHub())
-        synchronizer.open()
-        self.addCleanup(synchronizer.close)
-        self.synchronizer = synchronizer
-        self.modes = cell_modes.CellModes(synchronizer)
-        self.transfer = node_transfer.NodeTransfer(synchronizer)
+        self.modes = cell_modes.CellModes(self.synchronizer)
 
     @property
     def ours(self) -> conductors.Conductor:
         """A conductor that starts now, configured for what is recorded."""
         return conductors.conductor(self.synchronizer, mode=self.modes.read(cloud.CELL1))
-
-    def there(self, **options: Any) -> node_transfer.Way:
-        return self.transfer.there(
-            self.context, cloud.CELL1, nova_table.comparison(), self.directory, **options
-        )
-
-    def back(self, **options: Any) -> node_transfer.Way:
-        return self.transfer.back(self.context, cloud.CELL1, **options)
-
-    def state(self) -> node_transfer.CellState:
-        return self.transfer.state(self.context, cloud.CELL1)
-
-    def populate(self) -> None:
-        nova_table.fill([row(1), row(2), deleted(3), row(4), deleted(5), row(6)])
-        self.device(1, 1)
-        self.device(2, 5, deleted=2)
 
     def churn(self) -> None:
         """Have hosts change, come, go, come again, and change names."""
@@ -101,9 +77,6 @@ class Journey(cell_databases.CellDatabaseCase):
         other = {name: value for name, value in row(30).items() if name != "id"}
         made = writer.compute_node_create(context, other)
         writer.compute_node_delete(context, made.id)
-
-    def recorded(self) -> list[dict[str, Any]]:
-        return [node_rows.to_state(each) for each in self.transfer.held(cloud.CELL1).rows]
 
     def test_there_churn_and_back_each_uuid_has_its_id_and_the_key_stands(self) -> None:
         self.populate()

@@ -169,29 +169,26 @@ class ProofTest(testtools.TestCase):
         self.assertEqual(0, cloud.proof.prove(before, hosts=frozenset({"n2"})).version)
         self.assertGreater(cloud.proof.prove(before, hosts=frozenset({"n1"})).version, 0)
 
+    def two_of_which_one_ended(self):
+        """Claim on two hosts and end the first; returns the claims of before."""
+        self.cloud.claim_on("n1")
+        self.cloud.claim_on("n2", "y")
+        self.cloud.follow()
+        before = self.cloud.store.snapshot().namespace("claims")
+        self.cloud.deallocate("n1")
+        self.assertGreater(self.cloud.proof.prove().version, 0)
+        self.cloud.follow()
+        return before
+
     def test_claims_that_ended_prove_nothing_of_those_that_are_left(self):
-        cloud = self.cloud
-        cloud.claim_on("n1")
-        cloud.claim_on("n2", "y")
-        cloud.follow()
-        before = cloud.store.snapshot().namespace("claims")
-        cloud.deallocate("n1")
-        self.assertGreater(cloud.proof.prove().version, 0)
-        cloud.follow()
+        cloud, before = self.cloud, self.two_of_which_one_ended()
         cloud.deallocate("n2", "y")
         found = cloud.proof.prove(before, decided_at=cloud.clock[0])
         self.assertEqual((cloud.client.head().version, True), (found.version, found.complete))
         self.assertEqual(set(), cloud.left("n2"))
 
     def test_nor_do_they_where_nobody_answers_for_the_others(self):
-        cloud = self.cloud
-        cloud.claim_on("n1")
-        cloud.claim_on("n2", "y")
-        cloud.follow()
-        before = cloud.store.snapshot().namespace("claims")
-        cloud.deallocate("n1")
-        self.assertGreater(cloud.proof.prove().version, 0)
-        cloud.follow()
+        cloud, before = self.cloud, self.two_of_which_one_ended()
         cloud.deallocate("n2", "y")
         cloud.allocations = None
         self.assertFalse(cloud.proof.prove(before, decided_at=cloud.clock[0]).complete)

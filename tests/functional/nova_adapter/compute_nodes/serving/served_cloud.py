@@ -8,7 +8,6 @@ import pathlib
 import re
 import sqlite3
 import tempfile
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,32 +142,8 @@ class ServedCloud(cloud.CloudCase):
 
     def node(self, host: str, cell: str = cloud.CELL1, **more: Any) -> Any:
         """Create a host's compute node as its resource tracker does."""
-        made = objects.ComputeNode(
-            self.context(cell),
-            **{
-                "uuid": str(uuid.uuid4()),
-                "host": host,
-                "hypervisor_hostname": f"node-{host}",
-                "vcpus": 8,
-                "memory_mb": 16384,
-                "local_gb": 100,
-                "vcpus_used": 1,
-                "memory_mb_used": 512,
-                "local_gb_used": 5,
-                "free_ram_mb": 15872,
-                "free_disk_gb": 95,
-                "disk_available_least": 90,
-                "hypervisor_type": "fake",
-                "hypervisor_version": 1000,
-                "cpu_info": "{}",
-                "running_vms": 0,
-                "current_workload": 0,
-                "cpu_allocation_ratio": 4.0,
-                "ram_allocation_ratio": 1.0,
-                "disk_allocation_ratio": 1.0,
-                **more,
-            },
-        )
+        values = {**cloud.node_values(host), **more}
+        made = objects.ComputeNode(self.context(cell), **values)
         return self.call(made, "create")
 
     def hosts(self, cell: str = cloud.CELL1, read_deleted: str = "no") -> list[str]:
