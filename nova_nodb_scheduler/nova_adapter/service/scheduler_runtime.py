@@ -136,7 +136,7 @@ class SchedulerRuntime:
         self.clock = OffsetClock(self.synchronizer)
         built = reads_module.BuiltObjects()
         self.replicator = self._make_replicator()
-        self.replicator.subscribe(lambda changes: None, built.clear)
+        self.replicator.subscribe(None, built.clear)
         self.judge = proof_module.StateJudge(
             self.replicator.alive,
             lambda: self.replicator.epoch,
