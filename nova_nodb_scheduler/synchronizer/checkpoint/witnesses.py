@@ -7,7 +7,10 @@ the feed says nothing. A reader that slept would find out with its first sweep. 
 begins with a checkpoint asks first: what was written last in each namespace is what such
 a back end lacks. Each of these records must stand as it did, or have been written since.
 
-That is no proof (all of them may have been written since); the sweep behind a start is.
+The best of them is the heartbeat of the process that wrote the checkpoint: it was sent some
+seconds before, under a name that no other process has, so that a past from before it has
+another one or none. What was lost in those seconds alone may be overlooked, until the
+sweep behind a start has compared all.
 """
 
 from __future__ import annotations
