@@ -339,9 +339,7 @@ class NamespaceTable:
             self._contents.coded(page),
             digests,
         )
-        self._contents.put(
-            rows, functools.partial(self._contents.payloads.kept, here), self._kin
-        )
+        self._contents.put(rows, functools.partial(self._contents.payloads.kept, here), self._kin)
         self._changed()
         if self._tombstones:
             for key in keys:

@@ -198,6 +198,8 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _texts_or_none(values: Any) -> list[str | None]:
-    if type(values) is not list or any(each is not None and type(each) is not str for each in values):
+    if type(values) is not list or any(
+        each is not None and type(each) is not str for each in values
+    ):
         raise ValueError("these are no texts")
     return values

@@ -175,7 +175,7 @@ def _inventories(whole: record_fields.RecordFields) -> Mapping[str, host_facts.I
 
 
 def named_inventories(inventories: Mapping[str, host_facts.Inventory]) -> list[Any]:
-    """Return inventories as :func:`inventories_of` takes them: names, and numbers in their order."""
+    """Return inventories as :func:`inventories_of` takes them: names, and numbers in order."""
     return [[name, *attrs.astuple(each)] for name, each in inventories.items()]
 
 

@@ -213,7 +213,9 @@ def page_of(kind: int, body: bytes) -> Page:
 
 def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
     texts = {
-        name: list(column.texts) if isinstance(column, stored_pages.TextColumn) else column.dtype.str
+        name: list(column.texts)
+        if isinstance(column, stored_pages.TextColumn)
+        else column.dtype.str
         for name, column in page.columns.items()
     }
     meta = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
@@ -287,9 +289,7 @@ def _records_of(body: bytes) -> list[records.Record]:
         fault = records.name_fault(namespace, key)
         if fault is not None or revision < 1 or version < 0:
             raise ValueError(fault or "a revision or a version is none")
-        found.append(
-            records.Record(records.RecordKey(namespace, key), revision, version, payload)
-        )
+        found.append(records.Record(records.RecordKey(namespace, key), revision, version, payload))
     return found
 
 

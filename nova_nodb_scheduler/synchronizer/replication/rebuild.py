@@ -175,9 +175,7 @@ class Rebuild:
             return None
         return checkpoint_contract.Refusal(checkpoint_contract.RefusalReason.LOST_WRITES, fault)
 
-    def _restored(
-        self, opened: local_checkpoint.OpenedCheckpoint
-    ) -> Iterator[ingest.Ingested]:
+    def _restored(self, opened: local_checkpoint.OpenedCheckpoint) -> Iterator[ingest.Ingested]:
         aside = self._quarantine.admitted
         try:
             for page in opened.pages():

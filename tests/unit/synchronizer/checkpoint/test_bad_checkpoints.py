@@ -41,7 +41,7 @@ class Case(test_restart.Case):
         made = self.scheduler(identity="two")
         made.catch_up()
         self.assertEqual([reason.value], made.meter.starts, detail)
-        self.assertEqual(dict((f"k{n}", n) for n in range(300)), self.free(made), detail)
+        self.assertEqual({f"k{n}": n for n in range(300)}, self.free(made), detail)
         self.assertTrue(made.replicator.alive(1))
         made.end()
         return made
@@ -371,7 +371,7 @@ class TestHostile(Case):
             if made.meter.starts == [checkpoint_contract.RESTORED]:
                 # What it believes it can say, or says that it cannot.
                 view = made.store.snapshot().namespace("pools")
-                for key in view.keys():
+                for key in view.row_keys():
                     try:
                         view.state(key)
                     except codec.errors.UndecodableRecord:

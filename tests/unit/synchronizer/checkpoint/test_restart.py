@@ -83,7 +83,7 @@ class TestRestart(Case):
         self.assertEqual([], made.decoded)
         after = made.store.snapshot().namespace("pools")
         self.assertEqual(set(before.keys()), set(after.keys()))
-        for key in before.keys():
+        for key in before.row_keys():
             self.assertEqual(before.get(key), after.get(key))
             self.assertEqual(before.get(key).payload, after.get(key).payload)
             self.assertEqual(before.state(key), after.state(key))
@@ -161,9 +161,7 @@ class TestRestart(Case):
         self.saved()
         self.hub.faults.go_down()
         made = self.scheduler(identity="two")
-        self.assertIs(
-            replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step()
-        )
+        self.assertIs(replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step())
         self.hub.faults.come_up()
         self.now += 60.0
         made.catch_up()
@@ -180,9 +178,7 @@ class TestRestart(Case):
         self.saved()
         made = self.scheduler(identity="two")
         told = []
-        made.replicator.subscribe(
-            lambda changes: told.extend(change.key.key for change in changes)
-        )
+        made.replicator.subscribe(lambda changes: told.extend(change.key.key for change in changes))
         made.catch_up()
         self.assertIn("a", told)
         self.assertEqual([RefusalReason.NOT_TOLD.value], made.meter.starts)
@@ -277,9 +273,7 @@ class TestPast(Case):
         first = self.scheduler(on_step=go_back)
         first.catch_up()
         self.assertIs(WriteOutcome.NOT_READY, first.save())
-        self.assertEqual(
-            [f"{checkpoint_file.NAME}.lock"], sorted(os.listdir(self.directory))
-        )
+        self.assertEqual([f"{checkpoint_file.NAME}.lock"], sorted(os.listdir(self.directory)))
 
     def test_a_snapshot_of_a_store_that_is_being_rebuilt_is_not_written(self):
         self.put("a", 1)
@@ -313,9 +307,10 @@ class TestPast(Case):
     def test_another_driver_or_other_namespaces_are_another_code(self):
         self.put("a", 1)
         self.saved()
-        made = self.refused(RefusalReason.OTHER_CODE, declared=restarts.DECLARED[:-2] + (
-            known_namespaces.SCHEDULERS,
-        ))
+        made = self.refused(
+            RefusalReason.OTHER_CODE,
+            declared=restarts.DECLARED[:-2] + (known_namespaces.SCHEDULERS,),
+        )
         self.assertEqual({"a": 1}, self.free(made))
 
     def test_a_fault_in_the_middle_of_a_start_is_no_second_try(self):
@@ -403,9 +398,7 @@ class TestWriters(Case):
         stopped = threading.Event()
         stopped.set()
         self.assertIs(WriteOutcome.NOT_READY, first.writer.attempt(stopped))
-        self.assertEqual(
-            [f"{checkpoint_file.NAME}.lock"], sorted(os.listdir(self.directory))
-        )
+        self.assertEqual([f"{checkpoint_file.NAME}.lock"], sorted(os.listdir(self.directory)))
 
     def test_the_first_is_written_soon_and_the_next_an_interval_later(self):
         self.put("a", 1)
@@ -441,9 +434,7 @@ class TestWriters(Case):
         first.save()
         told = first.checkpoint.status
         self.assertEqual(restarts.WALL_SECONDS, told.made_at_seconds)
-        self.assertEqual(
-            os.stat(self.directory / checkpoint_file.NAME).st_size, told.size_bytes
-        )
+        self.assertEqual(os.stat(self.directory / checkpoint_file.NAME).st_size, told.size_bytes)
         self.assertEqual(("written", "", "absent"), (told.outcome, told.detail, told.start))
         first.end()
         self.assertEqual("restored", self.restarted().checkpoint.status.start)
@@ -459,9 +450,7 @@ class TestWriters(Case):
         made.replicator.step()
         self.now += 1.0
         self.hub.faults.go_down()
-        self.assertIs(
-            replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step()
-        )
+        self.assertIs(replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step())
         self.hub.faults.come_up()
         self.now += 60.0
         made.catch_up()
