@@ -332,14 +332,16 @@ class NamespaceTable:
             for at in taken:
                 self._take(changes, (at,), outcomes)
             return
+        held = self._contents
         rows = TakenRows(
             keys,
             np.array([change.record.revision for change in here], np.int64),
             np.array([change.record.version for change in here], np.int64),
-            self._contents.coded(page),
+            held.coded(page),
             digests,
         )
-        self._contents.put(rows, functools.partial(self._contents.payloads.kept, here), self._kin)
+        kept_in = functools.partial(held.payloads.kept, here)
+        held.put(rows, kept_in, self._kin)
         self._changed()
         if self._tombstones:
             for key in keys:

@@ -115,6 +115,7 @@ class _Dump:
         packing: record_chunks.PayloadPacking,
     ) -> None:
         self._layout = layout
+        self._namespace = layout.namespace
         self._vocabularies = vocabularies
         self._packing = packing
         self._form = layout.namespace.digest_form
@@ -155,7 +156,7 @@ class _Dump:
         self, chunks: Sequence[record_chunks.Chunk], offsets: Sequence[Sequence[int]]
     ) -> DumpedDigests | tuple[()] | None:
         """Return the digests of rows that go; () where there are none to tell, None for a fault."""
-        if self._layout.namespace.digest is None:
+        if self._namespace.digest is None:
             return ()
         found: list[Any] = []
         for chunk, going in zip(chunks, offsets, strict=True):
@@ -214,7 +215,7 @@ class _Dump:
         self, pairs: Sequence[tuple[record_chunks.Chunk, Sequence[int]]]
     ) -> dict[str, npt.NDArray[Any] | TextColumn]:
         columns: dict[str, npt.NDArray[Any] | TextColumn] = {}
-        for position, column in enumerate(self._layout.namespace.columns):
+        for position, column in enumerate(self._namespace.columns):
             if position in self._layout.unpacked:
                 continue
             values = _gathered(pairs, lambda chunk, at=position: chunk.arrays[at])
@@ -227,7 +228,7 @@ class _Dump:
         return columns
 
     def _name(self, position: int) -> str:
-        return self._layout.namespace.columns[position].name
+        return self._namespace.columns[position].name
 
 
 def _gathered(pairs: Sequence[tuple[record_chunks.Chunk, Sequence[int]]], array_of: Any) -> Any:
@@ -247,6 +248,7 @@ class PageTaking:
         packing: record_chunks.PayloadPacking,
     ) -> None:
         self._layout = layout
+        self._namespace = layout.namespace
         self._texts = texts
         self._packing = packing
 
@@ -259,8 +261,8 @@ class PageTaking:
         """
         count = len(page)
         if not 0 < count <= MOST_ROWS or not self._layout.is_plain:
-            raise ValueError(f"a page of {count} rows of namespace {self._layout.namespace.name}")
-        name = self._layout.namespace.name
+            raise ValueError(f"a page of {count} rows of namespace {self._namespace.name}")
+        name = self._namespace.name
         if len(set(page.keys)) != count or any(key in known for key in page.keys):
             raise ValueError("a key occurs twice")
         fault = next(filter(None, (records.name_fault(name, key) for key in page.keys)), None)
@@ -296,18 +298,19 @@ class PageTaking:
 
         :raises UNFIT: they are none
         """
-        namespace, count = self._layout.namespace, len(page)
+        namespace, count = self._namespace, len(page)
         if namespace.digest is None:
             return None
         if page.digests is None:
             raise ValueError("its digests are missing")
-        rows = page.digests.rows.tolist()
+        dumped = page.digests
+        rows = dumped.rows.tolist()
         found: list[Any] = [None] * count
         if rows:
             if namespace.digest_form is None or rows != sorted(set(rows)) or rows[0] < 0:
                 raise ValueError("its digests are of no row")
             for at, each in zip(
-                rows, namespace.digest_form.load(page.digests.dumped, len(rows)), strict=True
+                rows, namespace.digest_form.load(dumped.dumped, len(rows)), strict=True
             ):
                 found[at] = each
         if self._layout.unpacked and None in found:
@@ -320,14 +323,14 @@ class PageTaking:
         :raises UNFIT: a column is missing, or not what it is declared to be
         """
         cells: list[Any] = []
-        for position, column in enumerate(self._layout.namespace.columns):
+        for position, column in enumerate(self._namespace.columns):
             if position in self._layout.unpacked:
                 cells.append(None)
             else:
                 cells.append(self._column(position, column, page.columns[column.name], len(page)))
         absent = {}
         for position in self._layout.marked:
-            flags = page.absent[self._layout.namespace.columns[position].name]
+            flags = page.absent[self._namespace.columns[position].name]
             _check_flags(flags, len(page))
             absent[position] = flags
         return column_layout.StatePage(cells, absent, [])

@@ -12,7 +12,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.store import store_snapshot
 
 
-class RefusalReason(enum.Enum):
+class CheckpointRefusalReason(enum.Enum):
     """Why a start reads everything from the back end; values are labels of a metric."""
 
     ABSENT = "absent"
@@ -36,10 +36,10 @@ class RefusalReason(enum.Enum):
 
 
 @attrs.frozen
-class Refusal:
+class CheckpointRefusal:
     """A checkpoint that is not begun with."""
 
-    reason: RefusalReason
+    reason: CheckpointRefusalReason
     detail: str = ""
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class WriteOutcome(enum.Enum):
 
 
 @attrs.frozen
-class Witness:
+class WitnessRecord:
     """A record that was among the newest of its namespace.
 
     :param text_digest: of the text in its payload
@@ -97,7 +97,7 @@ class Header:
     identity: CodeIdentity
     cursor: records.Cursor
     made_at_seconds: float
-    witnesses: Sequence[Witness]
+    witnesses: Sequence[WitnessRecord]
 
 
 @attrs.frozen(eq=False)

@@ -158,7 +158,7 @@ def header_of(body: bytes) -> checkpoint_contract.Header:
             _text(said["driver"]), _text(said["code"]), schemas
         )
         witnesses = [
-            checkpoint_contract.Witness(
+            checkpoint_contract.WitnessRecord(
                 records.RecordKey(_text(namespace), _text(key)),
                 _count(revision),
                 _count(version),
@@ -227,8 +227,9 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
         values = column.codes if isinstance(column, stored_pages.TextColumn) else column
         parts.append(values.tobytes())
     parts += [flags.tobytes() for flags in page.absent.values()]
-    if page.digests is not None:
-        parts += [page.digests.rows.tobytes(), page.digests.dumped]
+    digests = page.digests
+    if digests is not None:
+        parts += [digests.rows.tobytes(), digests.dumped]
     return _packed(parts)
 
 

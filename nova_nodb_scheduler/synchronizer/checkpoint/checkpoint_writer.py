@@ -35,6 +35,7 @@ class CheckpointWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._checkpoint = checkpoint
+        self._options = checkpoint.options
         self._moment = moment
         self._clock = clock
         self._next_at: float | None = None
@@ -64,10 +65,11 @@ class CheckpointWriter:
         if self._next_at is None:
             # A start that read everything has something to save at once; one that began
             # with a checkpoint has one, and restarts in a row shall cost nothing.
-            restored = self._checkpoint.status.start == checkpoint_contract.RESTORED
-            wait = self._checkpoint.options.interval_seconds if restored else _FIRST_LOOK_SECONDS
-            if not self._checkpoint.status.start:
-                return min(wait, _FIRST_LOOK_SECONDS)
+            status = self._checkpoint.status
+            if not status.start:
+                return _FIRST_LOOK_SECONDS
+            restored = status.start == checkpoint_contract.RESTORED
+            wait = self._options.interval_seconds if restored else _FIRST_LOOK_SECONDS
             self._next_at = self._clock() + wait
         return max(0.0, self._next_at - self._clock())
 
@@ -78,14 +80,14 @@ class CheckpointWriter:
         def pause() -> bool:
             nonlocal turned_at
             busy_seconds = max(0.0, self._clock() - turned_at)
-            idle_ratio = 1.0 / self._checkpoint.options.busy_ratio - 1.0
+            idle_ratio = 1.0 / self._options.busy_ratio - 1.0
             stopped = stop_event.wait(min(1.0, busy_seconds * idle_ratio))
             turned_at = self._clock()
             return not stopped
 
         outcome = self._checkpoint.write(self._moment, pause)
         # Of a feed that is not followed one waits for a moment, not for an interval.
-        wait = self._checkpoint.options.interval_seconds
+        wait = self._options.interval_seconds
         if outcome is WriteOutcome.NOT_READY:
             wait = min(wait, _FIRST_LOOK_SECONDS)
         self._next_at = self._clock() + wait
@@ -99,5 +101,5 @@ class CheckpointWriter:
         try:
             self.attempt(stop_event)
         except BaseException:
-            self._next_at = self._clock() + self._checkpoint.options.interval_seconds
+            self._next_at = self._clock() + self._options.interval_seconds
             raise

@@ -27,8 +27,8 @@ from nova_nodb_scheduler.synchronizer.checkpoint import (
 
 LOG = logging.getLogger(__name__)
 
-Refusal = checkpoint_contract.Refusal
-RefusalReason = checkpoint_contract.RefusalReason
+Refusal = checkpoint_contract.CheckpointRefusal
+RefusalReason = checkpoint_contract.CheckpointRefusalReason
 WriteOutcome = checkpoint_contract.WriteOutcome
 
 

@@ -28,13 +28,13 @@ from nova_nodb_scheduler.wire import codec
 _MOST = 64
 
 
-def newest(moment: checkpoint_contract.FeedMoment) -> list[checkpoint_contract.Witness]:
+def newest(moment: checkpoint_contract.FeedMoment) -> list[checkpoint_contract.WitnessRecord]:
     """Return the witnesses of a snapshot, none of them behind the cursor."""
     found = []
     for name in moment.snapshot.namespaces():
         for stored in moment.snapshot.namespace(name).newest(_MOST, moment.cursor.version):
             found.append(
-                checkpoint_contract.Witness(
+                checkpoint_contract.WitnessRecord(
                     records.RecordKey(name, stored.key),
                     stored.revision,
                     stored.version,
@@ -47,7 +47,7 @@ def newest(moment: checkpoint_contract.FeedMoment) -> list[checkpoint_contract.W
 def contradiction(
     synchronizer: contract.Synchronizer,
     cursor: records.Cursor,
-    asked: Sequence[checkpoint_contract.Witness],
+    asked: Sequence[checkpoint_contract.WitnessRecord],
 ) -> str | None:
     """Return what a back end holds otherwise than it did; None where it agrees.
 
@@ -60,7 +60,7 @@ def contradiction(
 
 def _fault(
     cursor: records.Cursor,
-    witness: checkpoint_contract.Witness,
+    witness: checkpoint_contract.WitnessRecord,
     found: Mapping[records.RecordKey, records.Record],
 ) -> str | None:
     record = found.get(witness.key)

@@ -35,10 +35,11 @@ _PACKED_AT_A_TIME = 256
 #: Of rows that were restored: they are in the store, and nothing was decoded.
 _NOTHING_TO_TELL = ingest.Ingested((), ())
 
+_WHY = checkpoint_contract.CheckpointRefusalReason
 _REASONS = {
-    records.ResyncReason.EPOCH_CHANGED: checkpoint_contract.RefusalReason.OTHER_EPOCH,
-    records.ResyncReason.HEAD_BEHIND_CURSOR: checkpoint_contract.RefusalReason.HEAD_BEHIND_CURSOR,
-    records.ResyncReason.HISTORY_TRUNCATED: checkpoint_contract.RefusalReason.HISTORY_TRUNCATED,
+    records.ResyncReason.EPOCH_CHANGED: _WHY.OTHER_EPOCH,
+    records.ResyncReason.HEAD_BEHIND_CURSOR: _WHY.HEAD_BEHIND_CURSOR,
+    records.ResyncReason.HISTORY_TRUNCATED: _WHY.HISTORY_TRUNCATED,
 }
 
 
@@ -108,10 +109,11 @@ class Rebuild:
 
     def abandon(self) -> None:
         """Drop the snapshot that is being read, if any; its pages stay in the store."""
-        if self._reading is not None:
+        reading = self._reading
+        if reading is not None:
             collector.loaded()
-            if self._reading.checkpoint is not None:
-                self._reading.checkpoint.close()
+            if reading.checkpoint is not None:
+                reading.checkpoint.close()
                 # What it holds of one is not compared with anything.
                 self._store_is_suspect = True
         self._reading = None
@@ -136,7 +138,7 @@ class Rebuild:
 
     def begin_with(
         self, opened: local_checkpoint.OpenedCheckpoint
-    ) -> checkpoint_contract.Refusal | None:
+    ) -> checkpoint_contract.CheckpointRefusal | None:
         """Empty the store and begin to fill it with a checkpoint, if the feed goes on from it.
 
         :returns: why it does not; nothing was changed then
@@ -156,24 +158,22 @@ class Rebuild:
 
     def _refused(
         self, opened: local_checkpoint.OpenedCheckpoint
-    ) -> checkpoint_contract.Refusal | None:
+    ) -> checkpoint_contract.CheckpointRefusal | None:
         cursor = opened.header.cursor
         head = self._synchronizer.head()
         if head.epoch != cursor.epoch:
-            return checkpoint_contract.Refusal(
-                checkpoint_contract.RefusalReason.OTHER_EPOCH,
+            return checkpoint_contract.CheckpointRefusal(
+                _WHY.OTHER_EPOCH,
                 f"{cursor.epoch}, and the back end is in {head.epoch}",
             )
         changes = self._synchronizer.fetch(cursor, 1)
         if isinstance(changes, records.ResyncNeeded):
-            reason = _REASONS.get(
-                changes.reason, checkpoint_contract.RefusalReason.HISTORY_TRUNCATED
-            )
-            return checkpoint_contract.Refusal(reason, changes.detail)
+            reason = _REASONS.get(changes.reason, _WHY.HISTORY_TRUNCATED)
+            return checkpoint_contract.CheckpointRefusal(reason, changes.detail)
         fault = witnesses.contradiction(self._synchronizer, cursor, opened.header.witnesses)
         if fault is None:
             return None
-        return checkpoint_contract.Refusal(checkpoint_contract.RefusalReason.LOST_WRITES, fault)
+        return checkpoint_contract.CheckpointRefusal(_WHY.LOST_WRITES, fault)
 
     def _restored(self, opened: local_checkpoint.OpenedCheckpoint) -> Iterator[ingest.Ingested]:
         aside = self._quarantine.admitted

@@ -349,8 +349,8 @@ class Replicator:
             return self._resync(replicator_contract.SNAPSHOT_INTERRUPTED)
         except rebuild.CheckpointUnfit as error:
             self._rebuild.abandon()
-            damage = checkpoint_contract.RefusalReason.DAMAGED
-            self._refuse_checkpoint(checkpoint_contract.Refusal(damage, str(error)))
+            damage = checkpoint_contract.CheckpointRefusalReason.DAMAGED
+            self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(damage, str(error)))
             return StepOutcome.SNAPSHOT
         except errors.NOT_USABLE as error:
             return self._disconnect(error)
@@ -384,12 +384,12 @@ class Replicator:
         if not self._may_restore or self._checkpoint is None:
             return False
         if any(listener is not None for listener, _on_reset in self._listeners):
-            told = checkpoint_contract.RefusalReason.NOT_TOLD
-            return self._refuse_checkpoint(checkpoint_contract.Refusal(told))
+            told = checkpoint_contract.CheckpointRefusalReason.NOT_TOLD
+            return self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(told))
         opened = self._checkpoint.open()
-        if isinstance(opened, checkpoint_contract.Refusal):
+        if isinstance(opened, checkpoint_contract.CheckpointRefusal):
             return self._refuse_checkpoint(opened)
-        refused: checkpoint_contract.Refusal | None = None
+        refused: checkpoint_contract.CheckpointRefusal | None = None
         began = False
         try:
             refused = self._rebuild.begin_with(opened)
@@ -401,11 +401,11 @@ class Replicator:
             return True
         return self._refuse_checkpoint(refused)
 
-    def _refuse_checkpoint(self, refused: checkpoint_contract.Refusal) -> bool:
+    def _refuse_checkpoint(self, refused: checkpoint_contract.CheckpointRefusal) -> bool:
         """Say why everything is read from the back end; returns False."""
         assert self._checkpoint is not None
         self._may_restore = False
-        absent = refused.reason is checkpoint_contract.RefusalReason.ABSENT
+        absent = refused.reason is checkpoint_contract.CheckpointRefusalReason.ABSENT
         LOG.log(
             logging.INFO if absent else logging.WARNING,
             "No checkpoint is begun with, all is read from %(name)s: %(reason)s",
@@ -413,8 +413,8 @@ class Replicator:
         )
         self._checkpoint.began(refused)
         if refused.reason in (
-            checkpoint_contract.RefusalReason.HEAD_BEHIND_CURSOR,
-            checkpoint_contract.RefusalReason.LOST_WRITES,
+            checkpoint_contract.CheckpointRefusalReason.HEAD_BEHIND_CURSOR,
+            checkpoint_contract.CheckpointRefusalReason.LOST_WRITES,
         ):
             self._checkpoint.give_up(str(refused))
         return False
@@ -534,8 +534,8 @@ class Replicator:
         self._meter.resynced(reason)
         if self._may_restore:
             # Once is enough: what made it fail may be in the checkpoint.
-            unfit = checkpoint_contract.RefusalReason.INTERRUPTED
-            self._refuse_checkpoint(checkpoint_contract.Refusal(unfit, reason))
+            unfit = checkpoint_contract.CheckpointRefusalReason.INTERRUPTED
+            self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(unfit, reason))
         self._canary.reset()
         self._anti_entropy.restart()
         self._rebuild.abandon()

@@ -59,7 +59,7 @@ def measure(hosts: int, state: pathlib.Path) -> dict[str, Any]:
                 shutil.rmtree(checkpoint, ignore_errors=True)
             trials.append(_apart(_start, directory, checkpoint))
         found[name] = min(trials, key=lambda each: each["states_seconds"])
-    expected = {"without": checkpoint_contract.RefusalReason.ABSENT.value}
+    expected = {"without": checkpoint_contract.CheckpointRefusalReason.ABSENT.value}
     expected["with"] = checkpoint_contract.RESTORED
     for name, began in expected.items():
         if found[name]["began"] != began:

@@ -19,7 +19,7 @@ from nova_nodb_scheduler.synchronizer.checkpoint import (
 from nova_nodb_scheduler.wire import codec
 from tests.unit.synchronizer.checkpoint import restarts, test_restart
 
-RefusalReason = checkpoint_contract.RefusalReason
+RefusalReason = checkpoint_contract.CheckpointRefusalReason
 
 
 class Case(test_restart.Case):

@@ -16,7 +16,7 @@ from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from tests.unit.synchronizer.checkpoint import restarts
 
-RefusalReason = checkpoint_contract.RefusalReason
+RefusalReason = checkpoint_contract.CheckpointRefusalReason
 WriteOutcome = checkpoint_contract.WriteOutcome
 
 
