@@ -257,6 +257,8 @@ class HostStateStore:
             table.restore(page)
             for each in self._subscriptions.get(namespace, ()):
                 each.note(namespace, page.keys)
+        # As in :meth:`apply_page`.
+        time.sleep(0)
 
     def retain(self, namespace: str, keys: Collection[str], version: int) -> int:
         """Drop what a snapshot of the back end no longer held; return how many.

@@ -10,6 +10,9 @@ A file is written beside the old one, made durable, and renamed over it: wheneve
 writer is killed, or the machine, what stands under the name is the old one or the new one,
 whole. It is read, not mapped: a mapped file that somebody cuts short ends the process that
 looks at it.
+
+It is made durable as it grows: one call for hundreds of megabytes would stop all of a
+process that runs on eventlet, as schedulers of Nova 31 and 32 do, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import os
 import pathlib
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 NAME = "host-states.checkpoint"
 _TEMPORARY = f".{NAME}.new"
@@ -30,6 +33,9 @@ _LOCK = f"{NAME}.lock"
 #: What a writer does, in order; tests end its process at each.
 STEPS = ("begun", "written", "synced", "renamed")
 BEGUN, WRITTEN, SYNCED, RENAMED = STEPS
+
+#: Made durable at once: some ten ms of a disk's time.
+_SYNCED_BYTES = 4 << 20
 
 _FILE_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -115,7 +121,7 @@ class CheckpointDirectory:
         try:
             on_step(BEGUN)
             with os.fdopen(opened, "wb", buffering=1 << 20) as file:
-                yield file.write  # type: ignore[misc]
+                yield _Growing(file).write
                 file.flush()
                 on_step(WRITTEN)
                 os.fsync(file.fileno())
@@ -176,6 +182,23 @@ class CheckpointDirectory:
 
     def _open(self, name: str, flags: int) -> int:
         return os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=self._descriptor)
+
+
+class _Growing:
+    """A new file, made durable as it grows."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._unsynced_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Write all of it."""
+        self._file.write(data)
+        self._unsynced_bytes += len(data)
+        if self._unsynced_bytes >= _SYNCED_BYTES:
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+            self._unsynced_bytes = 0
 
 
 class CheckpointFile:

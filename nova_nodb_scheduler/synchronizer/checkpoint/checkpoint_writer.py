@@ -24,14 +24,14 @@ _FIRST_LOOK_SECONDS = 5.0
 class CheckpointWriter:
     """One thread's checkpoints; started in the worker, after any fork.
 
-    :param moment: what to write; None while nothing may be written
+    :param moment: what to write, or why nothing may be written now
     :param clock: monotonic seconds
     """
 
     def __init__(
         self,
         checkpoint: local_checkpoint.LocalCheckpoint,
-        moment: Callable[[], checkpoint_contract.FeedMoment | None],
+        moment: Callable[[], checkpoint_contract.FeedMoment | str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._checkpoint = checkpoint

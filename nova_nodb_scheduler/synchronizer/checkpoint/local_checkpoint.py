@@ -175,17 +175,19 @@ class LocalCheckpoint:
 
     def write(
         self,
-        moment: Callable[[], checkpoint_contract.FeedMoment | None],
+        moment: Callable[[], checkpoint_contract.FeedMoment | str],
         pause: Callable[[], bool],
     ) -> WriteOutcome:
         """Write a checkpoint, if this process is the one that does; never raises for the disk.
 
-        :param moment: what to write; None where nothing may be written now
+        :param moment: what to write, or why nothing may be written now
         :param pause: called behind each page; False ends the attempt
         """
         outcome, detail = self._attempt(moment, pause)
         self._meter.checkpoint_write(outcome.value)
-        if detail and (outcome.value, detail) != (self._status.outcome, self._status.detail):
+        # What is not ready becomes so by itself, or the log says elsewhere what is wrong.
+        tells = outcome is not WriteOutcome.NOT_READY and detail
+        if tells and (outcome.value, detail) != (self._status.outcome, self._status.detail):
             LOG.warning(
                 "The checkpoint in %(directory)s is not renewed: %(outcome)s: %(detail)s",
                 {
@@ -210,7 +212,7 @@ class LocalCheckpoint:
 
     def _attempt(
         self,
-        moment: Callable[[], checkpoint_contract.FeedMoment | None],
+        moment: Callable[[], checkpoint_contract.FeedMoment | str],
         pause: Callable[[], bool],
     ) -> tuple[WriteOutcome, str]:
         own = code_identity.identify(self._driver, self._declared)
@@ -222,8 +224,8 @@ class LocalCheckpoint:
                 self._look(directory)
                 return WriteOutcome.ANOTHER_WRITES, ""
             taken = moment()
-            if taken is None:
-                return WriteOutcome.NOT_READY, ""
+            if isinstance(taken, str):
+                return WriteOutcome.NOT_READY, taken
             return self._replace(directory, own, taken, pause)
         except TooLarge as error:
             return WriteOutcome.TOO_LARGE, str(error)
@@ -263,7 +265,7 @@ class LocalCheckpoint:
             stood = _write_pages(frames, moment.snapshot, pause)
             frames.end()
         if not stood:
-            return WriteOutcome.NOT_READY, ""
+            return WriteOutcome.NOT_READY, "the scheduler ended, or began to read everything anew"
         self._note(made_at_seconds=made_at_seconds, size_bytes=frames.size_bytes)
         return WriteOutcome.WRITTEN, ""
 

@@ -48,6 +48,8 @@ StepOutcome = replicator_contract.StepOutcome
 #: Records looked at while nothing else is to be done: some 5 ms.
 _PACKED_AT_A_TIME = 256
 
+_NOT_FOLLOWED = "the feed is not followed"
+
 Listener = Callable[[Sequence[records.Change]], None]
 
 
@@ -211,21 +213,26 @@ class Replicator:
             return None
         return cursor if generation == self.generation else None
 
-    def feed_moment(self) -> checkpoint_contract.FeedMoment | None:
+    def feed_moment(self) -> checkpoint_contract.FeedMoment | str:
         """Return a snapshot of the store with the place in the feed from which it goes on.
 
-        None while the feed is not followed, and while records are kept aside: who begins
+        Or why there is none: the feed is not followed, or records are kept aside: who begins
         with what the store holds would take their older states, or none, for theirs.
         """
         generation, cursor = self.generation, self.followed()
-        if cursor is None or self.quarantine.count_by_namespace():
-            return None
+        if cursor is None:
+            return _NOT_FOLLOWED
+        aside = sum(self.quarantine.count_by_namespace().values())
+        if aside:
+            return f"{aside} records are kept aside, for this release cannot read them"
         snapshot = self._store.snapshot()
 
         def stands() -> bool:
             return self.generation == generation and self.followed() is not None
 
-        return checkpoint_contract.FeedMoment(cursor, snapshot, stands) if stands() else None
+        return (
+            checkpoint_contract.FeedMoment(cursor, snapshot, stands) if stands() else _NOT_FOLLOWED
+        )
 
     def status(self) -> replicator_contract.ReplicatorStatus:
         """Return figures of now; consistent each by itself, not among one another."""
