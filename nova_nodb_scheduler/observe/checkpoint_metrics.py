@@ -33,6 +33,8 @@ class CheckpointMetrics(checkpoint_contract.CheckpointMeter):
             ["outcome"],
             registry=registry,
         )
+        for outcome in checkpoint_contract.WriteOutcome:
+            self._writes.labels(outcome.value)
 
     def checkpoint_start(self, outcome: str) -> None:
         self._starts.labels(outcome).inc()

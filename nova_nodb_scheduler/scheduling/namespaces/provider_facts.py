@@ -185,7 +185,10 @@ def inventories_of(named: Any) -> Mapping[str, host_facts.Inventory]:
     :raises TypeError, ValueError: a name or a number is none
     """
     return _interned_inventories(
-        tuple((name, (*whole, float(ratio))) for name, *whole, ratio in named)
+        tuple(
+            (name, (total, reserved, least, most, step, float(ratio)))
+            for name, total, reserved, least, most, step, ratio in named
+        )
     )
 
 
