@@ -32,6 +32,12 @@ RefusalReason = checkpoint_contract.CheckpointRefusalReason
 WriteOutcome = checkpoint_contract.WriteOutcome
 
 
+_NO_IDENTITY = (
+    "the sources of this release cannot be read, or were replaced since this process began: "
+    "restart the service"
+)
+
+
 class TooLarge(Exception):
     """The checkpoint would take more than it may."""
 
@@ -131,7 +137,7 @@ class LocalCheckpoint:
         header = checkpoint_format.header_of(body)
         own = code_identity.identify(self._driver, self._declared)
         if own is None:
-            return Refusal(RefusalReason.OTHER_CODE, "the sources of this release cannot be read")
+            return Refusal(RefusalReason.OTHER_CODE, _NO_IDENTITY)
         if header.identity.driver != own.driver:
             return Refusal(
                 RefusalReason.OTHER_DRIVER, f"{header.identity.driver!r}, and not {own.driver!r}"
@@ -217,7 +223,7 @@ class LocalCheckpoint:
     ) -> tuple[WriteOutcome, str]:
         own = code_identity.identify(self._driver, self._declared)
         if own is None:
-            return WriteOutcome.FAILED, "the sources of this release cannot be read"
+            return WriteOutcome.FAILED, _NO_IDENTITY
         try:
             directory = self._directory()
             if not directory.lock():
@@ -225,6 +231,8 @@ class LocalCheckpoint:
                 return WriteOutcome.ANOTHER_WRITES, ""
             taken = moment()
             if isinstance(taken, str):
+                # Whoever follows its feed may write in our place.
+                self.close()
                 return WriteOutcome.NOT_READY, taken
             return self._replace(directory, own, taken, pause)
         except TooLarge as error:

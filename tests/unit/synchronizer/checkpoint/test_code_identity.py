@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever rows depend on makes another code; what they do not depend on makes none."""
 
+import time
 import unittest
 
 import attrs
@@ -47,6 +48,10 @@ class CodeIdentityTest(unittest.TestCase):
         self.addCleanup(decoded_sizes.set_for_process, former)
         decoded_sizes.set_for_process(decoded_sizes.DecodingBounds(former.text_bytes * 2))
         self.assertNotEqual(self.own, code_identity.identify("sqlalchemy", self.declared))
+
+    def test_sources_that_were_replaced_since_the_process_began_are_none_of_its_own(self) -> None:
+        self.assertIsNotNone(code_identity.sources_digest(time.time()))
+        self.assertIsNone(code_identity.sources_digest(0.0))
 
     def test_another_driver_is_another_identity_of_the_same_code(self) -> None:
         other = code_identity.identify("etcd", self.declared)

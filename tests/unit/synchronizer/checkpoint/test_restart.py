@@ -344,6 +344,28 @@ class TestWriters(Case):
         one.end()
         self.assertIs(WriteOutcome.WRITTEN, two.save())
 
+    def test_one_that_does_not_follow_its_feed_leaves_the_writing_to_another(self):
+        self.put("a", 1)
+        one, two = self.scheduler(), self.scheduler(identity="two")
+        one.catch_up()
+        one.save()
+        two.catch_up()
+        one.replicator._resync("silence")
+        self.assertIs(WriteOutcome.NOT_READY, one.save())
+        self.assertIs(WriteOutcome.WRITTEN, two.save())
+
+    def test_a_worker_of_other_sources_neither_reads_nor_writes_one(self):
+        self.put("a", 1)
+        self.saved()
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_nodb_scheduler.synchronizer.checkpoint.code_identity._LOADED_AT_SECONDS", 0.0
+            )
+        )
+        made = self.refused(RefusalReason.OTHER_CODE)
+        self.assertIs(WriteOutcome.FAILED, made.save())
+        self.assertIn("restart the service", made.checkpoint.status.detail)
+
     def test_a_writer_that_is_killed_at_any_step_leaves_a_whole_file(self):
         class Killed(BaseException):
             pass
