@@ -214,8 +214,11 @@ class NamespaceView:
             return []
         versions = np.concatenate([part[0] for part in parts])
         rows = np.concatenate([part[1] + part[2] * record_chunks.CHUNK_ROWS for part in parts])
+        if len(versions) > most:
+            few = np.argpartition(-versions, most)[:most]
+            versions, rows = versions[few], rows[few]
         found = []
-        for row in rows[np.argsort(-versions, kind="stable")[:most]].tolist():
+        for row in rows[np.argsort(-versions, kind="stable")].tolist():
             number, offset = divmod(row, record_chunks.CHUNK_ROWS)
             record = self.get(self._chunks[number].keys[offset] or "")
             if record is not None:

@@ -176,16 +176,17 @@ class _Dump:
         digests: DumpedDigests | tuple[()] | None,
     ) -> StoredPage:
         keys: list[str] = []
-        held: dict[int, int] = {}
+        #: Kept meanwhile: the feed's thread packs payloads in place, and the number of an
+        #: object that is gone is soon another one's.
+        held: dict[int, tuple[int, Any]] = {}
         dumps: list[bytes] = []
         owners: list[int] = []
         for chunk, going in pairs:
             for offset in going:
                 keys.append(chunk.keys[offset] or "")
                 each = chunk.payloads[offset]
-                owner = held.get(id(each))
-                if owner is None:
-                    owner = held[id(each)] = len(dumps)
+                owner, _each = held.setdefault(id(each), (len(dumps), each))
+                if owner == len(dumps):
                     dumps.append(self._packing.dump(each))
                 owners.append(owner)
         places = _gathered(pairs, lambda chunk: chunk.places)

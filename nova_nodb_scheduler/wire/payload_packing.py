@@ -127,6 +127,8 @@ class DictionaryPacking:
 
         :raises ValueError: something was packed by another one
         """
+        if not dictionary:
+            return
         if self._dictionary not in (b"", dictionary):
             raise ValueError("its payloads are packed by another dictionary")
         self._dictionary = dictionary

@@ -259,3 +259,37 @@ class RefusedTest(testtools.TestCase):
         self.assertEqual([50, 49, 48], [each.version for each in newest])
         self.assertEqual([], view.newest(3, 0))
         self.assertEqual(100, len(view.newest(1000, 10**9)))
+
+
+class PackedMeanwhileTest(testtools.TestCase):
+    def test_payloads_that_are_packed_while_a_page_is_made_stay_their_records_own(self):
+        store = make_store()
+        namespace = known_namespaces.INSTANCES
+        for number in range(300):
+            state = {"cell": hosts.CELL, "row": {"host": f"h{number}", "text": f"{number:04}" * 40}}
+            payload = codec.encode(state, namespace.schema)
+            name = records.RecordKey(namespace.name, f"s{number}")
+            # Without its text, as from a program's own decoder: packed when there is time.
+            store.apply(records.Change(records.Record(name, 1, 1, payload), state))
+        view = store.snapshot().namespace(namespace.name)
+        expected = dict(view.states())
+        own, packing = view._packing.dump, view._packing
+        dumped = []
+
+        def dump(held):
+            # The thread of the feed has time now, and makes objects of the sizes of those it frees.
+            dumped.append(own(held))
+            payloads, at = view._chunks[0].payloads, len(dumped)
+            if 2 <= at < 250:
+                payloads[at - 2] = b""
+                payloads[at + 1] = bytes(bytearray(payloads[at + 1]))
+            return dumped[-1]
+
+        packing.dump = dump
+        [page] = view.pages()
+        del packing.dump
+        self.assertEqual(300, len(dumped))
+        other = make_store()
+        other.restore(namespace.name, page)
+        after = other.snapshot().namespace(namespace.name)
+        self.assertEqual(expected, dict(after.states()))
