@@ -75,8 +75,8 @@ class PayloadPacking(Protocol):
         :raises ValueError: it was given nothing of the kind
         """
 
-    def has_place(self, held: Any, place: int) -> bool:
-        """Return whether a record can have its payload at a place of what is held."""
+    def places(self, held: Any) -> int:
+        """Return how many records can have their payloads in what is held."""
 
 
 class AsTheyAre:
@@ -122,9 +122,9 @@ class AsTheyAre:
         """Return the payload."""
         return dumped
 
-    def has_place(self, held: Any, place: int) -> bool:
-        """Return whether the place is that of a payload by itself."""
-        return not place
+    def places(self, held: Any) -> int:
+        """Return 1."""
+        return 1
 
 
 def _alone(kept: Kept) -> bytes:

@@ -266,7 +266,7 @@ class PageTaking:
         name = self._namespace.name
         if len(set(page.keys)) != count or any(key in known for key in page.keys):
             raise ValueError("a key occurs twice")
-        fault = next(filter(None, (records.name_fault(name, key) for key in page.keys)), None)
+        fault = records.first_name_fault(name, page.keys)
         if fault is not None:
             raise ValueError(fault)
         for numbers, least in ((page.revisions, 1), (page.versions, 0)):
@@ -283,15 +283,16 @@ class PageTaking:
         _check_shape(page.places, len(page), np.uint8)
         self._packing.adopt(page.dictionary)
         held = list(map(self._packing.load, page.held))
-        owners, places = page.owners.tolist(), page.places.tolist()
-        if min(owners) < 0:
+        owners, places = page.owners, page.places
+        if np.any(owners < 0) or np.any(owners >= len(held)):
             raise ValueError("a payload leads nowhere")
-        for owner, place in zip(owners, places, strict=True):
-            if not self._packing.has_place(held[owner], place):
-                raise ValueError("a payload leads nowhere")
+        if np.any(places >= np.array(list(map(self._packing.places, held)))[owners]):
+            raise ValueError("a payload leads nowhere")
         return [
-            held[owner] if isinstance(held[owner], bytes) else (held[owner], place)
-            for owner, place in zip(owners, places, strict=True)
+            own if type(own) is bytes else (own, place)
+            for own, place in zip(
+                map(held.__getitem__, owners.tolist()), places.tolist(), strict=True
+            )
         ]
 
     def digests(self, page: StoredPage) -> list[Any] | None:

@@ -168,9 +168,9 @@ class DictionaryPacking:
         return Bundle(packed, ends, formats)
 
     @staticmethod
-    def has_place(held: Any, place: int) -> bool:
-        """Return whether a record can have its payload at a place of what is held."""
-        return place < len(held.ends) if isinstance(held, Bundle) else not place
+    def places(held: bytes | Bundle) -> int:
+        """Return how many records can have their payloads in what is held."""
+        return len(held.ends) if isinstance(held, Bundle) else 1
 
     def readable(self, kept: Kept) -> bytes:
         """Return a payload of the same state as what was kept, quick to decode."""
