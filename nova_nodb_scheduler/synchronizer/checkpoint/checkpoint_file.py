@@ -24,7 +24,7 @@ import os
 import pathlib
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 NAME = "host-states.checkpoint"
 _TEMPORARY = f".{NAME}.new"
@@ -79,6 +79,14 @@ class CheckpointDirectory:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its path still leads to it."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def lock(self) -> bool:
         """Take the right to write until :meth:`close`; False while another has it.
 
@@ -104,15 +112,17 @@ class CheckpointDirectory:
 
     @contextlib.contextmanager
     def replacing(
-        self, may_replace: Callable[[], Any], on_step: Callable[[str], None]
+        self,
+        while_it_stands: Callable[[], contextlib.AbstractContextManager[None]],
+        on_step: Callable[[str], None],
     ) -> Iterator[Callable[[bytes], None]]:
         """Give what writes the new file, which takes the old one's place at the end.
 
         The lock is to be held. If the block raises, the old file stays.
 
-        :param may_replace: a context manager, entered around the renaming; False of it
-            leaves the old file
-        :raises OSError: it cannot be written
+        :param while_it_stands: makes what is entered around the renaming; if it raises, the
+            old file stays
+        :raises OSError: it cannot be written, or another process writes here as well
         """
         with contextlib.suppress(FileNotFoundError):
             # A writer that was killed left it.
@@ -125,20 +135,22 @@ class CheckpointDirectory:
                 file.flush()
                 on_step(WRITTEN)
                 os.fsync(file.fileno())
+                written = os.fstat(file.fileno())
             on_step(SYNCED)
-            with may_replace() as stands:
-                if stands:
-                    os.rename(
-                        _TEMPORARY,
-                        NAME,
-                        src_dir_fd=self._descriptor,
-                        dst_dir_fd=self._descriptor,
-                    )
+            with while_it_stands():
+                self._rename(written)
             on_step(RENAMED)
             os.fsync(self._descriptor)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(_TEMPORARY, dir_fd=self._descriptor)
+
+    def _rename(self, written: os.stat_result) -> None:
+        told = os.stat(_TEMPORARY, dir_fd=self._descriptor, follow_symlinks=False)
+        if not os.path.samestat(told, written):
+            # Who removed the lock let two of them in.
+            raise OSError(errno.ESTALE, "another process writes here as well", _TEMPORARY)
+        os.rename(_TEMPORARY, NAME, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def discard(self) -> None:
         """Remove the file, if there is one.

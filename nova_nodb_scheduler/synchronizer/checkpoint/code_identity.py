@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import pathlib
 import sys
 import time
@@ -31,6 +30,10 @@ _LOADED_AT_SECONDS = time.time()
 _PACKAGES = ("model", "scheduling", "store", "synchronizer/checkpoint", "wire")
 
 
+class _Untold(Exception):
+    """A source cannot be read, or is not that of this process."""
+
+
 def identify(
     driver: str, declared: Sequence[namespaces.Namespace]
 ) -> checkpoint_contract.CodeIdentity | None:
@@ -38,69 +41,78 @@ def identify(
 
     :param declared: of the store; their order does not matter
     """
-    sources = sources_digest(_LOADED_AT_SECONDS)
-    if sources is None:
+    code = code_of(declared, _LOADED_AT_SECONDS)
+    if code is None:
         return None
-    found = hashlib.sha256(sources.encode())
-    for part in (
-        sys.implementation.cache_tag,
-        sys.byteorder,
-        zlib.ZLIB_RUNTIME_VERSION,
-        # What another bound refuses is kept aside, and not in a store.
-        decoded_sizes.present().text_bytes,
-        *sorted(map(_declaration, declared)),
-    ):
-        found.update(f"{part}\n".encode())
     schemas = {namespace.name: str(namespace.schema) for namespace in declared}
-    return checkpoint_contract.CodeIdentity(driver, found.hexdigest(), schemas)
+    return checkpoint_contract.CodeIdentity(driver, code, schemas)
 
 
-def _declaration(namespace: namespaces.Namespace) -> str:
+def code_of(declared: Sequence[namespaces.Namespace], loaded_at_seconds: float) -> str | None:
+    """Return what stands for the sources; None where they cannot be read, or are newer.
+
+    :param loaded_at_seconds: since the epoch, by the clock of files
+    """
+    found = hashlib.sha256()
+    try:
+        for part in (
+            sys.implementation.cache_tag,
+            sys.byteorder,
+            zlib.ZLIB_RUNTIME_VERSION,
+            # What another bound refuses is kept aside, and not in a store.
+            decoded_sizes.present().text_bytes,
+            _own_sources(loaded_at_seconds),
+            *sorted(_declaration(each, loaded_at_seconds) for each in declared),
+        ):
+            found.update(f"{part}\n".encode())
+    except (OSError, _Untold):
+        return None
+    return found.hexdigest()
+
+
+def _declaration(namespace: namespaces.Namespace, loaded_at_seconds: float) -> str:
     """Return what rows of a namespace depend on; another package may declare it."""
-    row = namespace.digest_row
+    row, form = namespace.digest_row, namespace.digest_form
     return repr(
         (
             namespace.name,
             str(namespace.schema),
             namespace.columns,
             namespace.indexes,
-            _source_of(namespace.digest),
             None if row is None else row.descr,
-            _source_of(type(namespace.digest_form)),
+            *(
+                None if made is None else _source_of(made, loaded_at_seconds)
+                for made in (namespace.digest, None if form is None else type(form))
+            ),
         )
     )
 
 
-def _source_of(made: object) -> str:
-    """Return the source of the module that a function or a class is of; its name without one."""
-    module = inspect.getmodule(made)
-    try:
-        return "" if module is None else hashlib.sha256(_text_of(module)).hexdigest()
-    except (OSError, TypeError):
-        return getattr(module, "__name__", "")
-
-
-def _text_of(module: object) -> bytes:
-    return inspect.getsource(module).encode()  # type: ignore[arg-type]
+def _source_of(made: object, loaded_at_seconds: float) -> tuple[str, str]:
+    """Return the name of a function or a class, and what stands for its module's source."""
+    name = getattr(made, "__qualname__", "")
+    path = getattr(sys.modules.get(getattr(made, "__module__", "")), "__file__", None)
+    if not name or path is None:
+        raise _Untold(made)
+    return name, hashlib.sha256(_read(pathlib.Path(path), loaded_at_seconds)).hexdigest()
 
 
 @functools.cache
-def sources_digest(loaded_at_seconds: float) -> str | None:
-    """Return what stands for the sources; None where they cannot be read, or are newer.
-
-    :param loaded_at_seconds: since the epoch, by the clock of files
-    """
+def _own_sources(loaded_at_seconds: float) -> str:
     root = pathlib.Path(nova_nodb_scheduler.__file__).parent
     found, count = hashlib.sha256(), 0
-    try:
-        for package in _PACKAGES:
-            for path in sorted((root / package).rglob("*.py")):
-                # A package gives its files times of its own, but not this one.
-                if path.stat().st_ctime > loaded_at_seconds:
-                    return None
-                found.update(f"{path.relative_to(root)}\n".encode())
-                found.update(path.read_bytes())
-                count += 1
-    except OSError:
-        return None
-    return found.hexdigest() if count else None
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(f"{path.relative_to(root)}\n".encode())
+            found.update(_read(path, loaded_at_seconds))
+            count += 1
+    if not count:
+        raise _Untold(root)
+    return found.hexdigest()
+
+
+def _read(path: pathlib.Path, loaded_at_seconds: float) -> bytes:
+    # A package gives its files times of its own, but not this one.
+    if path.stat().st_ctime > loaded_at_seconds:
+        raise _Untold(path)
+    return path.read_bytes()

@@ -42,6 +42,10 @@ class TooLarge(Exception):
     """The checkpoint would take more than it may."""
 
 
+class _GivenUp(Exception):
+    """The process ends, or the store was given up."""
+
+
 class NoRoom(OSError):
     """The disk is nearly full."""
 
@@ -100,6 +104,7 @@ class LocalCheckpoint:
         self._noting = threading.Lock()
         self._writing: checkpoint_file.CheckpointDirectory | None = None
         self._status = checkpoint_contract.CheckpointStatus(None, 0, "", "", "")
+        self._identity: checkpoint_contract.CodeIdentity | None = None
 
     @property
     def status(self) -> checkpoint_contract.CheckpointStatus:
@@ -135,7 +140,7 @@ class LocalCheckpoint:
         if kind != checkpoint_format.HEADER:
             raise checkpoint_format.Damaged("it has no header")
         header = checkpoint_format.header_of(body)
-        own = code_identity.identify(self._driver, self._declared)
+        own = self._own()
         if own is None:
             return Refusal(RefusalReason.OTHER_CODE, _NO_IDENTITY)
         if header.identity.driver != own.driver:
@@ -154,6 +159,12 @@ class LocalCheckpoint:
         outcome = checkpoint_contract.RESTORED if refusal is None else refusal.reason.value
         self._meter.checkpoint_start(outcome)
         self._note(start=outcome if refusal is None else str(refusal))
+
+    def _own(self) -> checkpoint_contract.CodeIdentity | None:
+        """Return who this process is; told once, before its sources are replaced."""
+        if self._identity is None:
+            self._identity = code_identity.identify(self._driver, self._declared)
+        return self._identity
 
     # -- giving up --------------------------------------------------------------
 
@@ -221,7 +232,7 @@ class LocalCheckpoint:
         moment: Callable[[], checkpoint_contract.FeedMoment | str],
         pause: Callable[[], bool],
     ) -> tuple[WriteOutcome, str]:
-        own = code_identity.identify(self._driver, self._declared)
+        own = self._own()
         if own is None:
             return WriteOutcome.FAILED, _NO_IDENTITY
         try:
@@ -235,6 +246,8 @@ class LocalCheckpoint:
                 self.close()
                 return WriteOutcome.NOT_READY, taken
             return self._replace(directory, own, taken, pause)
+        except _GivenUp:
+            return WriteOutcome.NOT_READY, "the scheduler ended, or began to read all anew"
         except TooLarge as error:
             return WriteOutcome.TOO_LARGE, str(error)
         except (OSError, checkpoint_file.Unsafe) as error:
@@ -243,6 +256,8 @@ class LocalCheckpoint:
             return WriteOutcome.FAILED, str(error)
 
     def _directory(self) -> checkpoint_file.CheckpointDirectory:
+        if self._writing is not None and not self._writing.is_there:
+            self.close()
         if self._writing is None:
             self._writing = checkpoint_file.CheckpointDirectory(self.options.directory, make=True)
         return self._writing
@@ -255,25 +270,22 @@ class LocalCheckpoint:
         pause: Callable[[], bool],
     ) -> tuple[WriteOutcome, str]:
         made_at_seconds = self._wall_seconds()
-        stood = False
 
         @contextlib.contextmanager
-        def may_replace() -> Iterator[bool]:
-            nonlocal stood
+        def while_it_stands() -> Iterator[None]:
             with self._lock:
-                stood = stood and moment.stands()
-                yield stood
+                if not moment.stands():
+                    raise _GivenUp
+                yield
 
-        with directory.replacing(may_replace, self._on_step) as write:
+        with directory.replacing(while_it_stands, self._on_step) as write:
             frames = checkpoint_format.FrameWriter(self._bounded(directory, write))
             header = checkpoint_contract.Header(
                 own, moment.cursor, made_at_seconds, witnesses.newest(moment)
             )
             frames.frame(checkpoint_format.HEADER, checkpoint_format.header_body(header))
-            stood = _write_pages(frames, moment.snapshot, pause)
+            _write_pages(frames, moment.snapshot, pause)
             frames.end()
-        if not stood:
-            return WriteOutcome.NOT_READY, "the scheduler ended, or began to read everything anew"
         self._note(made_at_seconds=made_at_seconds, size_bytes=frames.size_bytes)
         return WriteOutcome.WRITTEN, ""
 
@@ -313,14 +325,16 @@ def _write_pages(
     frames: checkpoint_format.FrameWriter,
     snapshot: store_snapshot.Snapshot,
     pause: Callable[[], bool],
-) -> bool:
-    """Write all pages; False where the pause ended it."""
+) -> None:
+    """Write all pages.
+
+    :raises _GivenUp: the pause said so
+    """
     for name in snapshot.namespaces():
         for page in snapshot.namespace(name).pages():
             frames.frame(*checkpoint_format.page_frame(name, page))
             if not pause():
-                return False
-    return True
+                raise _GivenUp
 
 
 def _difference(found: object, own: object) -> str:

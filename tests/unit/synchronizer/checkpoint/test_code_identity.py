@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever rows depend on makes another code; what they do not depend on makes none."""
 
+import functools
 import time
 import unittest
 
@@ -50,8 +51,13 @@ class CodeIdentityTest(unittest.TestCase):
         self.assertNotEqual(self.own, code_identity.identify("sqlalchemy", self.declared))
 
     def test_sources_that_were_replaced_since_the_process_began_are_none_of_its_own(self) -> None:
-        self.assertIsNotNone(code_identity.sources_digest(time.time()))
-        self.assertIsNone(code_identity.sources_digest(0.0))
+        self.assertIsNotNone(code_identity.code_of(self.declared, time.time()))
+        self.assertIsNone(code_identity.code_of(self.declared, 0.0))
+
+    def test_a_digest_whose_source_nobody_can_read_is_none_to_tell(self) -> None:
+        first, *rest = self.declared
+        changed = attrs.evolve(first, digest=functools.partial(_digest))
+        self.assertIsNone(code_identity.identify("sqlalchemy", (changed, *rest)))
 
     def test_another_driver_is_another_identity_of_the_same_code(self) -> None:
         other = code_identity.identify("etcd", self.declared)

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import shutil
 import threading
 
 import fixtures
@@ -387,6 +388,34 @@ class TestWriters(Case):
             self.assertEqual({"a": 2}, self.free(made), step)
             self.assertEqual([checkpoint_contract.RESTORED], made.meter.starts, step)
             made.end()
+
+    def test_a_directory_that_was_removed_or_replaced_is_made_and_used_anew(self):
+        self.put("a", 1)
+        first = self.scheduler()
+        first.catch_up()
+        first.save()
+        shutil.rmtree(self.directory)
+        self.assertIs(WriteOutcome.WRITTEN, first.save())
+        self.directory.rename(self.directory.with_name("elsewhere"))
+        self.directory.mkdir(mode=0o700)
+        self.assertIs(WriteOutcome.WRITTEN, first.save())
+        self.assertTrue((self.directory / checkpoint_file.NAME).exists())
+
+    def test_two_writers_at_once_leave_a_whole_file_though_somebody_removed_the_lock(self):
+        self.put("a", 1)
+
+        def meanwhile(step):
+            if step == checkpoint_file.WRITTEN:
+                (self.directory / f"{checkpoint_file.NAME}.lock").unlink()
+                self.assertIs(WriteOutcome.WRITTEN, two.save())
+
+        one, two = self.scheduler(on_step=meanwhile), self.scheduler(identity="two")
+        one.catch_up()
+        two.catch_up()
+        self.assertIs(WriteOutcome.FAILED, one.save())
+        one.end()
+        two.end()
+        self.assertEqual([checkpoint_contract.RESTORED], self.restarted().meter.starts)
 
     def test_a_full_disk_leaves_the_former_file_and_the_feed_goes_on(self):
         self.put("a", 1)
