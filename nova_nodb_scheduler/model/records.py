@@ -46,7 +46,7 @@ def name_fault(namespace: str, key: str) -> str | None:
 def first_name_fault(namespace: str, keys: Sequence[str]) -> str | None:
     """Say why no record may have one of some names; None if all may.
 
-    Of a page of names it costs a twentieth of looking at each.
+    Of a page of names it costs much less than to look at each.
     """
     lengths = set(map(len, keys))
     if not lengths or (min(lengths) and max(lengths) <= KEY_CHARACTERS):
