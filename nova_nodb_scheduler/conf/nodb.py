@@ -7,6 +7,7 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler.conf import (
     activation_options,
+    checkpoint_options,
     claim_options,
     compute_node_options,
     decision_options,
@@ -218,6 +219,7 @@ NODB_OPTS: list[cfg.Opt] = [
     *claim_options.CLAIM_OPTS,
     *decision_options.CHOICE_OPTS,
     *RECORD_OPTS,
+    *checkpoint_options.CHECKPOINT_OPTS,
     *RPC_OPTS,
     *OBSERVE_OPTS,
 ]

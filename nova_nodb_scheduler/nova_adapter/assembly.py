@@ -46,6 +46,7 @@ from nova_nodb_scheduler.observe import exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
+from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -548,11 +549,21 @@ class Plugin:
             bounds_seconds=self._bounds_seconds(),
             driver=str(options.synchronizer),
             nodes=self.compute_nodes,
+            checkpoint_options=self._checkpoint_options(),
         )
         self._count_refused = functools.partial(
             runtime.metrics.records_refused, str(options.synchronizer)
         )
         return runtime
+
+    def _checkpoint_options(self) -> checkpoint_contract.CheckpointOptions | None:
+        if not self.options.checkpoint_directory:
+            return None
+        return checkpoint_contract.CheckpointOptions(
+            directory=str(self.options.checkpoint_directory),
+            interval_seconds=float(self.options.checkpoint_interval_seconds),
+            max_bytes=self.options.checkpoint_max_mib * decoded_sizes.MIB,
+        )
 
     def decisions(
         self,
