@@ -15,11 +15,12 @@ step            from, to                  by
 ``end_waiting`` waiting, nothing          anybody, for one of whom no server is left
 =============== ========================= ==========================================
 
-**What is lost by whom.** The payload is written before the record and removed after it,
-so that a record mostly has one; whoever finds none cannot build, and ends the request
-with a fault. A write that was given up and arrives late can bring back a record that was
-finished, for the compare-and-set of a creation wins where nothing is. It has no payload
-then: a payload whose writing was in doubt is never followed by a record.
+**No record without its payload** but where nothing is left to be built of it. The payload
+is written before the record; a request ends by saying so in the record, then the payload is
+removed, then the record. A write that was given up and arrives late can bring a record back
+where it is gone, for the compare-and-set of a creation wins there. It has no payload then,
+by which whoever takes it knows: a payload whose writing was in doubt is never followed by a
+record, so that none of its own comes late.
 
 **A creation in doubt** (:class:`MaybeCreated`) is not a failure: the record may stand, or
 come to. Its holder goes on as if it stood, and gives the request with its next step,
@@ -201,7 +202,7 @@ class PendingLedger:
         return self._step(holding.key, change)
 
     def finish(self, holding: pending_rules.Holding) -> bool:
-        """End a request: record, then payload; False where it is somebody else's now."""
+        """End a request, whatever is left of it; False where it is somebody else's now."""
         return self._end(holding.key, holding.is_of)
 
     def renew(
@@ -342,22 +343,28 @@ class PendingLedger:
         return record_editor.answer_of(edited, self._synchronizer.name)
 
     def _end(self, key: str, is_ending: Callable[[pending.PendingRequest], bool]) -> bool:
-        def propose(state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[bool]:
-            standing = _request(key, state)
-            if standing is None:
-                # Also where the first of two writes was carried out.
-                return record_editor.Proposal(answer=True)
-            is_over = is_ending(standing)
-            return record_editor.Proposal(is_over, deleted=is_over)
+        """End a request: say that nothing is left of it, remove its payload, then its record."""
 
-        edited = self._editor.edit(record_key(key), propose)
-        ended = record_editor.answer_of(edited, self._synchronizer.name)
-        if ended:
-            self._editor.edit(
-                payload_key(key),
-                lambda _state, _version: record_editor.Proposal(None, deleted=True),
-            )
-        return ended
+        def close(standing: pending.PendingRequest | None) -> pending_rules.Step:
+            if standing is None or not is_ending(standing):
+                return pending_rules.Superseded(standing)
+            # From here on whoever comes to have it ends it, too.
+            return attrs.evolve(standing, servers=standing.sent)
+
+        def remove(state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[None]:
+            standing = _request(key, state)
+            is_over = standing is not None and not standing.unsent
+            return record_editor.Proposal(None, deleted=is_over)
+
+        step = self._step(key, close)
+        if isinstance(step, pending_rules.Superseded) and step.standing is not None:
+            return False
+        for name, change in (
+            (payload_key(key), _removed),
+            (record_key(key), remove),
+        ):
+            record_editor.answer_of(self._editor.edit(name, change), self._synchronizer.name)
+        return True
 
     def _write_payload(self, request: pending.PendingRequest, payload: str) -> bool:
         """Write a payload; False where it does not stand, or may come later once more."""
@@ -376,6 +383,10 @@ class PendingLedger:
 
         edited = self._editor.edit(payload_key(request.key), propose)
         return isinstance(edited, record_editor.Edited) and edited.answer
+
+
+def _removed(_state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[None]:
+    return record_editor.Proposal(None, deleted=True)
 
 
 def _or_absent(
