@@ -96,15 +96,12 @@ class FittingWalk(Walk):
         self._numbers = itertools.count()
         self._passing: tuple[waiting_lines.OrderKey, waiting_lines.Shape] | None = None
         self._refused: set[waiting_lines.Queue] = set()
-        self._held: waiting_lines.Entry | None = None
 
     def next(self) -> waiting_lines.Entry | None:
-        self._held = None
         while self._holders:
-            self._held = self._holders.pop(0)
-            if self._held.stage is waiting_lines.Stage.READY:
-                return self._held
-        self._held = None
+            holder = self._holders.pop(0)
+            if holder.stage is waiting_lines.Stage.READY:
+                return holder
         while not self.costs.is_spent:
             self._go_on()
             if not self._open:
@@ -119,9 +116,8 @@ class FittingWalk(Walk):
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
-        # One that was refused on the host that is held for it may fit on another.
-        if self._held is None:
-            self._refused.add(entry.queue)
+        # One that holds a host was asked about all others that grew, too.
+        self._refused.add(entry.queue)
 
     def again(self, entry: waiting_lines.Entry) -> None:
         for level in entry.queue.at_level:
