@@ -199,6 +199,11 @@ class PendingLedger:
 
         return self._step(holding.key, change)
 
+    def rest(self, holding: pending_rules.Holding, seconds: float) -> pending_rules.Step:
+        """Let a request lie in nobody's hand for a while, then be looked at anew."""
+        until = self.now_seconds() + seconds
+        return self._step(holding.key, lambda now: pending_rules.renewed(now, holding, until))
+
     def finish(self, holding: pending_rules.Holding) -> bool:
         """End a request, whatever is left of it; False where it is somebody else's now."""
         return self._end(holding.key, holding.is_of)
