@@ -33,6 +33,7 @@ from nova_nodb_scheduler.scheduling.pipeline import (
     chosen_hosts,
     decision_steps,
     evaluation,
+    host_choosers,
     planning,
     plugin_contract,
     refusal_counts,
@@ -100,6 +101,17 @@ class SharedHosts:
             best = ranked.among(rows, wanted, self._rng)
             return self._choices(ranked, best, count, passed_over)
 
+    def at_random(
+        self, count: int, passed_over: Collection[str], cell: str | None
+    ) -> list[chosen_hosts.Choice]:
+        """Return up to ``count`` others, each drawn from all that are left."""
+        with self._lock:
+            ranked = self._ranked
+            if ranked is None:
+                return self._present().at_random(count, passed_over, cell)
+            among = None if cell is None else self._frame.rows_of_cell(cell)
+            return self._choices(ranked, ranked.at_random(self._rng, among), count, passed_over)
+
     def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
         """Not known here: an explained plan has a shortlist of its own."""
         raise NotImplementedError
@@ -138,6 +150,7 @@ class SharedHosts:
 
 
 _CACHE_BYTES = 256 * 1024 * 1024
+_BEST = host_choosers.Chooser.BEST
 
 
 class Engine:
@@ -168,6 +181,7 @@ class Engine:
         )
         self._rng = rng
         self._signatures = evaluation.SignatureCache(cache_bytes, self.counters)
+        self._choosers = host_choosers.FlavorChoosers(host_choosers.Chooser(settings.choice))
 
     # -- feeding ------------------------------------------------------------------
 
@@ -197,7 +211,12 @@ class Engine:
     def figures(self) -> dict[str, float]:
         """Return what was counted so far, and what is kept; any thread, without the lock."""
         kept = self._signatures
-        return {**attrs.asdict(self.counters), "kept": len(kept), "kept_bytes": kept.nbytes}
+        return {
+            **attrs.asdict(self.counters),
+            "kept": len(kept),
+            "kept_bytes": kept.nbytes,
+            "unknown_choices": self._choosers.unknown,
+        }
 
     # -- deciding -----------------------------------------------------------------
 
@@ -256,7 +275,7 @@ class Engine:
         servers: int = 1,
         explain: bool = False,
     ) -> planning.Plan:
-        """Return the hosts for a request, best first.
+        """Return the hosts for a request, in the order in which they are to be tried.
 
         :param objects: needed where a filter or weigher has no columns for it
         :param servers: how many the plan is to place
@@ -284,6 +303,8 @@ class Engine:
                 objects=objects,
                 explained=explain,
                 is_told_apart=steps.told_apart,
+                # Who asks why wants to see all hosts by their weights.
+                chooser=_BEST if explain else self._choosers.of(request),
             )
             if steps.on_columns:
                 made = make(_until_nobody(counts))
