@@ -182,6 +182,7 @@ class Engine:
         self._rng = rng
         self._signatures = evaluation.SignatureCache(cache_bytes, self.counters)
         self._choosers = host_choosers.FlavorChoosers(host_choosers.Chooser(settings.choice))
+        self._holds: decision_steps.Holds = {}
 
     # -- feeding ------------------------------------------------------------------
 
@@ -207,6 +208,16 @@ class Engine:
         """Say what time it is: services that fell silent are down."""
         with self.lock:
             self.frame.tick(now_seconds, self.settings.service_down_time)
+
+    def hold(self, holds: decision_steps.Holds) -> None:
+        """Propose hosts to nobody but the servers that they are held for, from now on.
+
+        A plan that was made before may still propose them. What is held counts as free.
+
+        :param holds: all of them, in the place of the former ones
+        """
+        with self.lock:
+            self._holds = dict(holds)
 
     def figures(self) -> dict[str, float]:
         """Return what was counted so far, and what is kept; any thread, without the lock."""
@@ -240,7 +251,7 @@ class Engine:
             rows = decision_steps.named_rows(request, self.frame, _trees(steps))
             if rows is None:
                 rows = np.arange(self.frame.rows)
-            ignored = np.array(sorted(decision_steps.ignored_rows(request, self.frame)), np.intp)
+            ignored = np.array(sorted(self._left_out(request)), np.intp)
             return refusal_counts.of_placement(steps, self.frame, rows[~np.isin(rows, ignored)])
 
     def counts_among(
@@ -319,7 +330,7 @@ class Engine:
         self, steps: decision_steps.DecisionSteps, *, own: bool, whole: bool
     ) -> tuple[chosen_hosts.HostSource, tuple[decision_steps.FilterCount, ...]]:
         named = decision_steps.named_rows(steps.request, self.frame, _trees(steps))
-        ignored = decision_steps.ignored_rows(steps.request, self.frame)
+        ignored = self._left_out(steps.request)
         if named is not None:
             rows = np.array([row for row in named.tolist() if row not in ignored], np.intp)
             stage = evaluation.stages(steps, self.frame, rows)
@@ -333,10 +344,24 @@ class Engine:
         left_out = np.array(sorted(ignored), np.intp)
         for stage_of_row in made.stage[left_out].tolist():
             histogram[stage_of_row] -= 1
-        counts = _counts(steps, histogram, before if len(left_out) else None)
+        counts = _counts(
+            steps,
+            histogram,
+            before if len(left_out) else None,
+            decision_steps.REQUESTED_HOSTS
+            if steps.request.ignore_hosts
+            else decision_steps.HELD_HOSTS,
+        )
         if own or not steps.on_columns:
             return self._copied(made, steps, left_out, whole), counts
         return self._shared(made, steps, left_out), counts
+
+    def _left_out(self, request: requests.Request) -> set[int]:
+        """Return the rows that a request does not go to whatever the filters say."""
+        ignored = decision_steps.ignored_rows(request, self.frame)
+        if self._holds:
+            ignored |= decision_steps.held_rows(self._holds, request, self.frame)
+        return ignored
 
     def _present(self, planned: decision_steps.DecisionSteps) -> chosen_hosts.HostSource:
         """Return where a request may go now that was planned earlier.
@@ -344,8 +369,7 @@ class Engine:
         :param planned: its steps of then; they may tell it itself where to go, and nobody else
         """
         steps = self._steps(planned.request, self.frame, 0)
-        ignored = decision_steps.ignored_rows(steps.request, self.frame)
-        left_out = np.array(sorted(ignored), np.intp)
+        left_out = np.array(sorted(self._left_out(steps.request)), np.intp)
         if not steps.on_columns:
             # Only Nova's objects could tell the hosts apart that came, and under the
             # lock they are not asked: it goes on by what it was planned with, apart.
@@ -427,17 +451,21 @@ def _names_on_objects(steps: decision_steps.DecisionSteps) -> list[str]:
 
 
 def _counts(
-    steps: decision_steps.DecisionSteps, histogram: list[int], before: int | None
+    steps: decision_steps.DecisionSteps,
+    histogram: list[int],
+    before: int | None,
+    first: str = decision_steps.REQUESTED_HOSTS,
 ) -> tuple[decision_steps.FilterCount, ...]:
     """Return the counts of the steps on columns.
 
     :param before: hosts before those the request names or ignores were picked;
         None where it does neither
+    :param first: how that step is named
     """
     left = sum(histogram[1:])
     counts = []
     if before is not None:
-        counts.append(decision_steps.FilterCount(decision_steps.REQUESTED_HOSTS, before, left))
+        counts.append(decision_steps.FilterCount(first, before, left))
     names = [decision_steps.PLACEMENT, *(own.name for own, _ in steps.filters)]
     for place, name in enumerate(names, start=1):
         after = left - histogram[place]
