@@ -134,6 +134,11 @@ class PendingRequest:
     reason: str = ""
     hold: Hold | None = None
 
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Servers that are still to be sent to a host."""
+        return tuple(server for server in self.servers if server not in self.sent)
+
     def to_state(self) -> dict[str, Any]:
         """Return the record's state: JSON values, without the key."""
         state: dict[str, Any] = {
