@@ -25,7 +25,7 @@ _Column = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 @attrs.frozen(eq=False)
-class GrownHosts:
+class Growth:
     """Hosts with more room than when they were looked at last.
 
     :param rows: shape (n,), of the frame
@@ -71,7 +71,7 @@ class RoomGrowth:
         self._codes: npt.NDArray[np.int64] = np.zeros((0, len(_TELLING)), np.int64)
         self._vocabularies: list[list[object]] = []
 
-    def look(self, frame: host_frame.ReadableFrame) -> GrownHosts:
+    def look(self, frame: host_frame.ReadableFrame) -> Growth:
         """Return the hosts that grew since the last call; at the first one all that are usable."""
         first = self._sequence < 0
         rows = None if first else frame.changed_since(self._sequence)
@@ -95,10 +95,10 @@ class RoomGrowth:
         grown = usable & (came | better | differs | unexplained)
         self._usable[rows], self._room[rows], self._codes[rows] = usable, room, codes
         found = rows[grown]
-        return GrownHosts(found, room[grown][:, : len(self.resources)])
+        return Growth(found, room[grown][:, : len(self.resources)])
 
     def free(self, frame: host_frame.ReadableFrame, rows: Rows) -> Amounts:
-        """Return what is left of each class on some rows now, as :attr:`GrownHosts.free`."""
+        """Return what is left of each class on some rows now, as :attr:`Growth.free`."""
         return self._free_of(frame, rows)
 
     def _grow(self, rows: int) -> None:
