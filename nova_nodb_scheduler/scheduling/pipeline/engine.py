@@ -153,6 +153,34 @@ _CACHE_BYTES = 256 * 1024 * 1024
 _BEST = host_choosers.Chooser.BEST
 
 
+@attrs.frozen
+class _Limits:
+    """Hosts that a caller wants a plan of, beside what the request itself says."""
+
+    among: Collection[str] | None
+    without: Collection[str]
+
+    @property
+    def are_set(self) -> bool:
+        return self.among is not None or bool(self.without)
+
+    def among_rows(
+        self, frame: host_frame.HostFrame, named: npt.NDArray[np.intp] | None
+    ) -> npt.NDArray[np.intp] | None:
+        """Return the rows that are meant by the request and by the caller; None for all."""
+        if self.among is None:
+            return named
+        rows = np.array(sorted(_rows_of(frame, self.among)), np.intp)
+        return rows if named is None else rows[np.isin(rows, named)]
+
+    def rows_without(self, frame: host_frame.HostFrame) -> set[int]:
+        return _rows_of(frame, self.without)
+
+
+def _rows_of(frame: host_frame.HostFrame, uuids: Collection[str]) -> set[int]:
+    return {row for uuid in uuids if (row := frame.row_of(uuid)) is not None}
+
+
 class Engine:
     """All hosts, the filters and weighers, and the signatures that come again.
 
@@ -285,12 +313,16 @@ class Engine:
         *,
         servers: int = 1,
         explain: bool = False,
+        among: Collection[str] | None = None,
+        without: Collection[str] = (),
     ) -> planning.Plan:
         """Return the hosts for a request, in the order in which they are to be tried.
 
         :param objects: needed where a filter or weigher has no columns for it
         :param servers: how many the plan is to place
         :param explain: keep what each weigher gave
+        :param among: uuids of the only hosts to look at; None for all
+        :param without: uuids of hosts that are left out besides
         :raises RuntimeError: objects are needed, and there are none
         """
         with self.lock:
@@ -300,7 +332,8 @@ class Engine:
                     "The request needs Nova's own code for "
                     f"{', '.join(_names_on_objects(steps))}: plan it with host objects."
                 )
-            source, counts = self._source(steps, own=servers > 1 or explain, whole=explain)
+            limits = _Limits(among, without)
+            source, counts = self._source(steps, servers > 1 or explain, explain, limits)
             following = None
             if servers > 1:
                 following = planning.FollowingServers(self.lock, self.frame.fork(), self._steps)
@@ -327,10 +360,15 @@ class Engine:
         return make(_until_nobody(counts + source.ask(objects, 0)))
 
     def _source(
-        self, steps: decision_steps.DecisionSteps, *, own: bool, whole: bool
+        self, steps: decision_steps.DecisionSteps, own: bool, whole: bool, limits: _Limits
     ) -> tuple[chosen_hosts.HostSource, tuple[decision_steps.FilterCount, ...]]:
         named = decision_steps.named_rows(steps.request, self.frame, _trees(steps))
         ignored = self._left_out(steps.request)
+        if limits.are_set:
+            named = limits.among_rows(self.frame, named)
+            ignored |= limits.rows_without(self.frame)
+            # Whoever looks at the plan later is to see no other hosts: it has a copy.
+            own = True
         if named is not None:
             rows = np.array([row for row in named.tolist() if row not in ignored], np.intp)
             stage = evaluation.stages(steps, self.frame, rows)

@@ -85,3 +85,33 @@ class HeldTest(testscenarios.WithScenarios, testtools.TestCase):
         self.engine.hold({"uuid-299": frozenset({"head"})})
         self.engine.frame.remove("uuid-299")
         self.assertEqual(299, len(self.proposed(asked("any"))))
+
+
+class LimitedPlanTest(testscenarios.WithScenarios, testtools.TestCase):
+    scenarios = [(str(servers), {"servers": servers}) for servers in (1, 2)]
+
+    def setUp(self):
+        super().setUp()
+        self.engine = test_engine.make()
+        for each in test_lazy_filters.rising(300):
+            self.engine.put(each)
+
+    def proposed(self, **limits):
+        plan = self.engine.plan(toys.request(), servers=self.servers, **limits)
+        return [each.uuid for each in plan.best(400)]
+
+    def test_only_the_hosts_that_are_asked_about_are_proposed(self):
+        among = ["uuid-7", "uuid-9", "gone"]
+        self.assertEqual(["uuid-9", "uuid-7"], self.proposed(among=among))
+        self.assertEqual(["uuid-7"], self.proposed(among=among, without=["uuid-9"]))
+        self.assertEqual([], self.proposed(among=[]))
+
+    def test_hosts_are_left_out_and_the_others_are_as_ever(self):
+        found = self.proposed(without=["uuid-299", "gone"])
+        self.assertEqual(299, len(found))
+        self.assertEqual("uuid-298", found[0])
+        self.assertEqual(300, len(self.proposed()))
+
+    def test_hosts_that_are_held_for_others_are_not_asked_about(self):
+        self.engine.hold({"uuid-9": frozenset({"head"})})
+        self.assertEqual(["uuid-7"], self.proposed(among=["uuid-7", "uuid-9"]))
