@@ -269,6 +269,22 @@ class Engine:
                 return ()
             return candidates.Candidates(request.queries).allocation_requests(self.frame, row)
 
+    def passing(self, request: requests.Request) -> npt.NDArray[np.intp]:
+        """Return the rows of hosts that pass all steps on columns now, held ones among them.
+
+        A pass over all hosts, of which nothing is kept. With the lock held the rows are
+        those of the frame; what only Nova's objects could tell is not asked.
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            rows = decision_steps.named_rows(request, self.frame, _trees(steps))
+            if rows is None:
+                rows = np.arange(self.frame.rows)
+            stage = evaluation.stages(steps, self.frame, rows)
+            ignored = np.array(sorted(decision_steps.ignored_rows(request, self.frame)), np.intp)
+            found: npt.NDArray[np.intp] = rows[stage == len(steps.filters) + 2]
+            return found[~np.isin(found, ignored)]
+
     def placement_parts(self, request: requests.Request) -> tuple[decision_steps.FilterCount, ...]:
         """Return what of a request's candidates refuses how many hosts now.
 

@@ -25,16 +25,18 @@ _Column = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 @attrs.frozen(eq=False)
-class Growth:
+class GrownRows:
     """Hosts with more room than when they were looked at last.
 
     :param rows: shape (n,), of the frame
-    :param free: shape (n, resources): what is left of each class, below 0 where more is
+    :param after: shape (n, resources): what is left of each class, below 0 where more is
         used than there is, 0 where a host has none of a class
+    :param before: what was left then; None: they differ in something else
     """
 
     rows: Rows
-    free: Amounts
+    after: Amounts
+    before: Amounts | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,20 +67,22 @@ class RoomGrowth:
         self.resources = tuple(resources)
         self._sequence = -1
         self._usable: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        #: Whose row it was: a host that is gone leaves its row to another one.
+        self._tenure: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         #: Shape (rows, figures): what is the more room the greater it is.
         figures = len(self.resources) + len(_BETTER_LESS) + len(_BETTER_MORE)
         self._room: Amounts = np.zeros((0, figures), np.int64)
         self._codes: npt.NDArray[np.int64] = np.zeros((0, len(_TELLING)), np.int64)
         self._vocabularies: list[list[object]] = []
 
-    def look(self, frame: host_frame.ReadableFrame) -> Growth:
-        """Return the hosts that grew since the last call; at the first one all that are usable."""
+    def look(self, frame: host_frame.ReadableFrame) -> tuple[GrownRows, ...]:
+        """Return the hosts that grew since the last call; none at the first one."""
         first = self._sequence < 0
         rows = None if first else frame.changed_since(self._sequence)
         self._sequence = frame.sequence
         self._grow(frame.rows)
         # Codes are given anew now and then: nothing is known of the former ones.
-        vocabularies = [column(frame).values for column in _TELLING]
+        vocabularies: list[list[object]] = [column(frame).values for column in _TELLING]
         recoded = any(
             one is not other for one, other in zip(vocabularies, self._vocabularies, strict=False)
         )
@@ -87,18 +91,29 @@ class RoomGrowth:
             rows = np.arange(frame.rows)
         usable = _usable(frame, rows)
         room, codes = self._room_of(frame, rows), _codes(frame, rows)
-        better = (room > self._room[rows]).any(axis=1)
-        worse = (room < self._room[rows]).any(axis=1)
+        before = self._room[rows]
+        came = ~self._usable[rows] | (frame.tenure[rows] != self._tenure[rows])
         differs = (codes != self._codes[rows]).any(axis=1) | recoded
-        came = ~self._usable[rows]
-        unexplained = ~better & ~worse & ~differs if not first else np.zeros(len(rows), np.bool_)
-        grown = usable & (came | better | differs | unexplained)
         self._usable[rows], self._room[rows], self._codes[rows] = usable, room, codes
-        found = rows[grown]
-        return Growth(found, room[grown][:, : len(self.resources)])
+        self._tenure[rows] = frame.tenure[rows]
+        if first:
+            return ()
+        grew, is_less = room > before, (room < before).any(axis=1)
+        count = len(self.resources)
+        freed = grew[:, :count].any(axis=1)
+        otherwise = came | differs | grew[:, count:].any(axis=1)
+        # Nothing that is looked at: something else.
+        otherwise |= ~freed & ~is_less
+        free, free_before = room[:, :count], before[:, :count]
+        only_freed, others = usable & freed & ~otherwise, usable & otherwise
+        found = (
+            GrownRows(rows[only_freed], free[only_freed], free_before[only_freed]),
+            GrownRows(rows[others], free[others]),
+        )
+        return tuple(each for each in found if len(each))
 
     def free(self, frame: host_frame.ReadableFrame, rows: Rows) -> Amounts:
-        """Return what is left of each class on some rows now, as :attr:`Growth.free`."""
+        """Return what is left of each class on some rows now, as :attr:`GrownRows.after`."""
         return self._free_of(frame, rows)
 
     def _grow(self, rows: int) -> None:
@@ -106,6 +121,7 @@ class RoomGrowth:
         if missing <= 0:
             return
         self._usable = np.concatenate([self._usable, np.zeros(missing, np.bool_)])
+        self._tenure = np.concatenate([self._tenure, np.zeros(missing, np.int64)])
         room = np.zeros((missing, self._room.shape[1]), np.int64)
         self._room = np.concatenate([self._room, room])
         codes = np.full((missing, len(_TELLING)), -1, np.int64)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.facts import project_usage
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.scheduling.waiting import project_usage
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
 

@@ -6,8 +6,7 @@ import testtools
 from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
-from nova_nodb_scheduler.scheduling.waiting import room_growth
+from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame, room_growth
 from tests.unit.scheduling import toys
 
 CLASSES = ("VCPU", "MEMORY_MB", "CUSTOM_GPU")
@@ -28,6 +27,16 @@ def host(number, used=0, *, traits=(), gpus=0, total=8, **known):
     return toys.facts(number, **known)
 
 
+def told(growth, frame):
+    """Return what was free and what is, by host."""
+    found = {}
+    for each in growth.look(frame):
+        before = [None] * len(each) if each.before is None else each.before.tolist()
+        for row, was, now in zip(each.rows.tolist(), before, each.after.tolist(), strict=True):
+            found[frame.place(row).uuid] = (was, now)
+    return found
+
+
 class GrowthTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
@@ -39,16 +48,22 @@ class GrowthTest(testtools.TestCase):
         self.growth.look(self.frame)
 
     def grown(self):
-        found = self.growth.look(self.frame)
-        return {
-            self.frame.place(row).uuid: free
-            for row, free in zip(found.rows.tolist(), found.free.tolist(), strict=True)
-        }
+        return {uuid: after for uuid, (_, after) in self.told().items()}
 
-    def test_at_first_all_that_can_be_used_have_grown(self):
-        self.frame.put(host(9, disabled=True))
-        found = room_growth.RoomGrowth(CLASSES).look(self.frame)
-        self.assertEqual([[0, 4096, 0]] * 4, found.free.tolist())
+    def told(self):
+        return told(self.growth, self.frame)
+
+    def test_at_first_nobody_has_grown(self):
+        self.assertEqual((), room_growth.RoomGrowth(CLASSES).look(self.frame))
+
+    def test_of_what_is_freed_alone_it_is_told_how_much_there_was(self):
+        self.frame.put(host(2, used=5))
+        self.frame.put(host(1, used=5, num_instances=1))
+        self.frame.put(host(3, used=5, traits=("CUSTOM_FAST",)))
+        before = {uuid: before for uuid, (before, _) in self.told().items()}
+        self.assertEqual({"uuid-2": [0, 4096, 0], "uuid-1": [0, 4096, 0], "uuid-3": None}, before)
+        self.frame.put(host(1, used=4, num_instances=0))
+        self.assertEqual({"uuid-1": (None, [4, 4096, 0])}, self.told())
 
     def test_without_a_change_nobody_grows(self):
         self.assertEqual({}, self.grown())
@@ -168,11 +183,7 @@ class Rooms(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def look(self):
-        found = self.growth.look(self.frame)
-        grown = {
-            self.frame.place(row).uuid: free[0]
-            for row, free in zip(found.rows.tolist(), found.free.tolist(), strict=True)
-        }
+        grown = {uuid: now[0] for uuid, (_, now) in told(self.growth, self.frame).items()}
         for uuid, free in self.now.items():
             before = self.seen.get(uuid)
             if free is not None and (before is None or free > before):
