@@ -67,7 +67,10 @@ class Comparison(stateful.RuleBasedStateMachine):
     @stateful.initialize(data=st.data(), chosen=st.sampled_from(SETTINGS))
     def start(self, data: Any, chosen: dict[str, Any]) -> None:
         self.settings = queue_settings.QueueSettings(
-            classes=(queue_settings.PriorityClass("low", 0), queue_settings.PriorityClass("high", 3)),
+            classes=(
+                queue_settings.PriorityClass("low", 0),
+                queue_settings.PriorityClass("high", 3),
+            ),
             default_class="low",
             project_weights={"q": 3.0},
             **chosen,
