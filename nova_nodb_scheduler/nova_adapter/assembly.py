@@ -42,6 +42,7 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     pending_plans,
     queue_desk,
@@ -224,7 +225,8 @@ class Plugin:
         return queue_runtime.make_desk(runtime, lease_seconds)
 
     def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
-        raise NotImplementedError
+        cipher = request_payload.PayloadCipher(self.conf[queue_options.GROUP].key)
+        return functools.partial(pending_plans.read_request, ledger, cipher)
 
     def scheduler_class(self) -> type[Any]:
         """Load the class that ``scheduler_driver`` names."""
