@@ -42,7 +42,13 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter.waiting import request_payload
+from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
+    request_payload,
+    requests_in_hand,
+    wait_policy,
+    waiting_conductor,
+)
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     pending_plans,
     queue_desk,
@@ -145,10 +151,24 @@ class Plugin:
                 "the plugin learns from heartbeats which services live, and only the driver "
                 "'db' writes them. Set it to db on all services, or remove the plugin's lines",
             )
+        if self.lets_wait:
+            self._check_waiting()
         if self._node_mode is not cell_modes.NodeMode.MIRROR:
             own = self.conf.database.connection
             node_serving.refuse_unfit(
                 self._node_mode, self.make_synchronizer(), [own] if own else []
+            )
+
+    def _check_waiting(self) -> None:
+        """Refuse what would lose requests that wait, or could not read them."""
+        self.payload_cipher()
+        self.wait_settings()
+        if not self.make_synchronizer().capabilities.durable:
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] synchronizer",
+                self.options.synchronizer,
+                f"with scheduler_driver = {QUEUE} requests that wait are kept there: choose a "
+                "driver whose writes survive a restart, or configure its engine so",
             )
 
     def check_scheduler(self) -> None:
@@ -224,8 +244,44 @@ class Plugin:
         lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
         return queue_runtime.make_desk(runtime, lease_seconds)
 
+    def payload_cipher(self) -> request_payload.PayloadCipher:
+        """Return what encrypts requests that wait.
+
+        :raises ConfigurationError: there is no key, or none that can be used
+        """
+        return request_payload.PayloadCipher(self.conf[queue_options.GROUP].key)
+
+    def wait_settings(self) -> wait_policy.WaitSettings:
+        """Return who may wait for room.
+
+        :raises ConfigurationError: an option has a value that cannot work
+        """
+        options = self.conf[queue_options.GROUP]
+        return wait_policy.WaitSettings(
+            queue=self.queue_settings(),
+            default_wait_seconds=options.default_wait_seconds,
+            project_wait_seconds=wait_policy.parse_projects(options.project_wait_seconds),
+            max_wait_seconds=options.max_wait_seconds,
+        )
+
+    def waiting_conductor(self) -> waiting_conductor.WaitingConductor | None:
+        """Return what lets a conductor's requests wait, not started; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        settings = self.wait_settings()
+        ledger = pending_ledger.PendingLedger(synchronizer, settings.queue.lease_seconds)
+        return waiting_conductor.WaitingConductor(
+            ledger,
+            requests_in_hand.RequestsInHand(synchronizer, ledger),
+            self.payload_cipher(),
+            settings,
+            lambda: f"conductor:{self.conf.host}:{uuid.uuid4()}",
+            abandoned_requests.AbandonedRequests(report.report_client_singleton),
+        )
+
     def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
-        cipher = request_payload.PayloadCipher(self.conf[queue_options.GROUP].key)
+        cipher = self.payload_cipher()
         return functools.partial(pending_plans.read_request, ledger, cipher)
 
     def scheduler_class(self) -> type[Any]:

@@ -61,11 +61,14 @@ class RequestsInHand:
         with self._lock:
             self._held.discard(holding)
 
-    def finish(self, holding: pending_rules.Holding) -> None:
-        """End a request, now or as soon as the back end answers."""
+    def finish(self, holding: pending_rules.Holding) -> bool:
+        """End a request, now or as soon as the back end answers.
+
+        :returns: whether it has ended, and by this
+        """
         self.remove(holding)
         try:
-            self._ledger.finish(holding)
+            return self._ledger.finish(holding)
         except errors.NodbError as error:
             LOG.warning(
                 "Request %(key)s is done, and will be taken off the queue later: %(error)s",
@@ -73,6 +76,7 @@ class RequestsInHand:
             )
             with self._lock:
                 self._ended.add(holding)
+            return False
 
     def turn(self) -> None:
         """Renew all leases, end what is left to be ended.

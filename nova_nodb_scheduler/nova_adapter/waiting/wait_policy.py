@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 
 #: Extra specs of flavors.
@@ -58,6 +59,24 @@ class WaitTerms:
 
     wait_seconds: int
     priority_class: str
+
+
+def parse_projects(texts: Mapping[str, str]) -> dict[str, int]:
+    """Read seconds by project id.
+
+    :raises errors.ConfigurationError: a text is no number of seconds
+    """
+    seconds = {}
+    for project, text in texts.items():
+        found = _seconds(text)
+        if found is None:
+            raise errors.ConfigurationError(
+                "[nodb_queue] project_wait_seconds",
+                f"{project}:{text}",
+                "give each project a whole number of seconds, 0 or more",
+            )
+        seconds[project] = found
+    return seconds
 
 
 def terms(

@@ -47,6 +47,7 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
     request_payload,
     requests_in_hand,
     wait_policy,
+    waiting_events,
 )
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
 
@@ -56,6 +57,11 @@ _T = TypeVar("_T")
 
 #: What a scheduler's call ends in where there is no room, or no scheduler.
 NO_HOSTS = (nova_exception.NoValidHost, oslo_messaging.MessagingTimeout)
+
+_ENDINGS = {
+    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
+    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
+}
 
 _RETRY_SECONDS = 0.5
 #: Characters of a reason that a record keeps.
@@ -75,6 +81,7 @@ class Attempt:
     :ivar is_cleaned: Nova has put all servers into ERROR itself
     :ivar is_kept: False once it goes on without a record
     :ivar under_way: seconds to look again after, for servers that were sent formerly
+    :ivar outcome: what is told of it when it has ended
     """
 
     request: pending.PendingRequest
@@ -83,6 +90,7 @@ class Attempt:
     is_cleaned: bool = False
     is_kept: bool = True
     under_way: float = 0.0
+    outcome: waiting_events.EventKind | None = None
 
     @property
     def holding(self) -> pending_rules.Holding:
@@ -97,6 +105,7 @@ class WaitingConductor:
 
     :param owner: makes ids of holdings, each unlike any other
     :param settings: who may wait
+    :param events: told what becomes of requests
     :param pause: sleeps for some seconds
     """
 
@@ -109,6 +118,7 @@ class WaitingConductor:
         owner: Callable[[], str],
         abandoned: abandoned_requests.AbandonedRequests,
         *,
+        events: waiting_events.EventSink | None = None,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -118,6 +128,7 @@ class WaitingConductor:
         self._settings = settings
         self._owner = owner
         self._abandoned = abandoned
+        self._events = events
         self._pause = pause
         self._clock = clock
         self._of_thread = threading.local()
@@ -232,7 +243,13 @@ class WaitingConductor:
             with contextlib.suppress(errors.NodbError):
                 self._ledger.rest(attempt.holding, attempt.under_way)
             return
-        self._in_hand.finish(attempt.holding)
+        if self._in_hand.finish(attempt.holding) and attempt.outcome is not None:
+            self._tell(attempt.outcome, attempt.request)
+
+    def _tell(self, kind: waiting_events.EventKind, request: pending.PendingRequest) -> None:
+        if self._events is not None:
+            at_seconds = time.time()
+            self._events.publish(waiting_events.WaitingEvent(kind, request, at_seconds))
 
     def choose(self, request_spec: Any, select: Callable[[], _T]) -> _T:
         """Have Nova ask for hosts for the request in hand, as the attempt that it is.
@@ -303,6 +320,7 @@ class WaitingConductor:
         step = self._insist(attempt, say)
         if step is not None:
             self._stop_if_superseded(step)
+            attempt.outcome = waiting_events.EventKind.PLACED
 
     def cleaned(self) -> None:
         """Nova has put all servers of the request in hand into ERROR."""
@@ -322,6 +340,8 @@ class WaitingConductor:
             raise nova_exception.NoValidHost(reason=reason)
         self._stop_if_superseded(step)
         self.counts["parked"] += 1
+        assert isinstance(step, pending.PendingRequest)
+        self._tell(waiting_events.EventKind.PARKED, step)
         LOG.info(
             "Request %(key)s waits for room: %(reason)s",
             {"key": attempt.request.key, "reason": reason},
@@ -429,6 +449,7 @@ class WaitingConductor:
             build(context, build_requests, arguments)
         else:
             bury(context, build_requests, arguments, _fault(request, now))
+            attempt.outcome = _ENDINGS[request.grant.purpose]
             self.counts[request.grant.purpose.value] += 1
 
     def _restore(
@@ -532,4 +553,5 @@ def _fault(request: pending.PendingRequest, now_seconds: float) -> Exception:
     reason = f"waited {waited} s for {needs}{many}"
     if request.grant.purpose is pending.Purpose.CANCEL:
         reason += ", and was cancelled by an operator"
-    return nova_exception.NoValidHost(reason=f"{reason}: {request.reason or 'no room'}")
+    fault: Exception = nova_exception.NoValidHost(reason=f"{reason}: {request.reason or 'no room'}")
+    return fault
