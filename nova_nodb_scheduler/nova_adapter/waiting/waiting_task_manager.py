@@ -175,3 +175,14 @@ class DispatchEndpoint:
     def dispatch_pending(self, context: Any, key: str, attempt: int) -> None:
         """Try a request that was granted, in the thread of the message."""
         self._tasks.nodb_dispatch(key, attempt)
+
+
+def install(manager: Any, waiting: waiting_conductor.WaitingConductor) -> None:
+    """Have a conductor manager's requests wait; nothing runs before ``waiting`` is started.
+
+    :param manager: Nova's ConductorManager, constructed, with no server yet
+    """
+    tasks = WaitingTaskManager(waiting)
+    place = manager.additional_endpoints.index(manager.compute_task_mgr)
+    manager.additional_endpoints[place] = manager.compute_task_mgr = tasks
+    manager.additional_endpoints.append(DispatchEndpoint(tasks))
