@@ -158,7 +158,6 @@ def _let_wait(plugin: assembly.Plugin) -> None:
     if api is not None:
         from nova_nodb_scheduler.nova_adapter.waiting import waiting_api
 
-        waiting_api.register_objects()
         waiting_api.install(api)
 
 

@@ -25,9 +25,6 @@ import nova.compute.api
 import nova.conductor.api
 import nova.policy
 import webob.exc
-from nova import objects
-from nova.objects import base
-from nova.objects import build_request as nova_build_request
 from nova.policies import base as policies
 from oslo_policy import policy as oslo_policy
 
@@ -224,31 +221,16 @@ class WaitingApi:
 
 # -- in Nova's place -----------------------------------------------------------------------
 
-_installed: WaitingApi | None = None
-
-
-class BuildRequest(nova_build_request.BuildRequest):  # type: ignore[misc]
-    """Nova's, but that who deletes one in nova-api is heard of."""
-
-    def destroy(self) -> None:
-        """Destroy it as Nova does; then its server waits no longer."""
-        super().destroy()
-        if _installed is not None:
-            _installed.deleted(self.instance_uuid)
-
-
-def register_objects() -> None:
-    """Put our object in the place of Nova's; idempotent."""
-    if getattr(objects, BuildRequest.obj_name(), None) is not BuildRequest:
-        base.NovaObjectRegistry.register(BuildRequest)
-
 
 def install(api: WaitingApi) -> Callable[[], None]:
     """Have this process's Nova API ask this one; returns what takes it back."""
-    global _installed
-    _installed = api
     places = [
         (nova.compute.api.API, "create", functools.partial(_checked, api)),
+        (
+            nova.compute.api.API,
+            "_delete_while_booting",
+            functools.partial(_heard, api),
+        ),
         (
             nova.conductor.api.ComputeTaskAPI,
             "schedule_and_build_instances",
@@ -265,8 +247,6 @@ def install(api: WaitingApi) -> Callable[[], None]:
         nova.policy._ENFORCER.load_rules(True)
 
     def undo() -> None:
-        global _installed
-        _installed = None
         for owner, name, function in former:
             setattr(owner, name, function)
 
@@ -280,6 +260,18 @@ def _checked(api: WaitingApi, create: Callable[..., Any]) -> Callable[..., Any]:
         return create(self, context, *args, **kwargs)
 
     return checked
+
+
+def _heard(api: WaitingApi, delete: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(delete)
+    def heard(self: Any, context: Any, instance: Any) -> Any:
+        # True where its build request was there, which no conductor finds any more.
+        deleted = delete(self, context, instance)
+        if deleted:
+            api.deleted(instance.uuid)
+        return deleted
+
+    return heard
 
 
 def _queued(api: WaitingApi, build: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.waiting import (
     conductor_rpc,
     request_payload,
+    waiting_api,
     waiting_task_manager,
 )
 from nova_nodb_scheduler.synchronizer import loader
@@ -64,6 +65,7 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         self.plugin = self.make_plugin()
         self.conductors = []
         self.install_conductors()
+        self.install_api()
         self.start_service("conductor")
         self.start_service("scheduler")
         self.flags(cpu_allocation_ratio=1.0)
@@ -116,6 +118,12 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         self.useFixture(
             fixtures.MonkeyPatch("nova.conductor.manager.ConductorManager.__init__", constructed)
         )
+
+    def install_api(self):
+        self.waiting_api = self.plugin.waiting_api()
+        self.waiting_api._ledger.now_seconds = self.now
+        self.addCleanup(self.waiting_api.stop)
+        self.addCleanup(waiting_api.install(self.waiting_api))
 
     @property
     def waiting(self):
