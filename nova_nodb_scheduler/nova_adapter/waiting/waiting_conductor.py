@@ -56,7 +56,11 @@ LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: What a scheduler's call ends in where there is no room, or no scheduler.
-NO_HOSTS = (nova_exception.NoValidHost, oslo_messaging.MessagingTimeout)
+NO_HOSTS = (
+    nova_exception.NoValidHost,
+    oslo_messaging.MessagingTimeout,
+    oslo_messaging.MessageDeliveryFailure,
+)
 
 _ENDINGS = {
     pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
@@ -449,12 +453,20 @@ class WaitingConductor:
             raise LeftAlone
         self.counts["undecodable"] += 1
         context = nova_context.get_admin_context()
-        specs = [_spec(context, each.instance_uuid) for each in build_requests]
-        arguments = request_payload.BuildArguments(
-            [spec for spec in specs if spec is not None], None, None, [], None, None
-        )
-        told = attrs.evolve(request, reason=str(error))
-        bury(context, build_requests, arguments, _fault(told, now_seconds))
+        fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
+        for each in build_requests:
+            spec = _spec(context, each.instance_uuid)
+            arguments = request_payload.BuildArguments(
+                [] if spec is None else [spec],
+                image=None,
+                admin_password=None,
+                injected_files=[],
+                requested_networks=None,
+                # With which its volumes are found when it is deleted.
+                block_device_mapping=each.block_device_mappings,
+                tags=each.tags,
+            )
+            bury(context, [each], arguments, fault)
 
 
 @contextlib.contextmanager
@@ -475,7 +487,7 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, oslo_messaging.MessagingTimeout):
+    if not isinstance(error, nova_exception.NoValidHost):
         return "no scheduler answered"
     return str(error)[:_MOST_REASON]
 

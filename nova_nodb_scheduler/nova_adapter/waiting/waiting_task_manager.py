@@ -16,6 +16,7 @@ import nova.conductor.manager
 import oslo_messaging
 
 from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
     conductor_rpc,
     request_payload,
     waiting_conductor,
@@ -98,7 +99,8 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         error: Exception,
     ) -> None:
         specs = arguments.request_specs
-        self._bury_in_cell0(
+        bury = functools.partial(
+            self._bury_in_cell0,
             context,
             specs[0] if specs else None,
             error,
@@ -106,6 +108,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
             block_device_mapping=arguments.block_device_mapping,
             tags=arguments.tags,
         )
+        abandoned_requests.handle(error, bury)
 
     # -- what Nova's methods call --------------------------------------------------------
 

@@ -5,10 +5,16 @@ from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - 
 
 from unittest import mock
 
+import attrs
 import oslo_messaging
-from nova.scheduler import manager as scheduler_manager
+from nova import exception, objects
+from nova.scheduler import rpcapi
+from nova.tests import fixtures as nova_fixtures
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
+from nova_nodb_scheduler.testing import patience
 
 State = pending.PendingState
 
@@ -135,21 +141,15 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
             self.make_room(first)
             self.grant(server)
             self.active(server)
-        files, password = spawned[0][4], spawned[0][5]
+        files, password = spawned[0][3], spawned[0][4]
         self.assertEqual("s3cret-word", password)
         self.assertEqual([("/etc/motd", b"secret file")], [tuple(each) for each in files])
 
     def test_a_scheduler_that_gives_no_answer_lets_it_wait(self):
-        with (
-            mock.patch.object(
-                scheduler_manager.SchedulerManager,
-                "select_destinations",
-                side_effect=oslo_messaging.MessagingTimeout("none"),
-            ),
-            mock.patch(
-                "nova.scheduler.rpcapi.SchedulerAPI.select_destinations",
-                side_effect=oslo_messaging.MessagingTimeout("none"),
-            ),
+        with mock.patch.object(
+            rpcapi.SchedulerAPI,
+            "select_destinations",
+            side_effect=oslo_messaging.MessagingTimeout("none"),
         ):
             server = self.ask()[0]
             self.assertEqual("no scheduler answered", self.waits(server).reason)
@@ -166,8 +166,6 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         self.ended(server)
 
     def test_a_full_queue_ends_as_in_nova(self):
-        from nova import exception
-
         error = exception.NoValidHost(reason=pending.QUEUE_FULL)
         with mock.patch(
             "nova.scheduler.rpcapi.SchedulerAPI.select_destinations", side_effect=error
@@ -180,22 +178,19 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
     def test_the_scheduler_is_told_whose_attempt_it_is_and_the_spec_keeps_nothing_of_it(self):
         first, _second = self.fill()
         seen = []
-        select = scheduler_manager.SchedulerManager.select_destinations
+        select = rpcapi.SchedulerAPI.select_destinations
 
-        def look(manager, context, *args, **kwargs):
-            spec = kwargs.get("spec_obj")
+        def look(api, context, spec, *args, **kwargs):
             seen.append(dict(spec.scheduler_hints or {}))
-            return select(manager, context, *args, **kwargs)
+            return select(api, context, spec, *args, **kwargs)
 
-        with mock.patch.object(scheduler_manager.SchedulerManager, "select_destinations", look):
+        with mock.patch.object(rpcapi.SchedulerAPI, "select_destinations", look):
             server = self.ask()[0]
             self.waits(server)
             self.make_room(first)
             self.grant(server)
             self.active(server)
         self.assertEqual([[f"{server}:1"], [f"{server}:2"]], [each[pending.HINT] for each in seen])
-        from nova import objects
-
         spec = objects.RequestSpec.get_by_instance_uuid(self.context, server)
         self.assertNotIn(pending.HINT, spec.scheduler_hints)
 
@@ -211,14 +206,40 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         self.assertIn("uota", self.fault(server))
 
     def test_a_back_end_that_is_away_keeps_nobody_from_being_built(self):
-        from nova_nodb_scheduler import errors
-
         away = errors.BackendUnavailable("sqlalchemy", "the test says so")
         with mock.patch.object(self.waiting._ledger, "create", side_effect=away):
-            server = self.active(self.ask()[0])
-            self.fill_rest(server)
+            self.active(self.ask()[0])
+            self.active(self.ask(wait_seconds=None)[0])
             self.comes_to(self.ask()[0], "ERROR")
         self.assertEqual(2, self.waiting.counts["not kept"])
 
-    def fill_rest(self, _server):
-        self.active(self.ask(wait_seconds=None)[0])
+    def test_one_with_a_volume_is_built_with_it(self):
+        first, _second = self.fill()
+        volume = nova_fixtures.CinderFixture.IMAGE_BACKED_VOL
+        server = self.ask(volume=volume)[0]
+        self.waits(server)
+        self.make_room(first)
+        self.grant(server)
+        self.active(server)
+        attached = self.admin_api.get_server(server)["os-extended-volumes:volumes_attached"]
+        self.assertEqual([volume], [each["id"] for each in attached])
+
+    def test_one_whose_payload_cannot_be_read_waits_for_the_key_and_then_says_why(self):
+        self.fill()
+        server = self.ask(volume=nova_fixtures.CinderFixture.IMAGE_BACKED_VOL)[0]
+        self.waits(server)
+        cipher = request_payload.PayloadCipher([request_payload.new_key()])
+        records = attrs.evolve(self.waiting._records, cipher=cipher)
+        with mock.patch.object(self.waiting, "_records", records):
+            self.grant(server)
+            patience.wait_until(
+                lambda: self.waits(server).refusals == 2, 60.0, lambda: self.record(server)
+            )
+            self.assertIn("[nodb_queue] key", self.record(server).reason)
+            self.pass_time(601)
+            self.grant(server, pending.Purpose.EXPIRE)
+            self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn("[nodb_queue] key", self.fault(server))
+        attached = self.admin_api.get_server(server)["os-extended-volumes:volumes_attached"]
+        self.assertEqual(1, len(attached))

@@ -33,3 +33,9 @@ class WaitingTest(unittest.TestCase):
 
     def test_parked_servers(self) -> None:
         self.run_module("parked_servers")
+
+    def test_dying_conductors(self) -> None:
+        self.run_module("dying_conductors")
+
+    def test_asking_users(self) -> None:
+        self.run_module("asking_users")

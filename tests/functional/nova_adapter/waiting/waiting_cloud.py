@@ -135,7 +135,18 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         """Ask for servers that may wait; return their ids."""
         hints = {} if wait_seconds is None else {"nodb_wait": str(wait_seconds)}
         hints.update(more.pop("hints", {}))
+        volume = more.pop("volume", None)
         body = self._build_server(flavor_id=self.flavor_id, networks="none", **more)
+        if volume is not None:
+            del body["imageRef"]
+            body["block_device_mapping_v2"] = [
+                {
+                    "boot_index": 0,
+                    "uuid": volume,
+                    "source_type": "volume",
+                    "destination_type": "volume",
+                }
+            ]
         reservation = {"min_count": servers, "max_count": servers} if servers > 1 else {}
         body.update(reservation)
         before = set(self.ids())
