@@ -177,7 +177,7 @@ def sent(
 def renewed(
     standing: pending.PendingRequest | None, holding: Holding, until_seconds: float
 ) -> Step:
-    """Its holder lives. A lease that ended is not begun again: another may look at it now."""
+    """Its holder lives: a lease lasts longer, and one that ended begins again if nobody came."""
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
     if standing.state not in (_SCHEDULING, _BUILDING):

@@ -210,6 +210,24 @@ class LeaseTest(LedgerCase):
         self.ledger.renew([kept])
         self.assertEqual(1050.0, self.ledger.read("c").grant.until_seconds)
 
+    def test_who_sleeps_in_a_former_attempt_does_not_keep_the_present_one_from_living(self):
+        former = self.parked()
+        self.ledger.grant("a", 1, "scheduler")
+        present = pending_rules.holding_of(self.ledger.take("a", 2, "two"))
+        for holdings in ([former, present], [present, former]):
+            self.now += 20
+            self.assertEqual({former}, set(self.ledger.renew(holdings)))
+            self.assertEqual(self.now + 30, self.ledger.read("a").grant.until_seconds)
+
+    def test_a_record_that_cannot_be_read_keeps_no_other_lease_from_being_renewed(self):
+        broken, kept = self.create(), self.create(key="c", servers=("c",))
+        key = pending_ledger.record_key("a")
+        revision = self.client.read([key])[key].revision
+        self.client.write([records.Write(key, revision, b"rubbish")])
+        self.now += 20
+        self.assertEqual({}, self.ledger.renew([broken, kept]))
+        self.assertEqual(1050.0, self.ledger.read("c").grant.until_seconds)
+
 
 class PeopleTest(LedgerCase):
     def test_a_server_deleted_by_its_user_is_not_sent(self):
