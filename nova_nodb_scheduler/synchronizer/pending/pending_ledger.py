@@ -277,9 +277,9 @@ class PendingLedger:
     # -- anybody's --------------------------------------------------------------------------
 
     def drop_server(self, key: str, server: str) -> pending_rules.Step:
-        """Take a server that its user deleted out of a request; what is sent stays.
+        """Take a server that its user deleted out of a request that has no hosts yet.
 
-        A request that waits for nobody any more ends.
+        One that waits for nobody any more ends.
         """
         step = self._step(key, lambda now: pending_rules.without_server(now, server))
         if isinstance(step, pending.PendingRequest) and not step.servers:

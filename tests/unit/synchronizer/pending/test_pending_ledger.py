@@ -231,14 +231,16 @@ class LeaseTest(LedgerCase):
 
 class PeopleTest(LedgerCase):
     def test_a_server_deleted_by_its_user_is_not_sent(self):
-        holding = self.building()
+        holding = self.create()
         self.assertEqual(("b",), self.ledger.drop_server("a", "a").servers)
+        self.ledger.begin(holding)
         self.assert_superseded(self.ledger.sent(holding, "a"))
         self.assertEqual(("b",), self.ledger.sent(holding, "b").sent)
 
-    def test_what_was_sent_is_not_dropped(self):
+    def test_once_hosts_are_chosen_nobody_else_takes_a_server_out(self):
         holding = self.building()
-        self.ledger.sent(holding, "a")
+        self.assert_superseded(self.ledger.drop_server("a", "a"))
+        self.assertEqual(("a",), self.ledger.sent(holding, "a").sent)
         self.assert_superseded(self.ledger.drop_server("a", "a"))
 
     def test_the_last_server_takes_a_request_that_waits_with_it(self):
