@@ -3,7 +3,7 @@
 
 import testtools
 
-from tests.unit.scheduling.waiting.samples import granted, growth, queues, request, served, tried
+from tests.unit.scheduling.waiting.samples import growth, queues, request, served, tried
 
 
 class WakeTest(testtools.TestCase):
