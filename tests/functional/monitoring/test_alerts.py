@@ -14,6 +14,7 @@ import functools
 import os
 import pathlib
 import tempfile
+import threading
 import time
 import unittest
 import uuid
@@ -28,7 +29,13 @@ from keystoneauth1 import exceptions as keystone
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.observe import exporter, metric_labels, process_metrics, worker_slots
+from nova_nodb_scheduler.observe import (
+    exporter,
+    metric_labels,
+    process_metrics,
+    queue_metrics,
+    worker_slots,
+)
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
