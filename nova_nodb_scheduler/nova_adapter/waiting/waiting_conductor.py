@@ -455,9 +455,8 @@ class WaitingConductor:
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
         for each in build_requests:
-            spec = _spec(context, each.instance_uuid)
             arguments = request_payload.BuildArguments(
-                [] if spec is None else [spec],
+                [abandoned_requests.request_spec_of(context, each.instance)],
                 image=None,
                 admin_password=None,
                 injected_files=[],
@@ -498,13 +497,6 @@ def _build_requests(context: Any, servers: Sequence[str]) -> list[Any]:
         with contextlib.suppress(nova_exception.BuildRequestNotFound):
             found.append(objects.BuildRequest.get_by_instance_uuid(context, server))
     return found
-
-
-def _spec(context: Any, server: str) -> Any:
-    try:
-        return objects.RequestSpec.get_by_instance_uuid(context, server)
-    except nova_exception.RequestSpecNotFound:
-        return None
 
 
 def _prepared(
