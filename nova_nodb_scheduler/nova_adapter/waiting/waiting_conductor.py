@@ -132,7 +132,7 @@ class WaitingConductor:
         self._pause = pause
         self._clock = clock
         self._of_thread = threading.local()
-        #: How requests came out, by a word; for the log and for metrics.
+        #: How requests came out, by the outcomes of :mod:`...observe.conductor_metrics`.
         self.counts: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class WaitingConductor:
                 {"server": arguments.request_specs[0].instance_uuid, "error": error},
                 exc_info=not isinstance(error, errors.NodbError),
             )
-            self.counts["not kept"] += 1
+            self.counts["not_kept"] += 1
             return None
 
     def _create(
@@ -238,7 +238,7 @@ class WaitingConductor:
                 chosen = select()
         except NO_HOSTS as error:
             if pending.QUEUE_FULL in str(error):
-                self.counts["queue full"] += 1
+                self.counts["queue_full"] += 1
                 raise
             self._park(attempt, _reason(error))
             raise LeftAlone from error
@@ -337,7 +337,7 @@ class WaitingConductor:
                     continue
                 if attempt.doubtful is not None:
                     attempt.is_kept = False
-                    self.counts["not kept"] += 1
+                    self.counts["not_kept"] += 1
                     LOG.warning(
                         "Request %(key)s goes on as in Nova: %(error)s",
                         {"key": attempt.request.key, "error": error},
@@ -382,7 +382,7 @@ class WaitingConductor:
         """
         step = self._ledger.take(key, attempt, self._records.new_owner())
         if isinstance(step, pending_rules.Superseded):
-            self.counts["casts in vain"] += 1
+            self.counts["vain_casts"] += 1
             return
         taken = Attempt(step)
         self.conduct(taken, lambda: self._try(taken, build, bury))
@@ -424,7 +424,7 @@ class WaitingConductor:
         else:
             bury(context, build_requests, arguments, _fault(request, now))
             attempt.outcome = _ENDINGS[request.grant.purpose]
-            self.counts[request.grant.purpose.value] += 1
+            self.counts[attempt.outcome.value] += 1
 
     def _restore(
         self, request: pending.PendingRequest
