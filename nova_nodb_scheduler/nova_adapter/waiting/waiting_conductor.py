@@ -455,6 +455,9 @@ class WaitingConductor:
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
         for each in build_requests:
+            for mapping in each.block_device_mappings:
+                # As the database gives them they have none.
+                mapping._context = context
             arguments = request_payload.BuildArguments(
                 [abandoned_requests.request_spec_of(context, each.instance)],
                 image=None,
