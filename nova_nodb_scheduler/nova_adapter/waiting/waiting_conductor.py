@@ -455,9 +455,6 @@ class WaitingConductor:
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
         for each in build_requests:
-            for mapping in each.block_device_mappings:
-                # As the database gives them they have none.
-                mapping._context = context
             arguments = request_payload.BuildArguments(
                 [abandoned_requests.request_spec_of(context, each.instance)],
                 image=None,
@@ -465,7 +462,7 @@ class WaitingConductor:
                 injected_files=[],
                 requested_networks=None,
                 # With which its volumes are found when it is deleted.
-                block_device_mapping=each.block_device_mappings,
+                block_device_mapping=_unsaved(context, each.block_device_mappings),
                 tags=each.tags,
             )
             bury(context, [each], arguments, fault)
@@ -500,6 +497,21 @@ def _build_requests(context: Any, servers: Sequence[str]) -> list[Any]:
         with contextlib.suppress(nova_exception.BuildRequestNotFound):
             found.append(objects.BuildRequest.get_by_instance_uuid(context, server))
     return found
+
+
+def _unsaved(context: Any, mappings: Any) -> Any:
+    """Return block device mappings of a build request as its user sent them.
+
+    Nova writes to a cell what has changed, and of what was read nothing has.
+    """
+    made = []
+    for each in mappings:
+        fresh = objects.BlockDeviceMapping(context)
+        for name in each.fields:
+            if name != "id" and each.obj_attr_is_set(name):
+                setattr(fresh, name, getattr(each, name))
+        made.append(fresh)
+    return objects.BlockDeviceMappingList(context, objects=made)
 
 
 def _prepared(
