@@ -305,15 +305,7 @@ class Plugin:
 
     def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
         cipher = self.payload_cipher()
-
-        def read(key: str) -> pending_plans.RestoredRequest | None:
-            payload = ledger.read_payload(key)
-            if payload is None:
-                return None
-            context, arguments = request_payload.unpack(cipher, key, payload)
-            return pending_plans.RestoredRequest(context, arguments.request_specs[0])
-
-        return read
+        return functools.partial(pending_plans.read_request, ledger, cipher)
 
     def scheduler_class(self) -> type[Any]:
         """Load the class that ``scheduler_driver`` names."""

@@ -32,8 +32,10 @@ from nova_nodb_scheduler.model import pending, requests
 from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly, request_decider
 from nova_nodb_scheduler.nova_adapter.reads import request_views as views_module
 from nova_nodb_scheduler.nova_adapter.service import decision_explainer
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.pipeline import decision_steps, planning, refusal_counts
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class NotTold:
 Fit: TypeAlias = ServersFit | NoRoom | NotTold
 
 
-class StatesNotProved(Exception):
+class HostsUnproved(Exception):
     """What memory holds may be old: nobody is woken by it."""
 
 
@@ -99,6 +101,17 @@ class ReadRequest(Protocol):
         :raises UndecodableRecord: it cannot be read, or not with the keys that are here
         :raises BackendUnavailable: not known
         """
+
+
+def read_request(
+    ledger: pending_ledger.PendingLedger, cipher: request_payload.PayloadCipher, key: str
+) -> RestoredRequest | None:
+    """Read the payload of a request, as :class:`ReadRequest` has it."""
+    payload = ledger.read_payload(key)
+    if payload is None:
+        return None
+    context, arguments = request_payload.unpack(cipher, key, payload)
+    return RestoredRequest(context, arguments.request_specs[0])
 
 
 @attrs.define
@@ -167,7 +180,7 @@ class PendingPlans:
     def view(self) -> views_module.RequestView:
         """Return a view of what is proved now, in which nothing is counted.
 
-        :raises StatesNotProved: something that any request looks at is not
+        :raises HostsUnproved: something that any request looks at is not
         """
         opened = self._views.open()
         enabled = [str(cell.uuid) for cell in self._decisions.host_manager.enabled_cells]
@@ -175,10 +188,10 @@ class PendingPlans:
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
-                raise StatesNotProved(f"{scope}: {why}")
+                raise HostsUnproved(f"{scope}: {why}")
         refusal = self._decisions.placement_mirror.refusal()
         if refusal is not None:
-            raise StatesNotProved(refusal)
+            raise HostsUnproved(refusal)
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -195,7 +208,7 @@ class PendingPlans:
 
         :param among: uuids of the only hosts to look at; None for all
         :param charged: what is granted on hosts and does not show yet, by uuid
-        :raises StatesNotProved: not any more
+        :raises HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -205,7 +218,7 @@ class PendingPlans:
                 return self._fit(request, prepared, view, among, charged or {})
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise StatesNotProved(error.reason) from error
+                    raise HostsUnproved(error.reason) from error
                 return NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return NotTold(str(error))
@@ -220,7 +233,7 @@ class PendingPlans:
     ) -> tuple[tuple[decision_steps.FilterCount, ...], int] | NotTold:
         """Return how many hosts each step leaves now, and how many take the first server.
 
-        :raises StatesNotProved: not any more
+        :raises HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -232,7 +245,7 @@ class PendingPlans:
                 parts = planner.placement_parts()
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise StatesNotProved(error.reason) from error
+                    raise HostsUnproved(error.reason) from error
                 return NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return NotTold(str(error))

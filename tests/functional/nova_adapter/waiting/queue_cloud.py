@@ -21,6 +21,7 @@ from nova_nodb_scheduler.nova_adapter.waiting import conductor_rpc
 from nova_nodb_scheduler.nova_adapter.waiting.waking import pending_plans
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+from nova_nodb_scheduler.synchronizer.settlement import settlement_worker
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
@@ -129,10 +130,22 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
             self.override(name, value, "nodb_queue")
         self.conductor = MadeConductor(self)
         self.patch(conductor_rpc.ConductorApi, "dispatch", self.conductor.dispatch)
+        # The hub in memory stands for a back end that nothing is lost on.
+        self.patch(assembly.Plugin, "_check_waiting", lambda _plugin: None)
         self.patch(assembly.Plugin, "_payload_reader", lambda _plugin, _ledger: self.read)
         self.ledger = pending_ledger.PendingLedger(self.synchronizer, 5.0)
         self.manager, self.runtime = self.scheduler("scheduler-1")
         self.queue = self.runtime.queue
+        # Servers that are deleted here were never shown by instances: ask for them soon.
+        self.runtime.decisions.claim_duty.settler.pace(
+            settlement_worker.SettlementOptions(
+                look_seconds=0.1,
+                ask_after_seconds=0.2,
+                ask_most_seconds=0.4,
+                hasten_seconds=0.1,
+                cool_down_seconds=0.05,
+            )
+        )
         self.settle()
         self.round()
 
@@ -149,9 +162,9 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
         return manager, runtime
 
     def patch(self, owner: Any, name: str, value: Any) -> None:
-        own = getattr(owner, name)
-        setattr(owner, name, value if isinstance(value, property) else _as_method(value))
-        self.addCleanup(setattr, owner, name, own)
+        """Replace a method, or a value."""
+        self.addCleanup(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, _as_method(value) if callable(value) else value)
 
     def read(self, key: str) -> pending_plans.RestoredRequest | None:
         """Read a payload."""
@@ -176,6 +189,7 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
         except queue_manager.messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
         self.assertNotIn(pending.HINT, spec.scheduler_hints)
+        self.beat()
         return tuple(each[0].service_host for each in chosen)
 
     # -- time goes on ------------------------------------------------------------------
@@ -222,12 +236,16 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
         """Keys of those that found hosts, in order."""
         return [each.key for each in self.conductor.placed]
 
+    def host_of(self, key: str) -> str:
+        """The host of a request's first server."""
+        [placed] = [each for each in self.conductor.placed if each.key == key]
+        return placed.hosts[0]
+
     def delete(self, *keys: str) -> None:
-        """Delete the servers of requests that were placed, and have the mirror know it."""
+        """Delete servers that were placed alone, and have the mirror know it."""
         nodes = []
         for key in keys:
-            [placed] = [each for each in self.conductor.placed if each.key == key]
-            nodes += [self.nodes[host].uuid for host in placed.hosts]
+            nodes.append(self.nodes[self.host_of(key)].uuid)
             self.client.delete(f"/allocations/{key}")
         self.runtime.decisions.mirror_keeper.look_at(nodes)
 
