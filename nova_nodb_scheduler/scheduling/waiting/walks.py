@@ -226,8 +226,8 @@ class QueuesWalk(Walk):
             placed = line.queue.first()
             if placed is not None and placed[:4] == key:
                 return self._index.first_entry(line)
+            # A grant has changed its project's share.
             self._push(line.queue)
-            self.costs.passed += 1
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
