@@ -229,6 +229,45 @@ class TimeTest(queue_cloud.QueueCase):
         self.until(lambda: key in self.placed())
 
 
+class LifeTest(queue_cloud.QueueCase):
+    def test_a_worker_that_is_started_again_wakes_whom_the_former_one_left(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        former = self.queue
+        self.manager.nodb_stop()
+        self.assertFalse(former.worker.proved)
+        self.manager, self.runtime = self.scheduler("scheduler-1")
+        self.queue = self.runtime.queue
+        self.settle()
+        self.round()
+        self.assertIsNot(former, self.queue)
+        self.delete(first[0])
+        self.until(lambda: key in self.placed())
+
+    def test_the_threads_start_with_the_worker_and_end_with_it(self):
+        worker, reconciler = self.queue.worker, self.queue.reconciler
+        for part in (worker, reconciler):
+            del part.start
+        del worker.is_running
+        self.queue.start()
+        self.assertTrue(worker.is_running())
+        first = self.fill()
+        key = self.conductor.ask()
+        self.delete(first[0])
+
+        def look():
+            self.beat()
+            self.conductor.work()
+            return key in self.placed()
+
+        self.wait(look)
+        self.queue.stop()
+        self.assertFalse(worker.is_running())
+        self.assertFalse(self.queue.works())
+        self.queue.stop()
+
+
 class UntoldTest(queue_cloud.QueueCase):
     def test_whom_memory_cannot_tell_of_is_tried_now_and_then_one_at_a_time(self):
         spec = {"extra_specs": {"resources1:CUSTOM_FPGA": "1"}}
