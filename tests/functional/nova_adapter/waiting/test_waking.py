@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_worker
 from tests.functional.nova_adapter.waiting import queue_cloud
@@ -212,6 +213,49 @@ class TimeTest(queue_cloud.QueueCase):
         self.conductor.told.clear()
         self.conductor.deaf = False
         self.until(lambda: key in self.placed())
+        self.assertEqual(3, self.conductor.placed[-1].attempt)
+
+    def test_a_conductor_that_took_it_and_died_is_followed_by_another(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        self.conductor.deaf = True
+        self.delete(first[0])
+        self.until(lambda: self.conductor.told)
+        [(_, attempt)] = self.conductor.told
+        self.conductor.told.clear()
+        taken = self.ledger.take(key, attempt, "died")
+        self.assertIs(pending.PendingState.SCHEDULING, taken.state)
+        self.conductor.deaf = False
+        self.pause(5.0)
+        self.until(lambda: key in self.placed())
+        self.assertEqual(1, self.placed().count(key))
+
+    def test_a_grant_whose_answer_was_lost_is_made_again_and_the_request_placed_once(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        grant, lost = self.queue.ledger.grant, []
+
+        def without_answer(*args, **kwargs):
+            step = grant(*args, **kwargs)
+            if lost:
+                return step
+            lost.append(step)
+            raise errors.BackendUnavailable("memory", "the answer was lost")
+
+        self.queue.ledger.grant = without_answer
+        self.delete(first[0])
+
+        def look():
+            try:
+                self.turn()
+            except errors.BackendUnavailable:
+                return False
+            return key in self.placed()
+
+        self.wait(look)
+        self.assertEqual((1, 1), (len(lost), self.placed().count(key)))
         self.assertEqual(3, self.conductor.placed[-1].attempt)
 
     def test_nobody_is_woken_while_hosts_are_not_proved_and_what_grew_is_not_forgotten(self):
