@@ -71,6 +71,8 @@ class WaitQueues:
     ) -> None:
         self._settings = settings
         self._limits = limits
+        # All of them can be tried.
+        self._most_queues = min(MOST_QUEUES, limits.most_tried)
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._book = request_book.RequestBook(settings, most_exact=most_exact)
         self._index = self._book.index
@@ -155,7 +157,7 @@ class WaitQueues:
         somebody else's claim.
         """
         queues: list[waiting_lines.Queue] = []
-        while self._index.fresh and len(queues) < MOST_QUEUES:
+        while self._index.fresh and len(queues) < self._most_queues:
             queue = self._index.fresh.popleft()
             queue.is_fresh = False
             queues.append(queue)
@@ -168,7 +170,7 @@ class WaitQueues:
         is found by it: after as many calls as there are queues by :data:`MOST_QUEUES`.
         """
         queues = []
-        for _ in range(min(MOST_QUEUES, len(self._index.swept))):
+        for _ in range(min(self._most_queues, len(self._index.swept))):
             queue = self._index.swept.popleft()
             queue.is_swept = bool(queue.ready)
             if queue.is_swept:
