@@ -335,7 +335,9 @@ class SweepTest(testtools.TestCase):
         self.assertTrue(walk.is_cut_short)
 
         found = [tried(waiting.sweep(1.0)) for _ in range(3)]
-        self.assertEqual({f"r{number}" for number in range(9)}, set(sum(found, [])))
+        self.assertEqual(
+            {f"r{number}" for number in range(9)}, {key for keys in found for key in keys}
+        )
 
     def test_a_queue_that_is_empty_is_swept_no_more(self):
         waiting = queues(request("a"))
