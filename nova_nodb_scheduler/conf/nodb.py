@@ -11,6 +11,7 @@ from nova_nodb_scheduler.conf import (
     claim_options,
     compute_node_options,
     decision_options,
+    queue_options,
     report_options,
 )
 
@@ -229,3 +230,4 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; idempotent."""
     conf.register_opts(activation_options.ACTIVATION_OPTS)
     conf.register_opts(NODB_OPTS, group=GROUP)
+    conf.register_opts(queue_options.QUEUE_OPTS, group=queue_options.GROUP)

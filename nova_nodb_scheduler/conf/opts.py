@@ -8,7 +8,7 @@ import itertools
 import stevedore
 from oslo_config import cfg
 
-from nova_nodb_scheduler.conf import activation_options, nodb
+from nova_nodb_scheduler.conf import activation_options, nodb, queue_options
 from nova_nodb_scheduler.synchronizer import loader
 
 
@@ -19,5 +19,6 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     return [
         ("DEFAULT", activation_options.ACTIVATION_OPTS),
         (nodb.GROUP, nodb.NODB_OPTS),
+        (queue_options.GROUP, queue_options.QUEUE_OPTS),
         *itertools.chain.from_iterable(own),
     ]

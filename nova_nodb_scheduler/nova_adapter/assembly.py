@@ -21,7 +21,7 @@ from nova.scheduler.client import report
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.conf import nodb, queue_options
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
@@ -42,13 +42,30 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.observe import exporter, process_metrics
+from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
+    request_payload,
+    request_records,
+    requests_in_hand,
+    wait_policy,
+    waiting_api,
+    waiting_conductor,
+)
+from nova_nodb_scheduler.nova_adapter.waiting.waking import (
+    pending_plans,
+    queue_desk,
+    queue_notifications,
+    queue_runtime,
+)
+from nova_nodb_scheduler.observe import conductor_metrics, exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
@@ -61,6 +78,8 @@ HOST_MANAGERS = "nova.scheduler.host_manager"
 
 #: Value of ``scheduler_driver`` that means Nova's own scheduler.
 STOCK = "filter_scheduler"
+#: Value of ``scheduler_driver`` with which requests may wait for room.
+QUEUE = "nodb_queue"
 
 
 def plugin_version() -> str:
@@ -82,6 +101,7 @@ class Plugin:
         self.declared = declarations.load_namespaces()
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
+        self._waiting_conductor: waiting_conductor.WaitingConductor | None = None
         self._compute_nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None
 
     # -- checks without I/O -----------------------------------------------------
@@ -93,7 +113,10 @@ class Plugin:
         :raises ConfigurationError: an option names something unknown
         """
         start_checks.check_release()
-        start_checks.check_options(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        start_checks.check_options(
+            self.conf,
+            [(nodb.GROUP, nodb.NODB_OPTS), (queue_options.GROUP, queue_options.QUEUE_OPTS)],
+        )
         choices = [STOCK, *loader.installed(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
@@ -135,20 +158,158 @@ class Plugin:
                 "the plugin learns from heartbeats which services live, and only the driver "
                 "'db' writes them. Set it to db on all services, or remove the plugin's lines",
             )
+        if self.lets_wait:
+            self._check_waiting()
         if self._node_mode is not cell_modes.NodeMode.MIRROR:
             own = self.conf.database.connection
             node_serving.refuse_unfit(
                 self._node_mode, self.make_synchronizer(), [own] if own else []
             )
 
+    def _check_waiting(self) -> None:
+        """Refuse what would lose requests that wait, or could not read them."""
+        self.payload_cipher()
+        self.wait_settings()
+        if not self.make_synchronizer().capabilities.durable:
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] synchronizer",
+                self.options.synchronizer,
+                f"with scheduler_driver = {QUEUE} requests that wait are kept there: choose a "
+                "driver whose writes survive a restart, or configure its engine so",
+            )
+
     def check_scheduler(self) -> None:
         """Refuse to run the scheduler with what cannot work; see :meth:`check`."""
         self.check()
+        if self.lets_wait and self.options.candidates != "memory":
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] candidates",
+                self.options.candidates,
+                f"set it to memory: with scheduler_driver = {QUEUE} whom an event helps is told "
+                "from the mirror of Placement",
+            )
         self.make_synchronizer()
 
     def replaces_scheduler(self) -> bool:
         """Tell whether nova-scheduler shall run one of the plugin's schedulers."""
         return bool(self.conf.scheduler_driver != STOCK)
+
+    @property
+    def lets_wait(self) -> bool:
+        """Whether requests may wait for room in this cloud."""
+        return bool(self.conf.scheduler_driver == QUEUE)
+
+    def queue_settings(self) -> queue_settings.QueueSettings:
+        """Return what the order of requests that wait obeys.
+
+        :raises ConfigurationError: an option has a value that cannot work
+        """
+        options = self.conf[queue_options.GROUP]
+        return queue_settings.QueueSettings(
+            classes=queue_settings.parse_classes(options.classes),
+            default_class=options.default_class,
+            project_weights=queue_settings.parse_weights(options.project_weights),
+            order=queue_settings.Order(options.order),
+            discipline=queue_settings.Discipline(options.discipline),
+            aging_seconds=options.aging_seconds,
+            hold_after_seconds=options.hold_after_seconds,
+            hold_seconds=options.hold_seconds,
+            max_pending=options.max_pending,
+            max_pending_per_project=options.max_pending_per_project,
+            lease_seconds=options.lease_seconds,
+            least_backoff_seconds=options.least_backoff_seconds,
+            most_backoff_seconds=options.most_backoff_seconds,
+        )
+
+    def queue(
+        self, runtime: runtime_module.SchedulerRuntime, notifier: Any
+    ) -> queue_runtime.QueueRuntime:
+        """Return what wakes requests that wait, not started.
+
+        :param notifier: Nova's, of the unversioned format; None where nobody hears it
+        """
+        decisions = runtime.decisions
+        assert decisions is not None  # see check_scheduler
+        observed = () if notifier is None else (queue_notifications.QueueNotifications(notifier),)
+        return queue_runtime.QueueRuntime(
+            runtime,
+            decisions,
+            self._payload_reader,
+            queue_runtime.QueueOptions(
+                settings=self.queue_settings(),
+                max_wait_seconds=float(self.conf[queue_options.GROUP].max_wait_seconds),
+                silent_scheduler_seconds=self._silent_scheduler_seconds,
+            ),
+            queue_runtime.QueueSinks(observed=observed),
+        )
+
+    def queue_desk(self, runtime: runtime_module.SchedulerRuntime) -> queue_desk.QueueDesk:
+        """Return what answers operators who ask of requests that wait."""
+        if runtime.queue is not None:
+            found: queue_desk.QueueDesk = runtime.queue.desk
+            return found
+        lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
+        return queue_runtime.make_desk(runtime, lease_seconds)
+
+    def payload_cipher(self) -> request_payload.PayloadCipher:
+        """Return what encrypts requests that wait.
+
+        :raises ConfigurationError: there is no key, or none that can be used
+        """
+        return request_payload.PayloadCipher(self.conf[queue_options.GROUP].key)
+
+    def wait_settings(self) -> wait_policy.WaitSettings:
+        """Return who may wait for room.
+
+        :raises ConfigurationError: an option has a value that cannot work
+        """
+        options = self.conf[queue_options.GROUP]
+        return wait_policy.WaitSettings(
+            queue=self.queue_settings(),
+            default_wait_seconds=options.default_wait_seconds,
+            project_wait_seconds=wait_policy.parse_projects(options.project_wait_seconds),
+            max_wait_seconds=options.max_wait_seconds,
+        )
+
+    def waiting_conductor(self) -> waiting_conductor.WaitingConductor | None:
+        """Return what lets a conductor's requests wait, not started; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        records = self._request_records(synchronizer, "conductor")
+        made = waiting_conductor.WaitingConductor(
+            records,
+            requests_in_hand.RequestsInHand(synchronizer, records.ledger),
+            self.wait_settings(),
+            abandoned_requests.AbandonedRequests(report.report_client_singleton),
+        )
+        self._waiting_conductor = made
+        return made
+
+    def waiting_api(self) -> waiting_api.WaitingApi | None:
+        """Return an API's part in requests that wait; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        records = self._request_records(synchronizer, "api")
+        from_api = self.conf[queue_options.GROUP].from_api
+        return waiting_api.WaitingApi(
+            synchronizer, records.ledger, self.wait_settings(), records if from_api else None
+        )
+
+    def _request_records(
+        self, synchronizer: contract.Synchronizer, role: str
+    ) -> request_records.RequestRecords:
+        lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
+        return request_records.RequestRecords(
+            pending_ledger.PendingLedger(synchronizer, lease_seconds),
+            self.payload_cipher(),
+            lambda: f"{role}:{self.conf.host}:{uuid.uuid4()}",
+        )
+
+    def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
+        cipher = self.payload_cipher()
+        return functools.partial(pending_plans.read_request, ledger, cipher)
 
     def scheduler_class(self) -> type[Any]:
         """Load the class that ``scheduler_driver`` names."""
@@ -348,6 +509,9 @@ class Plugin:
             self._count_refused = functools.partial(
                 export.metrics.records_refused, str(self.options.synchronizer)
             )
+            if self._waiting_conductor is not None:
+                counts = self._waiting_conductor.counts
+                conductor_metrics.register(export.metrics.registry, lambda: dict(counts))
             return export
 
         return make

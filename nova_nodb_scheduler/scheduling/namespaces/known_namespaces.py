@@ -15,6 +15,7 @@ from nova_nodb_scheduler.scheduling.namespaces import (
     claim_facts,
     digest_forms,
     node_facts,
+    pending_facts,
     provider_facts,
     service_facts,
 )
@@ -27,6 +28,8 @@ CLAIMS = "claims"
 NODB = "nodb"
 #: Owner of what mirrors Placement: the schedulers, one of which keeps it.
 PLACEMENT = "placement"
+#: Owner of requests that wait for room: conductors put them there, schedulers wake them.
+QUEUE = "queue"
 
 _V1 = model.SchemaVersion(1, 0)
 _CELL = model.Column("cell", model.Kind.CATEGORY, ("cell",), "")
@@ -261,6 +264,12 @@ NODE_NAMES = model.Namespace(name="node_names", owner=NOVA, schema=_V1, followed
 #: key: cell uuid; who answers for its compute nodes, and which id comes next
 NODE_CELLS = model.Namespace(name="node_cells", owner=NOVA, schema=_V1, followed=False)
 
+#: key: uuid of a request's first server; a request that waits for room, or is being placed
+PENDING = model.Namespace(name="pending", owner=QUEUE, schema=_V1, digest=pending_facts.digest)
+
+#: key: as in ``pending``; what the conductor was called with, encrypted
+PENDING_PAYLOADS = model.Namespace(name="pending_payloads", owner=QUEUE, schema=_V1, followed=False)
+
 BUILT_IN: tuple[model.Namespace, ...] = (
     COMPUTE_NODES,
     SERVICES,
@@ -283,6 +292,8 @@ BUILT_IN: tuple[model.Namespace, ...] = (
     NODE_ROWS,
     NODE_NAMES,
     NODE_CELLS,
+    PENDING,
+    PENDING_PAYLOADS,
 )
 
 _COMPUTE_SERVICE = (("binary", "nova-compute"),)
