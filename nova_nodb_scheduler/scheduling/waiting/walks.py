@@ -17,7 +17,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.waiting import grown_hosts, request_index, waiting_lines
+from nova_nodb_scheduler.scheduling.waiting import grown_hosts
+from nova_nodb_scheduler.scheduling.waiting.order import request_index, waiting_lines
 
 
 @attrs.frozen
@@ -29,7 +30,7 @@ class Limits:
     """
 
     most_tried: int = 64
-    most_passed: int = 512
+    most_passed: int = 256
 
 
 class Costs:

@@ -17,11 +17,9 @@ from collections.abc import Callable, Mapping
 import sortedcontainers
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import (
-    backlog,
-    fair_share,
+from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
+from nova_nodb_scheduler.scheduling.waiting.order import (
     ordered_items,
-    queue_settings,
     shape_index,
     shared_parts,
     waiting_lines,
@@ -45,6 +43,8 @@ class RequestIndex:
         self.settings = settings
         self.shapes = shapes
         self.entries: dict[str, waiting_lines.Entry] = {}
+        #: Whether anything was filed elsewhere; who looks resets it.
+        self.is_changed = False
         #: Queues that somebody waits in for a first try, and all of them in turn.
         self.fresh: collections.deque[waiting_lines.Queue] = collections.deque()
         self.swept: collections.deque[waiting_lines.Queue] = collections.deque()
@@ -121,6 +121,7 @@ class RequestIndex:
 
     def unfile(self, entry: waiting_lines.Entry) -> None:
         """Take a request out of the lines."""
+        self.is_changed = True
         line, queue = entry.line, entry.queue
         if entry.elsewhere is not None and queue.elsewhere is not None:
             queue.elsewhere.remove(entry.elsewhere)
