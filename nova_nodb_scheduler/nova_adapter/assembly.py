@@ -16,12 +16,16 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import prometheus_client
+from keystoneauth1 import exceptions as keystone
+from keystoneauth1 import identity, loading
 from nova import objects
 from nova.scheduler.client import report
+from oslo_config import cfg
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.conf import nodb, queue_options, zaqar_options
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
@@ -42,7 +46,9 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.observe import exporter, process_metrics
+from nova_nodb_scheduler.nova_adapter.waiting import tenant_events as tenant_events_module
+from nova_nodb_scheduler.nova_adapter.waiting import zaqar_queues
+from nova_nodb_scheduler.observe import exporter, process_metrics, tenant_event_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
@@ -139,6 +145,8 @@ class Plugin:
             node_serving.refuse_unfit(
                 self._node_mode, self.make_synchronizer(), [own] if own else []
             )
+        if self.conf[queue_options.GROUP].zaqar_queue:
+            self._zaqar_queues()
 
     def check_scheduler(self) -> None:
         """Refuse to run the scheduler with what cannot work; see :meth:`check`."""
@@ -347,9 +355,72 @@ class Plugin:
             self._count_refused = functools.partial(
                 export.metrics.records_refused, str(self.options.synchronizer)
             )
+            if role == "conductor":
+                self._count_tenant_events(export.metrics.registry)
             return export
 
         return make
+
+    # -- events to tenants --------------------------------------------------------
+
+    @functools.cached_property
+    def tenant_events(self) -> tenant_events_module.TenantEvents | None:
+        """This process's way to tell projects of their requests that wait; None where it is off.
+
+        Nothing is sent, and no thread runs, before the first event.
+
+        :raises ConfigurationError: Zaqar cannot be reached as it is configured
+        """
+        options = self.conf[queue_options.GROUP]
+        if not options.zaqar_queue:
+            return None
+        return tenant_events_module.TenantEvents(
+            self._zaqar_queues(),
+            tenant_events_module.TenantEventOptions(
+                ttl_seconds=options.zaqar_message_ttl_seconds,
+                max_backlog=options.zaqar_max_backlog,
+            ),
+        )
+
+    def _zaqar_queues(self) -> zaqar_queues.ZaqarQueues:
+        group = zaqar_options.GROUP
+        options = self.conf[group]
+        load = functools.partial(loading.load_auth_from_conf_options, self.conf, group)
+        try:
+            session = loading.load_session_from_conf_options(self.conf, group)
+            adapter = functools.partial(
+                loading.load_adapter_from_conf_options, self.conf, group, session=session
+            )
+            adapter()
+            auth = load()
+        except (keystone.ClientException, cfg.Error, TypeError, ValueError) as error:
+            raise errors.ConfigurationError(
+                f"[{group}] auth_type", options.auth_type, f"keystoneauth says: {error}"
+            ) from error
+        if auth is None and not (options.signing_key and options.endpoint_override):
+            raise errors.ConfigurationError(
+                f"[{group}] auth_type",
+                "",
+                "Zaqar needs a service user, such as password with its options; or signing_key "
+                "and endpoint_override. To switch events off, leave [nodb_queue] zaqar_queue empty",
+            )
+        # Only identity plugins have a project.
+        scoped = isinstance(auth, identity.BaseIdentityPlugin) and not options.signing_key
+        return zaqar_queues.ZaqarQueues(
+            str(self.conf[queue_options.GROUP].zaqar_queue),
+            client_id=str(uuid.uuid4()),
+            make_adapter=lambda plugin: adapter(auth=plugin),
+            scope=(lambda project_id: load(project_id=project_id)) if scoped else None,
+            auth=auth,
+            signing_key=options.signing_key,
+        )
+
+    def _count_tenant_events(self, registry: prometheus_client.CollectorRegistry) -> None:
+        """Have a process tell in its metrics what became of its events."""
+        if self.tenant_events is not None:
+            tenant_event_metrics.register(
+                registry, self.tenant_events.figures, tenant_events_module.LOSSES
+            )
 
     def sweeper(self, synchronizer: contract.Synchronizer) -> cell_sweeper.CellSweeper:
         """Return what walks a scope's tables."""
@@ -552,6 +623,7 @@ class Plugin:
         self._count_refused = functools.partial(
             runtime.metrics.records_refused, str(options.synchronizer)
         )
+        self._count_tenant_events(runtime.metrics.registry)
         return runtime
 
     def decisions(
