@@ -41,6 +41,9 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
 _TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
 
+# Zaqar behind a Keystone takes a minute to lay down: CI has Zaqar alone.
+_KEYSTONE = r"\.test_keystone\."
+
 _LINT = work.Checks(
     (
         work.Check("ruff", ("ruff", "check", ".")),
@@ -129,6 +132,23 @@ STAGES = (
         workers=1.0,
     ),
     Stage(
+        "zaqar",
+        When.CI,
+        900,
+        "tests/functional/zaqar: events to projects through a real Zaqar",
+        work.Tests(
+            "functional/zaqar",
+            but=_KEYSTONE,
+            again=True,
+            beside=work.Beside(
+                "zaqar", "tests/functional/zaqar/requirements.txt", "NODB_ZAQAR_VENV"
+            ),
+        ),
+        # They wait for servers that start, and for ends of time.
+        share=_SIXTH,
+        workers=0.5,
+    ),
+    Stage(
         "engine_faults",
         When.CI,
         900,
@@ -199,6 +219,23 @@ STAGES = (
         1200,
         "the tests of tests/functional/synchronizer that CI leaves to their twins",
         work.Tests("functional/synchronizer", only=_TWINS, again=True),
+    ),
+    Stage(
+        "zaqar_keystone",
+        When.ALL,
+        1800,
+        "the tests of tests/functional/zaqar that need a Keystone",
+        work.Tests(
+            "functional/zaqar",
+            only=_KEYSTONE,
+            again=True,
+            beside=work.Beside(
+                "zaqar-keystone",
+                "tests/functional/zaqar/requirements-keystone.txt",
+                "NODB_ZAQAR_VENV",
+            ),
+        ),
+        workers=0.5,
     ),
     Stage(
         "nova_all",
