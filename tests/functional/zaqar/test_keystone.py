@@ -19,10 +19,10 @@ from keystoneauth1.identity import v3
 
 from nova_nodb_scheduler.conf import nodb, queue_options, zaqar_options
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.nova_adapter.waiting import tenant_events, zaqar_queues
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import tenant_events, zaqar_queues
 from nova_nodb_scheduler.testing import patience, servers
 from tests.functional.zaqar import zaqar_server
-from tests.unit.nova_adapter.waiting import made_events
+from tests.unit.nova_adapter.waiting.tenants import made_events
 
 CONF = nova.conf.CONF
 _QUEUE = "nodb-waiting"
@@ -211,7 +211,7 @@ class ExamplesTest(_Case):
         queues._queue = queue
         sink = tenant_events.TenantEvents(queues, tenant_events.TenantEventOptions())
         sink.publish(made_events.event(project_id=self.cloud.project))
-        patience.wait_until(lambda: sink.figures()["posted"], _SECONDS, lambda: sink.figures())
+        patience.wait_until(lambda: sink.figures()["posted"], _SECONDS, sink.figures)
         sink.stop()
 
     def test_polling(self) -> None:

@@ -13,14 +13,11 @@ from typing import Any
 
 from keystoneauth1 import adapter, loading, session
 
-from nova_nodb_scheduler.nova_adapter.waiting import (
-    tenant_events,
-    waiting_events,
-    zaqar_queues,
-)
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import tenant_events, zaqar_queues
 from nova_nodb_scheduler.testing import patience
 from tests.functional.zaqar import zaqar_server
-from tests.unit.nova_adapter.waiting import made_events
+from tests.unit.nova_adapter.waiting.tenants import made_events
 
 _QUEUE = "nodb-waiting"
 _SECONDS = 30.0

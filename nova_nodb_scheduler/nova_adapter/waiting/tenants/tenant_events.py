@@ -25,7 +25,8 @@ from typing import Any, Protocol
 import attrs
 from oslo_serialization import jsonutils
 
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events, zaqar_queues
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import zaqar_queues
 
 LOG = logging.getLogger(__name__)
 
@@ -130,12 +131,12 @@ class _Account:
             self._said_at[why] = now
             unsaid, self._unsaid[why] = self._unsaid[why], 0
         LOG.warning(
-            "%(count)d events of requests that wait did not reach their projects (%(why)s%(told)s):"
-            " %(remedy)s. Nothing else is affected.",
+            "Events of requests that wait did not reach their projects: %(count)d, for %(why)s"
+            "%(told)s; %(remedy)s. Nothing else is affected.",
             {
                 "count": unsaid,
                 "why": why,
-                "told": f", {told}" if told else "",
+                "told": f" ({told})" if told else "",
                 "remedy": LOSSES[why],
             },
         )
@@ -150,9 +151,19 @@ class _Message:
     size_bytes: int
 
 
+@attrs.define(eq=False)
+class _Life:
+    """From a start to an end: a thread that outlives its own leaves the next one's alone."""
+
+    ended: threading.Event = attrs.field(factory=threading.Event)
+    until: float = float("inf")
+
+
 @attrs.define(eq=False, slots=False)
 class TenantEvents(waiting_events.EventSink):
     """Posts events to their projects from a thread that starts with the first one.
+
+    One that was stopped starts again with the next event: services restart in place.
 
     :param queues: used by that thread alone
     :param clock: monotonic
@@ -167,8 +178,7 @@ class TenantEvents(waiting_events.EventSink):
         default=threading.Event.wait, kw_only=True
     )
     _start_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
-    _ends_at: float = attrs.field(init=False, default=float("inf"))
+    _life: _Life = attrs.field(init=False, factory=_Life)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _pid: int | None = attrs.field(init=False, default=None)
     #: Projects that refused: until when they are not asked again, and what was said.
@@ -184,9 +194,7 @@ class TenantEvents(waiting_events.EventSink):
     def publish(self, event: waiting_events.WaitingEvent) -> None:
         """See :class:`.waiting_events.EventSink`."""
         # Threads at once may exceed the bound by their number.
-        if self._stop.is_set():
-            self._account.lose(ENDED, 1)
-        elif self._waiting.qsize() >= self._options.max_backlog:
+        if self._waiting.qsize() >= self._options.max_backlog:
             self._account.lose(OVERFLOW, 1)
         else:
             self._waiting.put_nowait(event)
@@ -198,7 +206,10 @@ class TenantEvents(waiting_events.EventSink):
         with self._start_lock:
             if self._pid == os.getpid():
                 return
-            thread = threading.Thread(target=self._run, name="nodb-tenant-events", daemon=True)
+            self._life = _Life()
+            thread = threading.Thread(
+                target=self._run, args=(self._life,), name="nodb-tenant-events", daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError as error:
@@ -214,13 +225,14 @@ class TenantEvents(waiting_events.EventSink):
         if thread is None or self._pid != os.getpid():
             return
         atexit.unregister(self.stop)
-        self._ends_at = self._clock() + self._options.exit_seconds
-        self._stop.set()
+        self._life.until = self._clock() + self._options.exit_seconds
+        self._life.ended.set()
         self._waiting.put_nowait(None)
         thread.join(self._options.exit_seconds)
         left = len(self._take_all(block=False))
         if left:
             self._account.lose(ENDED, left)
+        self._pid = None
 
     def figures(self) -> Mapping[str, float]:
         """Return how many events were posted and lost, by why, and how many wait."""
@@ -232,12 +244,12 @@ class TenantEvents(waiting_events.EventSink):
 
     # -- the posting thread ---------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            taken = self._take_all(block=not self._stop.is_set(), most=MAX_BATCH)
-            if not taken and self._stop.is_set():
+    def _run(self, life: _Life) -> None:
+        while self._clock() < life.until:
+            taken = self._take_all(block=not life.ended.is_set(), most=MAX_BATCH)
+            if not taken and life.ended.is_set():
                 return
-            self._deliver(taken)
+            self._deliver(taken, life)
 
     def _take_all(
         self, *, block: bool, most: int | None = None
@@ -248,33 +260,34 @@ class TenantEvents(waiting_events.EventSink):
                 event = self._waiting.get(block=block and not taken)
             except queue.Empty:
                 break
-            if event is None:
+            if event is not None:
+                taken.append(event)
+            elif block:
                 break
-            taken.append(event)
         return taken
 
-    def _deliver(self, events: Iterable[waiting_events.WaitingEvent]) -> None:
+    def _deliver(self, events: Iterable[waiting_events.WaitingEvent], life: _Life) -> None:
         by_project: dict[str, list[_Message]] = {}
         for event in events:
             message = self._message(event)
             by_project.setdefault(message.project_id, []).append(message)
         for project_id, messages in by_project.items():
             for batch in _split(messages):
-                self._post(project_id, [message.entry for message in batch])
+                self._post(project_id, [message.entry for message in batch], life)
 
     def _message(self, event: waiting_events.WaitingEvent) -> _Message:
         told = body(event, self._make_id())
         entry = {"ttl": self._options.ttl_seconds, "body": told}
         return _Message(event.request.project_id, entry, len(jsonutils.dump_as_bytes(entry)))
 
-    def _post(self, project_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    def _post(self, project_id: str, entries: Sequence[Mapping[str, Any]], life: _Life) -> None:
         """Post what belongs to one project, or count it as lost."""
         until, reason = self._refusals.get(project_id, (float("-inf"), ""))
         if self._clock() < until:
             self._account.lose(REFUSED, len(entries), f"project {project_id}: {reason}")
             return
         for tried in range(1, TRIES + 1):
-            if self._clock() >= self._ends_at:
+            if self._clock() >= life.until:
                 self._account.lose(ENDED, len(entries))
                 return
             answer = self._ask(project_id, entries)
@@ -287,7 +300,7 @@ class TenantEvents(waiting_events.EventSink):
                 return
             reason = answer.reason
             if tried < TRIES:
-                self._wait(self._stop, tried * PAUSE_SECONDS)
+                self._wait(life.ended, tried * PAUSE_SECONDS)
         self._account.lose(UNREACHABLE, len(entries), reason)
 
     def _ask(self, project_id: str, entries: Sequence[Mapping[str, Any]]) -> zaqar_queues.Answer:

@@ -12,13 +12,10 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies
 
-from nova_nodb_scheduler.nova_adapter.waiting import (
-    tenant_events,
-    waiting_events,
-    zaqar_queues,
-)
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import tenant_events, zaqar_queues
 from nova_nodb_scheduler.testing import patience
-from tests.unit.nova_adapter.waiting import made_events
+from tests.unit.nova_adapter.waiting.tenants import made_events
 
 _SECONDS = 10.0
 _AWAY = zaqar_queues.Unreachable("connection refused")
@@ -186,8 +183,8 @@ class LossTest(_World):
             self.now += tenant_events.LOG_SECONDS
             sink.publish(made_events.event())
         self.assertEqual(2, len(logged.output))
-        self.assertIn("1 events", logged.output[0])
-        self.assertIn("8 events", logged.output[1])
+        self.assertIn("1, for overflow", logged.output[0])
+        self.assertIn("8, for overflow", logged.output[1])
         self.queues.open.set()
 
     def test_a_zaqar_that_is_back_in_time_gets_the_same_events(self) -> None:
@@ -253,13 +250,27 @@ class EndTest(_World):
         sink.stop()
         self.assertEqual(300.0, sink.figures()["posted"])
 
-    def test_what_comes_behind_the_end_is_counted_as_lost(self) -> None:
+    def test_a_service_that_restarts_in_place_goes_on(self) -> None:
         sink = self.sink()
+        for count in (1, 2, 3):
+            sink.publish(made_events.event())
+            self.until(sink, count)
+            sink.stop()
+            sink.stop()
+        self.assertEqual(3.0, sink.figures()["posted"])
+
+    def test_a_post_that_outlives_the_end_takes_nothing_of_the_next_start(self) -> None:
+        sink = self.sink(exit_seconds=0.05)
+        self.queues.open.clear()
         sink.publish(made_events.event())
+        patience.wait_until(lambda: not sink.figures()["waiting"], _SECONDS, "the first is taken")
         sink.stop()
-        sink.stop()
-        sink.publish(made_events.event())
-        self.assertEqual(1.0, sink.figures()["ended"])
+        self.now += 1.0
+        for _ in range(5):
+            sink.publish(made_events.event())
+        self.queues.open.set()
+        told = self.until(sink, 6)
+        self.assertEqual((6.0, 0.0), (told["posted"], told["ended"]))
 
     def test_a_process_ends_in_time_though_zaqar_hangs_and_counts_what_it_leaves(self) -> None:
         sink = self.sink(exit_seconds=0.05)
