@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter.waiting import queue_cloud
 from tests.functional.zaqar import zaqar_server
@@ -35,6 +36,7 @@ class DispatchTest(queue_cloud.QueueCase):
         self.assertEqual(1.0, registry.get_sample_value("nodb_tenant_events_posted_total"))
 
     def test_a_conductor_tells_through_the_same_sink(self) -> None:
+        self.override("key", [request_payload.new_key()], "nodb_queue")
         waiting = assembly.get().waiting_conductor()
         assert waiting is not None
         self.assertIs(assembly.get().tenant_events, waiting._events)

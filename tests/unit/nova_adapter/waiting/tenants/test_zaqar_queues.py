@@ -56,7 +56,7 @@ class AnswersTest(unittest.TestCase):
         return zaqar_queues.ZaqarQueues(
             "nodb-waiting",
             client_id=_CLIENT,
-            make_adapter=lambda auth: adapter.Adapter(asking, auth=auth),
+            make_adapter=lambda auth: adapter.Adapter(asking, auth=auth, service_type="messaging"),
             auth=none,
             now=lambda: _NOW,
             **options,
