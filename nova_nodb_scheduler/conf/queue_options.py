@@ -176,8 +176,8 @@ request is given to another. It says that it lives three times as often.
         regex=r"^[A-Za-z0-9_-]{0,64}$",
         help="""
 Name of the Zaqar queue in which a project finds what becomes of its requests that wait:
-that one was parked, dispatched to a host, placed, expired or cancelled. Example:
-``nodb-waiting``. Each project has a queue of its own by that name, which the first
+that one was parked, dispatched (hosts are looked for), placed, expired or cancelled.
+Example: ``nodb-waiting``. Each project has its own queue by that name, which the first
 message makes. Empty: nobody is told. How Zaqar is reached is said in
 ``[nodb_queue_zaqar]``.
 
