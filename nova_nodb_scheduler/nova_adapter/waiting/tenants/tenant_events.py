@@ -181,6 +181,7 @@ class TenantEvents(waiting_events.EventSink):
     _life: _Life = attrs.field(init=False, factory=_Life)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _pid: int | None = attrs.field(init=False, default=None)
+    _complained: bool = attrs.field(init=False, default=False)
     #: Projects that refused: until when they are not asked again, and what was said.
     _refusals: dict[str, tuple[float, str]] = attrs.field(init=False, factory=dict)
 
@@ -308,7 +309,9 @@ class TenantEvents(waiting_events.EventSink):
             return self._queues.post(project_id, entries)
         except Exception as error:
             # The thread must not end by it, and the next post may do better.
-            LOG.exception("Events to projects: an error that nobody foresaw.")
+            if not self._complained:
+                LOG.exception("Events to projects: an error that nobody foresaw.")
+            self._complained = True
             return zaqar_queues.Unreachable(str(error))
 
     def _refuse(self, project_id: str, reason: str) -> None:
