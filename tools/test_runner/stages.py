@@ -41,8 +41,8 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
 _TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
 
-# Zaqar behind a Keystone takes a minute to lay down: CI has Zaqar alone.
-_KEYSTONE = r"\.test_keystone\."
+# A Keystone takes half a minute to lay down, and Nova's services ten seconds to start.
+_DEAR_ZAQAR = r"\.(test_keystone\.|test_waking_events\.ConductorTest\.)"
 
 _LINT = work.Checks(
     (
@@ -138,7 +138,7 @@ STAGES = (
         "tests/functional/zaqar: events to projects through a real Zaqar",
         work.Tests(
             "functional/zaqar",
-            but=_KEYSTONE,
+            but=_DEAR_ZAQAR,
             again=True,
             beside=work.Beside(
                 "zaqar", "tests/functional/zaqar/requirements.txt", "NODB_ZAQAR_VENV"
@@ -221,13 +221,13 @@ STAGES = (
         work.Tests("functional/synchronizer", only=_TWINS, again=True),
     ),
     Stage(
-        "zaqar_keystone",
+        "zaqar_all",
         When.ALL,
         1800,
-        "the tests of tests/functional/zaqar that need a Keystone",
+        "the tests of tests/functional/zaqar with a Keystone, and with Nova's own conductor",
         work.Tests(
             "functional/zaqar",
-            only=_KEYSTONE,
+            only=_DEAR_ZAQAR,
             again=True,
             beside=work.Beside(
                 "zaqar-keystone",

@@ -44,11 +44,11 @@ class ToldServersTest(waiting_cloud.WaitingCloud):
         self.waits(late)
         self.pass_time(130)
         self.grant(late, pending.Purpose.EXPIRE)
-        self.ended(late)
+        self.comes_to(late, "ERROR")
         unwanted = self.ask()[0]
         self.waits(unwanted)
         self.grant(unwanted, pending.Purpose.CANCEL)
-        self.ended(unwanted)
+        self.comes_to(unwanted, "ERROR")
         told = self.told(project, 6)
         self.assertEqual(
             [
