@@ -8,7 +8,7 @@ import json
 import threading
 import time
 import unittest
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keystoneauth1 import adapter, loading, session
@@ -48,7 +48,9 @@ class _Case(unittest.TestCase):
             signing_key=signing_key,
         )
 
-    def sink(self, queues: zaqar_queues.ZaqarQueues, **options: Any) -> tenant_events.TenantEvents:
+    def sink(
+        self, queues: tenant_events.TenantQueues, **options: Any
+    ) -> tenant_events.TenantEvents:
         made = tenant_events.TenantEvents(queues, tenant_events.TenantEventOptions(**options))
         self.addCleanup(made.stop)
         return made
@@ -176,6 +178,26 @@ class TroubleTest(_Case):
         zaqar.server.resume()
         self.assertEqual(51.0, self.until(sink, posted=51)["posted"])
 
+    def test_an_event_whose_answer_is_lost_comes_twice_and_has_one_id(self) -> None:
+        zaqar, project = self.zaqar(private=True), self.project()
+        tries: list[str] = []
+        post = self.queues(zaqar.url, timeout_seconds=1.0).post
+
+        def counted(project_id: str, messages: Any) -> zaqar_queues.Answer:
+            tries.append(project_id)
+            return post(project_id, messages)
+
+        sink = self.sink(_Wrapped(counted))
+        zaqar.server.pause()
+        self.addCleanup(zaqar.server.resume)
+        sink.publish(made_events.event(project_id=project))
+        patience.wait_until(lambda: len(tries) == 2, _SECONDS, "it is tried again")
+        zaqar.server.resume()
+        self.until(sink, posted=1)
+        told = zaqar.tenant(project, _QUEUE).messages()
+        self.assertGreater(len(told), 1)
+        self.assertEqual(1, len({event["id"] for event in told}))
+
     def test_a_store_of_zaqars_that_is_full_costs_events_alone(self) -> None:
         zaqar, project = self.zaqar(private=True), self.project()
         sink = self.sink(self.queues(zaqar.url))
@@ -191,6 +213,13 @@ class TroubleTest(_Case):
             client.config_set("maxmemory", "0")
         sink.publish(made_events.event(project_id=project))
         self.assertEqual(2.0, self.until(sink, posted=2)["posted"])
+
+
+class _Wrapped:
+    """Queues whose posts go through a function."""
+
+    def __init__(self, post: Callable[[str, Any], zaqar_queues.Answer]) -> None:
+        self.post = post
 
 
 class _Hook:
