@@ -20,6 +20,6 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         ("DEFAULT", activation_options.ACTIVATION_OPTS),
         (nodb.GROUP, nodb.NODB_OPTS),
         (queue_options.GROUP, queue_options.QUEUE_OPTS),
-        (zaqar_options.GROUP, [*zaqar_options.ZAQAR_OPTS, *zaqar_options.USER_OPTS]),
+        (zaqar_options.GROUP, zaqar_options.SAMPLE_OPTS),
         *itertools.chain.from_iterable(own),
     ]

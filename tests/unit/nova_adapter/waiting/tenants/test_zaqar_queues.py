@@ -16,7 +16,7 @@ from keystoneauth1 import adapter, loading, session
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.conf import nodb, zaqar_options
 from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.waiting.tenants import zaqar_queues
 
@@ -145,6 +145,17 @@ class ConfigurationTest(unittest.TestCase):
         with self.assertRaises(errors.ConfigurationError) as caught:
             _ = self.plugin(text).tenant_events
         return str(caught.exception)
+
+    def test_what_the_sample_names_is_what_is_read_with_the_same_defaults(self) -> None:
+        read = {
+            option.dest: option.default
+            for option in (
+                *zaqar_options.ZAQAR_OPTS,
+                *loading.get_auth_plugin_conf_options("password"),
+            )
+        }
+        named = {option.dest: option.default for option in zaqar_options.SAMPLE_OPTS}
+        self.assertEqual(named, {name: read[name] for name in named if name in read})
 
     def test_nobody_is_told_by_default(self) -> None:
         self.assertIsNone(self.plugin("", queue="").tenant_events)
