@@ -123,7 +123,10 @@ class Plugin:
         :raises ConfigurationError: an option names something unknown
         """
         start_checks.check_release()
-        start_checks.check_options(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        start_checks.check_options(
+            self.conf,
+            [(nodb.GROUP, nodb.NODB_OPTS), (queue_options.GROUP, queue_options.QUEUE_OPTS)],
+        )
         choices = [STOCK, *loader.installed(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
