@@ -53,6 +53,8 @@ TAKE_OVER_SECONDS = 3.0
 _HOSTS_AT_ONCE = 256
 #: Between two rounds at least: changes of hosts come in crowds.
 _LEAST_PAUSE_SECONDS = 0.02
+#: The same while nobody waits: a round looks at what changed, and a busy feed has no end.
+_IDLE_PAUSE_SECONDS = 0.25
 #: Between two rounds at most, whatever happens: time passes without an event, too.
 _MOST_PAUSE_SECONDS = 0.5
 _SWEEP_SECONDS = 1.0
@@ -207,7 +209,7 @@ class QueueWorker:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
                 self._stop.wait(_FAILURE_SECONDS)
-            self._stop.wait(_LEAST_PAUSE_SECONDS)
+            self._stop.wait(_LEAST_PAUSE_SECONDS if len(self._queues) else _IDLE_PAUSE_SECONDS)
 
     def _pause_seconds(self) -> float:
         with self._parts.followed.lock:

@@ -49,7 +49,9 @@ class UsageUpkeep:
         self._begun[request.key] = (request, now)
 
     def run(self, now: float) -> None:
-        """Look at the cloud's servers, and at its hosts, if it is time to."""
+        """Look at the cloud's servers, and at its hosts, if it is time to and anybody waits."""
+        if not len(self._followed.queues):
+            return
         if self._followed.queues is not self._queues:
             # A new epoch: the order of now was told nothing yet.
             self._queues = self._followed.queues
