@@ -13,6 +13,7 @@ from nova_nodb_scheduler.conf import (
     decision_options,
     queue_options,
     report_options,
+    zaqar_options,
 )
 
 GROUP = "nodb_scheduler"
@@ -231,3 +232,4 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(activation_options.ACTIVATION_OPTS)
     conf.register_opts(NODB_OPTS, group=GROUP)
     conf.register_opts(queue_options.QUEUE_OPTS, group=queue_options.GROUP)
+    conf.register_opts(zaqar_options.ZAQAR_OPTS, group=zaqar_options.GROUP)

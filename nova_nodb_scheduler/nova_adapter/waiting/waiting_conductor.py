@@ -145,6 +145,8 @@ class WaitingConductor:
     def stop(self) -> None:
         """Hold none any more: what is in hand is others' when the leases end."""
         self._in_hand.stop()
+        if self._events is not None:
+            self._events.stop()
 
     @property
     def current(self) -> Attempt | None:
