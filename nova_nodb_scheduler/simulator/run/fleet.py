@@ -44,6 +44,7 @@ class _Running:
 class _Server:
     flavor: workload.MadeFlavor
     host_uuid: str
+    project_id: str
     built: bool = False
 
 
@@ -69,9 +70,11 @@ class Fleet:
 
     # -- servers --------------------------------------------------------------------
 
-    def accept(self, server: str, flavor: workload.MadeFlavor, host_uuid: str) -> None:
+    def accept(
+        self, server: str, flavor: workload.MadeFlavor, host_uuid: str, project_id: str
+    ) -> None:
         """Begin to build a server that was granted."""
-        self._servers[server] = _Server(flavor, host_uuid)
+        self._servers[server] = _Server(flavor, host_uuid, project_id)
         self._dirty(INSTANCES, made_hosts.instance_key(server))
 
     def built(self, server: str) -> bool:
@@ -106,6 +109,14 @@ class Fleet:
         self._dirty(INSTANCES, made_hosts.instance_key(server))
         self._dirty(NODES, found.host_uuid)
         self._dirty(PROVIDERS, found.host_uuid)
+
+    def departed(self, host_uuid: str, flavor: workload.MadeFlavor) -> None:
+        """Count one of the servers from before the run no longer."""
+        used = self._hosts[host_uuid].used
+        for name, amount in flavor.resources.items():
+            used[name] -= amount
+        self._dirty(NODES, host_uuid)
+        self._dirty(PROVIDERS, host_uuid)
 
     def written(self, host_uuid: str) -> None:
         """Note that allocations on a host changed."""
@@ -158,7 +169,7 @@ class Fleet:
             if found is None:
                 return None
             host = self._hosts[found.host_uuid].host if found.built else None
-            return made_hosts.instance(host, found.flavor.resources)
+            return made_hosts.instance(host, found.flavor.resources, found.project_id)
         if key.namespace == LIVENESS:
             running = self._hosts[self._by_service[name]]
             return made_hosts.liveness(running.beats, running.seen_seconds)

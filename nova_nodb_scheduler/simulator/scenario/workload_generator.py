@@ -81,7 +81,7 @@ def generate(options: GeneratorOptions) -> tuple[workload.Arrival, ...]:
             workload.Arrival(
                 number=0,
                 at_seconds=now,
-                flavor=_flavor(chance, options.repeat_share),
+                flavor=draw_flavor(chance, options.repeat_share),
                 servers=min(_size(chance), options.most_servers),
                 lifetime_seconds=None
                 if options.immortal
@@ -91,7 +91,8 @@ def generate(options: GeneratorOptions) -> tuple[workload.Arrival, ...]:
     return workload.numbered(arrivals)
 
 
-def _flavor(chance: random.Random, repeat_share: float) -> workload.MadeFlavor:
+def draw_flavor(chance: random.Random, repeat_share: float) -> workload.MadeFlavor:
+    """Return a VM type, as requests ask for them."""
     if chance.random() < repeat_share:
         shares = [share for _, share in _REPEATED]
         return chance.choices(_REPEATED, shares)[0][0]
