@@ -58,6 +58,9 @@ class RunProgress:
 
 Told = Callable[[RunProgress], None]
 
+#: Step by step: after so long schedulers look whom they may have passed by.
+_SWEEP_SECONDS = 1.0
+
 
 def not_told(_progress: RunProgress) -> None:
     """Tell nobody."""
@@ -199,7 +202,8 @@ class World:
             while not self._is_over():
                 self._happen()
                 if self.options.in_step:
-                    self._is_news |= self.reporter.flush(everything=True) > 0
+                    self._is_news |= self.reporter.is_room_waiting
+                    self.reporter.flush(everything=True)
                 with self._lock:
                     self._conductor_thread.finish()
                 self._wake_in_step()
@@ -377,9 +381,14 @@ class World:
         if isinstance(said, pipe_messages.WakeNotes):
             if self.waiting is not None and said != pipe_messages.WakeNotes():
                 self.waiting.wakes.append(said)
-        elif said.due_seconds is not None and said.due_seconds < self._wake_at:
-            self._wake_at = max(said.due_seconds, self._clock.now_seconds())
-            self._events.at(self._wake_at, self._time_wakes)
+            return
+        now = self._clock.now_seconds()
+        due = math.inf if said.due_seconds is None else max(said.due_seconds, now)
+        if self.waiting is not None and self.waiting.waiting:
+            due = min(due, now + _SWEEP_SECONDS)
+        if due < self._wake_at:
+            self._wake_at = due
+            self._events.at(due, self._time_wakes)
 
     def _time_wakes(self) -> None:
         self._is_news, self._wake_at = True, math.inf
