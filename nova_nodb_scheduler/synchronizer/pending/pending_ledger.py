@@ -24,8 +24,8 @@ record, so that none of its own comes late.
 
 **A creation in doubt** (:class:`MaybeCreated`) is not a failure: the record may stand, or
 come to. Its holder goes on as if it stood, and gives the request with its next step,
-which writes it where it does not: then the late one loses. Only while its lease lasts:
-afterwards nothing may be there because somebody else finished it.
+which writes it where it does not: then the late one loses. Where the payload is gone, too,
+the record came, and somebody else has ended it.
 """
 
 from __future__ import annotations
@@ -154,16 +154,14 @@ class PendingLedger:
         :param if_absent: of a creation in doubt, as it was to stand
         """
         now_seconds = self.now_seconds()
-        return self._step(
-            holding.key,
-            lambda standing: pending_rules.parked(
-                _or_absent(standing, if_absent, now_seconds),
-                holding,
-                reason,
-                now_seconds,
-                now_seconds + pause_seconds,
-            ),
-        )
+
+        def change(standing: pending.PendingRequest | None) -> pending_rules.Step:
+            if standing is None:
+                standing = self._made_good(if_absent)
+            until = now_seconds + pause_seconds
+            return pending_rules.parked(standing, holding, reason, now_seconds, until)
+
+        return self._step(holding.key, change)
 
     def begin(
         self,
@@ -174,13 +172,13 @@ class PendingLedger:
 
         :param if_absent: of a creation in doubt, as it was to stand
         """
-        now_seconds = self.now_seconds() if if_absent is not None else 0.0
-        return self._step(
-            holding.key,
-            lambda standing: pending_rules.begun(
-                _or_absent(standing, if_absent, now_seconds), holding
-            ),
-        )
+
+        def change(standing: pending.PendingRequest | None) -> pending_rules.Step:
+            if standing is None:
+                standing = self._made_good(if_absent)
+            return pending_rules.begun(standing, holding)
+
+        return self._step(holding.key, change)
 
     def sent(
         self, holding: pending_rules.Holding, server: str, *, again: bool = False
@@ -200,6 +198,11 @@ class PendingLedger:
             return step
 
         return self._step(holding.key, change)
+
+    def rest(self, holding: pending_rules.Holding, seconds: float) -> pending_rules.Step:
+        """Let a request lie in nobody's hand for a while, then be looked at anew."""
+        until = self.now_seconds() + seconds
+        return self._step(holding.key, lambda now: pending_rules.renewed(now, holding, until))
 
     def finish(self, holding: pending_rules.Holding) -> bool:
         """End a request, whatever is left of it; False where it is somebody else's now."""
@@ -366,6 +369,12 @@ class PendingLedger:
             record_editor.answer_of(self._editor.edit(name, change), self._synchronizer.name)
         return True
 
+    def _made_good(self, if_absent: pending.PendingRequest | None) -> pending.PendingRequest | None:
+        """Return a request whose record did not come; None where it came and has ended."""
+        if if_absent is None or self.read_payload(if_absent.key) is None:
+            return None
+        return if_absent
+
     def _write_payload(self, request: pending.PendingRequest, payload: str) -> bool:
         """Write a payload; False where it does not stand, or may come later once more."""
         owner, at_seconds = request.grant.owner, request.asked_at
@@ -387,16 +396,6 @@ class PendingLedger:
 
 def _removed(_state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[None]:
     return record_editor.Proposal(None, deleted=True)
-
-
-def _or_absent(
-    standing: pending.PendingRequest | None,
-    if_absent: pending.PendingRequest | None,
-    now_seconds: float,
-) -> pending.PendingRequest | None:
-    if standing is None and if_absent is not None:
-        return None if pending_rules.is_lapsed(if_absent, now_seconds) else if_absent
-    return standing
 
 
 def _request(key: str, state: Mapping[str, Any] | None) -> pending.PendingRequest | None:

@@ -155,6 +155,11 @@ class QueueWorker:
         #: By key: the attempt that another is to grant, and since when.
         self._left: collections.OrderedDict[str, tuple[int, float]] = collections.OrderedDict()
         self._untold: collections.OrderedDict[str, _Pacing] = collections.OrderedDict()
+        #: Requests that this worker granted, as their records stood then: the feed may bring
+        #: nothing more of one but that it is gone.
+        self._granted: collections.OrderedDict[str, pending.PendingRequest] = (
+            collections.OrderedDict()
+        )
         #: Requests whose servers are among what hosts use as of the next catch-up.
         self._showing: list[str] = []
         self._why_unproved = ""
@@ -316,6 +321,11 @@ class QueueWorker:
     def _note(self, transition: followed_requests.Transition, now: float) -> None:
         """Take in what became of a request; tell of it where it is this worker's."""
         request = transition.request
+        if transition.step is followed_requests.Step.GONE:
+            granted = self._granted.pop(request.key, None)
+            if granted is not None and granted.grant.attempt > request.grant.attempt:
+                request = granted
+                transition = attrs.evolve(transition, request=granted)
         if request.state is not pending.PendingState.WAITING:
             self._left.pop(request.key, None)
         if transition.step is followed_requests.Step.BUILDING:
@@ -363,8 +373,15 @@ class QueueWorker:
             standing = parts.grants.grant(due.request, due.purpose)
             if standing is None:
                 continue
+            self._remember(standing)
             with parts.followed.lock:
                 self._queues.regranted(due, standing.grant.until_seconds, now)
+
+    def _remember(self, standing: pending.PendingRequest) -> None:
+        self._granted[standing.key] = standing
+        self._granted.move_to_end(standing.key)
+        if len(self._granted) > _MOST_REMEMBERED:
+            self._granted.popitem(last=False)
 
     def _is_ours(self, request: pending.PendingRequest, attempt: int, now: float) -> bool:
         """Say whether this worker grants an attempt: it is its own, or its owner let it lie."""
@@ -445,6 +462,7 @@ class QueueWorker:
                 parts.meter.looked_at("lost")
                 return
             walk.granted(hosts, standing.grant.until_seconds)
+        self._remember(standing)
         parts.meter.looked_at("granted")
         kind = waiting_events.EventKind.DISPATCHED
         self._tell((*parts.granted, *parts.observed), kind, standing, now)

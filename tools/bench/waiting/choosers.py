@@ -184,9 +184,7 @@ def _use(engine: engine_module.Engine, uuid: str, flavor: workload.Flavor) -> bo
 
 def _half_slots(engine: engine_module.Engine) -> int:
     frame = engine.frame
-    return sum(
-        frame.facts(_row(frame, uuid)).free_ram_mb // _HALF_MB for uuid in frame.uuids()
-    )
+    return sum(frame.facts(_row(frame, uuid)).free_ram_mb // _HALF_MB for uuid in frame.uuids())
 
 
 def _row(frame: host_frame.HostFrame, uuid: str) -> int:

@@ -30,7 +30,9 @@ from nova_nodb_scheduler.model import pending, requests
 from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly, request_decider
 from nova_nodb_scheduler.nova_adapter.reads import request_views as views_module
 from nova_nodb_scheduler.nova_adapter.service import decision_explainer
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.scheduling.pipeline import decision_steps, refusal_counts
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.waking import pending_fit
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +63,17 @@ class ReadRequest(Protocol):
         :raises UndecodableRecord: it cannot be read, or not with the keys that are here
         :raises BackendUnavailable: not known
         """
+
+
+def read_request(
+    ledger: pending_ledger.PendingLedger, cipher: request_payload.PayloadCipher, key: str
+) -> RestoredRequest | None:
+    """Read the payload of a request, as :class:`ReadRequest` has it."""
+    payload = ledger.read_payload(key)
+    if payload is None:
+        return None
+    context, arguments = request_payload.unpack(cipher, key, payload)
+    return RestoredRequest(context, arguments.request_specs[0])
 
 
 @attrs.define

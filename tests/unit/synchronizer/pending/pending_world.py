@@ -51,8 +51,9 @@ class Client(memory.MemorySynchronizer):
         self.open()
 
     def write(self, writes):
-        while self.meanwhile:
-            self.meanwhile.pop()()
+        meanwhile, self.meanwhile = self.meanwhile, []
+        for others in meanwhile:
+            others()
         return super().write(writes)
 
 
@@ -154,11 +155,12 @@ class World:
             return
         if isinstance(created, pending_rules.Superseded):
             raise AssertionError(created)
-        self.acknowledged.add(request.key)
         doubtful = None
         if isinstance(created, pending_ledger.MaybeCreated):
             self.count("creations in doubt")
             doubtful = request
+        else:
+            self.acknowledged.add(request.key)
         yield
         yield from self.place(ledger, request, pending_rules.holding_of(request), doubtful)
 
@@ -191,11 +193,13 @@ class World:
                 lambda: ledger.park(holding, "no room", 1.0, if_absent=doubtful)
             )
             self.count("parked" if isinstance(step, pending.PendingRequest) else "overtaken")
+            self.acknowledged.add(request.key)
             return
         step = yield from self.insist(lambda: ledger.begin(holding, if_absent=doubtful))
         if isinstance(step, pending_rules.Superseded):
             self.count("overtaken")
             return
+        self.acknowledged.add(request.key)
         for server in request.unsent:
             yield
             if server in self.deleted:

@@ -347,9 +347,12 @@ class FaultsTest(LedgerCase):
         begun = self.ledger.begin(pending_rules.holding_of(request), if_absent=request)
         self.assertIs(State.BUILDING, begun.state)
 
-    def test_a_creation_in_doubt_is_not_made_good_once_another_may_have_ended_it(self):
+    def test_a_creation_in_doubt_is_not_made_good_once_another_has_ended_it(self):
         request = self.in_doubt()
+        self.hub.deliver_late()
         self.now += made_requests.LEASE_SECONDS
+        self.ledger.grant("a", 1, "scheduler")
+        self.ledger.finish(pending_rules.holding_of(self.ledger.take("a", 2, "two")))
         step = self.ledger.begin(pending_rules.holding_of(request), if_absent=request)
         self.assertEqual(pending_rules.Superseded(None), step)
 
