@@ -85,10 +85,28 @@ class ShapeIndex:
 
         Each with the order key of its first request, without that one's own key.
         """
-        fits = self._levels >= 0
-        for column, free in zip(self._needs, room, strict=True):
+        return self._in_order(np.flatnonzero(self._fits(room)))
+
+    def is_any_fitting(self, room: resource_axis.Vector) -> bool:
+        """Say whether some shape takes no more than ``room``, which may be older than it."""
+        return bool(self._fits(room).any())
+
+    def is_fitting(self, shape: waiting_lines.Shape, room: resource_axis.Vector) -> bool:
+        """Say whether a shape takes no more than ``room``, which may be older than it."""
+        needs, free = self._needs[:, shape.row], np.maximum(room, 0)
+        known = len(free)
+        return bool((needs[:known] <= free).all() and not needs[known:].any())
+
+    def _fits(self, room: resource_axis.Vector) -> npt.NDArray[np.bool_]:
+        fits: npt.NDArray[np.bool_] = self._levels >= 0
+        known = len(room)
+        # Who takes nothing of a resource class fits where there is less than nothing, too.
+        for column, free in zip(self._needs[:known], np.maximum(room, 0), strict=True):
             fits &= column <= free
-        return self._in_order(np.flatnonzero(fits))
+        # What was learnt since: nothing is known to be free of it.
+        for column in self._needs[known:]:
+            fits &= column == 0
+        return fits
 
     def first(self, level: int) -> waiting_lines.Placed | None:
         """Return the place of the first line of a level; None where it has none."""

@@ -147,4 +147,5 @@ class WakeUp:
         if self._hosts is not None:
             needs = self._book.axis.vector(entry.request.needs)
             self._hosts.take(counted, needs)
+            self._walk.narrow(self._hosts.most())
         return counted

@@ -64,6 +64,9 @@ class Walk(abc.ABC):
     def refuse(self, entry: waiting_lines.Entry) -> None:
         """Leave out whoever has no better chance than this one."""
 
+    def narrow(self, room: resource_axis.Vector | None) -> None:  # noqa: B027
+        """Say that the greatest room is less now; None: there is none for everybody."""
+
     @abc.abstractmethod
     def again(self, entry: waiting_lines.Entry) -> None:
         """Go on with those behind one that is in its line no more."""
@@ -96,6 +99,14 @@ class FittingWalk(Walk):
         self._numbers = itertools.count()
         self._passing: tuple[waiting_lines.OrderKey, waiting_lines.Shape] | None = None
         self._refused: set[waiting_lines.Queue] = set()
+        self._room = room
+
+    def narrow(self, room: resource_axis.Vector | None) -> None:
+        # Many shapes fit into what was freed, and hardly any into what a grant leaves of it.
+        self._room = room
+        if room is None or not self._index.shapes.is_any_fitting(room):
+            self._closed, self._nearest, self._open = iter(()), None, []
+            self._passing = None
 
     def next(self) -> waiting_lines.Entry | None:
         while self._holders:
@@ -146,7 +157,9 @@ class FittingWalk(Walk):
             self._nearest = next(self._closed, None)
 
     def _push(self, shape: waiting_lines.Shape, placed: waiting_lines.Placed | None) -> None:
-        if placed is not None:
+        if placed is None or self._room is None:
+            return
+        if self._index.shapes.is_fitting(shape, self._room):
             heapq.heappush(self._open, (placed[:4], next(self._numbers), shape))
 
 
