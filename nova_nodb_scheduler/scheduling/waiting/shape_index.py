@@ -78,6 +78,14 @@ class ShapeIndex:
         if old_level is not None:
             self._refresh(old_level)
 
+    def learn(self, needs: Mapping[str, int]) -> None:
+        """Give resource classes a column that have none."""
+        self.axis.learn(needs)
+        missing = len(self.axis) - len(self._needs)
+        if missing:
+            more = np.zeros((missing, self._needs.shape[1]), np.int64)
+            self._needs = np.concatenate([self._needs, more])
+
     def fitting(
         self, room: resource_axis.Vector
     ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
@@ -190,17 +198,10 @@ class ShapeIndex:
         found = waiting_lines.Shape(needs, level, row)
         self._by_needs[needs, level] = found
         self._shapes[row] = found
-        self._learn(needs)
+        self.learn(needs)
         self._needs[:, row] = self.axis.vector(needs)
         self._levels[row] = level
         return found
-
-    def _learn(self, needs: Mapping[str, int]) -> None:
-        self.axis.learn(needs)
-        missing = len(self.axis) - len(self._needs)
-        if missing:
-            more = np.zeros((missing, self._needs.shape[1]), np.int64)
-            self._needs = np.concatenate([self._needs, more])
 
     def _grow(self) -> None:
         rows = len(self._shapes)

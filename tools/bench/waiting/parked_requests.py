@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that wait, as their records: by class, project and flavor as an overloaded cloud has them.
+"""Records of requests that wait: by class, project and flavor as an overloaded cloud has them.
 
 Most ask for one of a few flavors, one in five for one of many; projects are many, and three
 classes. What each is depends on its number and the seed alone.
