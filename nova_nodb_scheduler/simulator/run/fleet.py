@@ -15,6 +15,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.simulator.run import measures as measures_module
 from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
+from nova_nodb_scheduler.simulator.run import waiting_measures
 from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock, run_options, workload
 
 NODES = known_namespaces.COMPUTE_NODES.name
@@ -229,6 +230,7 @@ class HostTicks:
     _measures: measures_module.Measures
     _clock: run_clock.RunClock
     _events: run_clock.Events
+    _waiting: waiting_measures.WaitingMeasures | None = None
     _ticked: float = attrs.field(init=False, default=0.0)
 
     def tick(self) -> None:
@@ -238,7 +240,10 @@ class HostTicks:
             self._fleet.beat(host, now)
         for host in self._due(self._options.report_seconds, now):
             self._fleet.report(host, now)
-        self._measures.fill.append((now, self._ledger.used_share()))
+        used = self._ledger.used_share()
+        self._measures.fill.append((now, used))
+        if self._waiting is not None:
+            self._waiting.samples.append((now, used, self._waiting.waiting))
         self._ticked = now
         self._events.at(now + TICK_SECONDS, self.tick)
 

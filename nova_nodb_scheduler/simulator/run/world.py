@@ -112,6 +112,12 @@ class World:
             scheduler_process.SchedulerProcess(number, context, self._line, self._clock, options)
             for number in range(options.schedulers)
         ]
+        self.waiting: waiting_measures.WaitingMeasures | None = None
+        self._conductor: made_conductor.MadeConductor | None = None
+        self._conductor_thread = made_conductor.ConductorThread(at_once=options.in_step)
+        if self.strategy.waits:
+            self.waiting = _waiting_measures(options)
+            self._conductor = self._made_conductor(arrivals, self.waiting)
         self._ticks = fleet.HostTicks(
             options,
             self.cluster,
@@ -120,13 +126,8 @@ class World:
             self.measures,
             self._clock,
             self._events,
+            self.waiting,
         )
-        self.waiting: waiting_measures.WaitingMeasures | None = None
-        self._conductor: made_conductor.MadeConductor | None = None
-        self._conductor_thread = made_conductor.ConductorThread(at_once=options.in_step)
-        if self.strategy.waits:
-            self.waiting = _waiting_measures(options)
-            self._conductor = self._made_conductor(arrivals, self.waiting)
         self._queue = scheduler_traffic.RequestQueue(
             options,
             arrivals,

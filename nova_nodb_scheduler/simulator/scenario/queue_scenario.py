@@ -129,7 +129,7 @@ def assign(
 def paced(
     arrivals: Sequence[workload.Arrival], servers_per_second: float
 ) -> tuple[workload.Arrival, ...]:
-    """Return the same requests so far apart that so many servers are asked for in a second.
+    """Return the requests so far apart that so many servers are asked for in a second.
 
     What is bursty stays so; requests that all come at once do, too.
     """
