@@ -172,7 +172,7 @@ def _project_shares(axes: Any, found: Sequence[results.RunResult]) -> None:
         drawn = axes.bar(places, shares, width=width, color=color, label=label)
         axes.bar_label(drawn, [f"{share:.1%}" for share in shares], fontsize="small")
     axes.set_xticks([place + 0.4 - width / 2 for place in range(len(names))], names)
-    axes.set_ylabel("share of what was placed while there was more asked than room")
+    axes.set_ylabel("share of what was placed until the last request came")
     axes.set_ylim(bottom=0, top=1.15 * max(max(shares, default=0.0) for _, _, shares in bars))
 
 

@@ -158,6 +158,10 @@ def document(
 Figures = Mapping[str, Any]
 
 
+def _overtaken(figures: Figures) -> str:
+    return format(figures["overtaken"], ",d") if "overtaken" in figures else ""
+
+
 def _number(name: str, form: str = ",d") -> Callable[[Figures], str]:
     def shown(figures: Figures) -> str:
         value = figures.get(name)
@@ -227,7 +231,7 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("wait until placed p50 / p99, s", _waits),
     ("at once / after a wait / expired / refused / waiting", _endings),
     ("placed, by project (by weight)", _project_shares),
-    ("requests others went before", _number("overtaken")),
+    ("requests others went before", _overtaken),
     ("most requests waiting", _number("most_waiting")),
     ("grants to requests that waited", _number("grants")),
     ("grants that found no room", _number("failed_grants")),
@@ -265,6 +269,12 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 )
 
 
+#: Rows that are shown where nothing is in them, too: that is what they are for.
+_ALWAYS = frozenset(
+    ("servers over-committed", "hosts over-committed", "requests others went before")
+)
+
+
 def comparison_table(
     found: Sequence[RunResult], packing: Mapping[str, Mapping[str, Any]]
 ) -> rich.table.Table:
@@ -278,7 +288,7 @@ def comparison_table(
         made.add_column(each.strategy, justify="right")
     for label, shown in ROWS:
         cells = [shown(each.figures) for each in found]
-        if any(cell.strip("0.-% /") for cell in cells) or "over-committed" in label:
+        if any(cell.strip("0.-% /") for cell in cells) or label in _ALWAYS:
             made.add_row(label, *cells)
     if packing:
         made.add_row("least hosts that hold it all", *(_packed(packing, each) for each in found))

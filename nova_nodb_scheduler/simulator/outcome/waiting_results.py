@@ -88,16 +88,13 @@ def _projects(
     until: float,
     capacity: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return what each project was given while there were more requests than room.
+    """Return what each project was given until the last request came.
 
-    That is from when all projects had somebody waiting until the last request came.
+    Shares are of what projects have: what was given before anybody waited is made up for.
     """
-    began = _all_wait_at(asked, stories)
     given = {each.name: dict.fromkeys(_RESOURCES, 0) for each in asked.projects}
     for each in stories:
-        if each.ending != "placed" or each.ended_at is None or began is None:
-            continue
-        if began <= each.ended_at <= until:
+        if each.ending == "placed" and each.ended_at is not None and each.ended_at <= until:
             for name, amount in each.arrival.flavor.resources.items():
                 given[each.arrival.project_id][name] += amount * each.arrival.servers
     shares = {
@@ -113,17 +110,6 @@ def _projects(
         }
         for each in asked.projects
     }
-
-
-def _all_wait_at(
-    asked: queue_scenario.QueueScenario, stories: Sequence[waiting_measures.Story]
-) -> float | None:
-    firsts: dict[str, float] = {}
-    for each in stories:
-        if each.parked_at is not None:
-            project = each.arrival.project_id
-            firsts[project] = min(each.parked_at, firsts.get(project, each.parked_at))
-    return max(firsts.values()) if len(firsts) == len(asked.projects) else None
 
 
 def _capacity(run: world.World) -> dict[str, int]:
