@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import attrs
 
 from nova_nodb_scheduler.simulator.run import fleet as fleet_module
 from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
-from nova_nodb_scheduler.simulator.scenario import (
-    made_hosts,
-    run_clock,
-    workload,
-    workload_generator,
-)
+from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock, workload
 
 #: Hosts that are tried before a server that stands nowhere any more is left out.
 _TRIES = 32
@@ -24,7 +20,8 @@ _TRIES = 32
 class Departures:
     """The departures of one run. One thread.
 
-    :param per_second: servers, simulated; they are of the types that requests ask for
+    :param per_second: servers, simulated
+    :param flavors: types that they are drawn of: those of the servers that are asked for
     :ivar servers: that are gone
     """
 
@@ -33,17 +30,17 @@ class Departures:
     _fleet: fleet_module.Fleet
     _events: run_clock.Events
     _per_second: float
-    _repeat_share: float
+    _flavors: Sequence[workload.MadeFlavor]
     _chance: random.Random
     servers: int = attrs.field(init=False, default=0)
 
     def begin(self) -> None:
         """Arrange for the first one."""
-        if self._per_second:
+        if self._per_second and self._flavors:
             self._events.after(self._pause_seconds(), self._depart)
 
     def _depart(self) -> None:
-        flavor = workload_generator.draw_flavor(self._chance, self._repeat_share)
+        flavor = self._chance.choice(self._flavors)
         for _ in range(_TRIES):
             if self._leave(self._chance.choice(self._cluster.hosts), flavor):
                 break

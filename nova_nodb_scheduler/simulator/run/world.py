@@ -143,7 +143,7 @@ class World:
             self._fleet,
             self._events,
             options.departures_per_second,
-            options.repeat_share,
+            [each.flavor for each in arrivals for _ in range(each.servers)],
             random.Random(f"departures {options.seed}"),
         )
         self._is_news = True

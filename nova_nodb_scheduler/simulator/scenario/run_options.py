@@ -100,7 +100,6 @@ class RunOptions:
         servers that do not stand are gone
     :param queue: what waits, for the strategy that lets requests wait
     :param departures_per_second: servers from before the run that are deleted, simulated
-    :param repeat_share: share of them that are of one of a few VM types
     """
 
     cluster: cluster_module.ClusterOptions
@@ -127,7 +126,6 @@ class RunOptions:
     rest_seconds: float = 30.0
     queue: queue_scenario.QueueScenario = attrs.field(factory=queue_scenario.QueueScenario)
     departures_per_second: float = 0.0
-    repeat_share: float = 0.8
 
     @property
     def in_step(self) -> bool:

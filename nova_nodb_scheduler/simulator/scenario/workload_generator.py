@@ -81,7 +81,7 @@ def generate(options: GeneratorOptions) -> tuple[workload.Arrival, ...]:
             workload.Arrival(
                 number=0,
                 at_seconds=now,
-                flavor=draw_flavor(chance, options.repeat_share),
+                flavor=_flavor(chance, options.repeat_share),
                 servers=min(_size(chance), options.most_servers),
                 lifetime_seconds=None
                 if options.immortal
@@ -91,8 +91,7 @@ def generate(options: GeneratorOptions) -> tuple[workload.Arrival, ...]:
     return workload.numbered(arrivals)
 
 
-def draw_flavor(chance: random.Random, repeat_share: float) -> workload.MadeFlavor:
-    """Return a VM type, as requests ask for them."""
+def _flavor(chance: random.Random, repeat_share: float) -> workload.MadeFlavor:
     if chance.random() < repeat_share:
         shares = [share for _, share in _REPEATED]
         return chance.choices(_REPEATED, shares)[0][0]

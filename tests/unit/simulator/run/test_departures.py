@@ -6,10 +6,11 @@ import random
 import testtools
 
 from nova_nodb_scheduler.simulator.run import departures, fleet, true_ledger
-from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock
+from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock, workload
 from tests import forking
 
 _CONTEXT = forking.context()
+FLAVORS = (workload.MadeFlavor("s", 1, 2048, 10), workload.MadeFlavor("l", 8, 16_384, 80))
 
 
 class DeparturesTest(testtools.TestCase):
@@ -22,7 +23,7 @@ class DeparturesTest(testtools.TestCase):
         clock = run_clock.RunClock(_CONTEXT, run_clock.Pace.VIRTUAL)
         events = run_clock.Events(clock)
         made = departures.Departures(
-            cluster, ledger, running, events, per_second, 0.8, random.Random(1)
+            cluster, ledger, running, events, per_second, FLAVORS, random.Random(1)
         )
         made.begin()
         while (due := events.next_seconds) is not None and due <= seconds:

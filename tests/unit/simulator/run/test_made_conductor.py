@@ -129,17 +129,20 @@ class ConductorTest(testtools.TestCase):
         self.assertIsNone(self.ledger.read_payload(self.key))
         self.assertEqual("placed", self.ending)
 
-    def test_who_finds_no_room_waits_and_rests_only_if_it_was_tried(self):
-        for outcome, rests in (
-            (simulated_scheduler.NO_HOST, True),
-            (simulated_scheduler.BEHIND, False),
-        ):
-            self.setUp()
-            self.park(outcome)
-            record = self.ledger.read(self.key)
-            self.assertIs(pending.PendingState.WAITING, record.state)
-            self.assertEqual(rests, record.not_before > record.parked_at)
-            self.assertEqual((1, outcome), (self.measures.waiting, record.reason))
+    def test_who_finds_no_room_waits_and_rests_first(self):
+        self.park()
+
+        record = self.ledger.read(self.key)
+        self.assertIs(pending.PendingState.WAITING, record.state)
+        self.assertGreater(record.not_before, record.parked_at)
+        self.assertEqual((1, "no valid host"), (self.measures.waiting, record.reason))
+
+    def test_who_was_not_tried_for_others_go_before_does_not_rest(self):
+        self.park(simulated_scheduler.BEHIND)
+
+        record = self.ledger.read(self.key)
+        self.assertIs(pending.PendingState.WAITING, record.state)
+        self.assertEqual(record.not_before, record.parked_at)
 
     def test_a_full_queue_ends_a_request_with_its_record(self):
         self.park(simulated_scheduler.FULL)
