@@ -423,7 +423,12 @@ class World:
         """Let simulated time pass in which nobody asks for anything, step by step."""
         until = self._clock.now_seconds() + seconds
         while (due := self._events.next_seconds) is not None and due <= until:
-            self._happen()
+            if self._is_deciding_in_step:
+                self._listener.listen(scheduler_traffic.LISTEN_SECONDS)
+                continue
+            self._clock.advance(due)
+            with self._lock:
+                self._events.happen_next()
             self.reporter.flush(everything=True)
 
     def _pause_seconds(self) -> float:
@@ -438,9 +443,14 @@ class World:
     @property
     def _is_held_up(self) -> bool:
         """Whether time stands still, step by step, until a scheduler has done something."""
-        present = [each for each in self.schedulers if not each.is_away]
-        is_deciding = any(each.asked is not None or each.is_waking for each in present)
-        return is_deciding or (self._queue.waits and bool(present))
+        present = any(not each.is_away for each in self.schedulers)
+        return self._is_deciding_in_step or (self._queue.waits and present)
+
+    @property
+    def _is_deciding_in_step(self) -> bool:
+        return any(
+            each.asked is not None or each.is_waking for each in self.schedulers if not each.is_away
+        )
 
     @property
     def _is_deciding(self) -> bool:
