@@ -45,8 +45,10 @@ from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtim
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
     request_payload,
+    request_records,
     requests_in_hand,
     wait_policy,
+    waiting_api,
     waiting_conductor,
 )
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
@@ -55,7 +57,7 @@ from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     queue_notifications,
     queue_runtime,
 )
-from nova_nodb_scheduler.observe import exporter, process_metrics
+from nova_nodb_scheduler.observe import conductor_metrics, exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
@@ -98,6 +100,7 @@ class Plugin:
         self.declared = declarations.load_namespaces()
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
+        self._waiting_conductor: waiting_conductor.WaitingConductor | None = None
         self._compute_nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None
 
     # -- checks without I/O -----------------------------------------------------
@@ -269,15 +272,35 @@ class Plugin:
         if not self.lets_wait:
             return None
         synchronizer = self.make_synchronizer()
-        settings = self.wait_settings()
-        ledger = pending_ledger.PendingLedger(synchronizer, settings.queue.lease_seconds)
-        return waiting_conductor.WaitingConductor(
-            ledger,
-            requests_in_hand.RequestsInHand(synchronizer, ledger),
-            self.payload_cipher(),
-            settings,
-            lambda: f"conductor:{self.conf.host}:{uuid.uuid4()}",
+        records = self._request_records(synchronizer, "conductor")
+        made = waiting_conductor.WaitingConductor(
+            records,
+            requests_in_hand.RequestsInHand(synchronizer, records.ledger),
+            self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
+        )
+        self._waiting_conductor = made
+        return made
+
+    def waiting_api(self) -> waiting_api.WaitingApi | None:
+        """Return an API's part in requests that wait; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        records = self._request_records(synchronizer, "api")
+        from_api = self.conf[queue_options.GROUP].from_api
+        return waiting_api.WaitingApi(
+            synchronizer, records.ledger, self.wait_settings(), records if from_api else None
+        )
+
+    def _request_records(
+        self, synchronizer: contract.Synchronizer, role: str
+    ) -> request_records.RequestRecords:
+        lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
+        return request_records.RequestRecords(
+            pending_ledger.PendingLedger(synchronizer, lease_seconds),
+            self.payload_cipher(),
+            lambda: f"{role}:{self.conf.host}:{uuid.uuid4()}",
         )
 
     def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
@@ -482,6 +505,9 @@ class Plugin:
             self._count_refused = functools.partial(
                 export.metrics.records_refused, str(self.options.synchronizer)
             )
+            if self._waiting_conductor is not None:
+                counts = self._waiting_conductor.counts
+                conductor_metrics.register(export.metrics.registry, lambda: dict(counts))
             return export
 
         return make

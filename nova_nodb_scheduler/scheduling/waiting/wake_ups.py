@@ -128,8 +128,11 @@ class WakeUp:
             needs = self._book.axis.vector(request.needs)
             hosts = self._hosts.helped(request.key, needs, entry.queue.servers)
         # In strict order the first of a class may be one that rests.
-        if entry.stage is not waiting_lines.Stage.READY or hosts == ():
+        if entry.stage is not waiting_lines.Stage.READY:
             self._walk.refuse(entry)
+            return None
+        if hosts == ():
+            self._walk.unhelped(entry)
             return None
         return Candidate(request, entry.attempt + 1, hosts)
 
@@ -147,5 +150,4 @@ class WakeUp:
         if self._hosts is not None:
             needs = self._book.axis.vector(entry.request.needs)
             self._hosts.take(counted, needs)
-            self._walk.narrow(self._hosts.most())
         return counted

@@ -217,7 +217,7 @@ class PendingWaker:
                 granted=(),
                 observed=(),
                 clock=clock,
-                upkeep=(hold_upkeep.HeldHosts(self._followed, engine),),
+                holds=hold_upkeep.HeldHosts(self._followed, engine),
                 proved_upkeep=(usage, holds),
                 usages=(usage,),
             )

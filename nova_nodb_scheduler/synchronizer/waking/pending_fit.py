@@ -55,7 +55,7 @@ class NotTold:
 Fit: TypeAlias = ServersFit | NoRoom | NotTold
 
 
-class StatesNotProved(Exception):
+class HostsUnproved(Exception):
     """What memory holds may be old: nobody is woken by it."""
 
 
@@ -83,7 +83,7 @@ class PendingPlans(Protocol):
     def view(self) -> Any:
         """Return a view of what is proved now, for the other calls.
 
-        :raises StatesNotProved: something that any request looks at is not
+        :raises HostsUnproved: something that any request looks at is not
         """
 
     def fit(
@@ -97,7 +97,7 @@ class PendingPlans(Protocol):
         """Say whether all servers of a request that are not sent yet would find hosts.
 
         :param among: uuids of the only hosts to look at; None for all
-        :raises StatesNotProved: not any more
+        :raises HostsUnproved: not any more
         """
 
     def shortage(

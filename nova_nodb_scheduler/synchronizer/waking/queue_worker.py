@@ -70,7 +70,7 @@ class Owners(Protocol):
         """Say whether this worker grants the requests of a digest."""
 
 
-class Usage(Protocol):
+class UsageCounter(Protocol):
     """Counts what projects use."""
 
     def begun(self, request: pending.PendingRequest, now: float) -> None:
@@ -100,6 +100,16 @@ class Upkeep(Protocol):
         """Do what is due; may block for the back end."""
 
 
+class Holds(Protocol):
+    """Has the engine heed what is held."""
+
+    def run(self, now: float) -> None:
+        """Take over what the records say is held now."""
+
+    def forget(self) -> None:
+        """Hold nothing, while nobody looks when holds end."""
+
+
 @attrs.frozen
 class WorkerParts:
     """What a worker works with.
@@ -107,8 +117,8 @@ class WorkerParts:
     :param engine: whose hosts are looked at
     :param catch_up: brings the engine's hosts to the store's present
     :param is_following: whether the feed is followed at all
-    :param upkeep: run in order, in each round; those that need hosts proved come with
-        ``proved_upkeep``
+    :param holds: taken over in each round; none stands while rounds are not made
+    :param proved_upkeep: run in order, in each round in which hosts are proved
     :param granted: told of requests that this worker granted to be placed
     :param observed: told of what became of requests that are this worker's
     :param clock: seconds by the back end's clock
@@ -125,9 +135,9 @@ class WorkerParts:
     granted: Sequence[waiting_events.EventSink]
     observed: Sequence[waiting_events.EventSink]
     clock: Callable[[], float]
-    upkeep: Sequence[Upkeep] = ()
+    holds: Holds
     proved_upkeep: Sequence[Upkeep] = ()
-    usages: Sequence[Usage] = ()
+    usages: Sequence[UsageCounter] = ()
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -181,6 +191,7 @@ class QueueWorker:
             self._thread.join(10.0)
             self._thread = None
         self.proved = False
+        self._parts.holds.forget()
 
     def wake(self) -> None:
         """Say that something happened; from any thread."""
@@ -206,6 +217,7 @@ class QueueWorker:
                 self._stop.wait(_FAILURE_SECONDS)
             except Exception:
                 self._parts.meter.failed()
+                self._parts.holds.forget()
                 if not complained:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
@@ -229,14 +241,14 @@ class QueueWorker:
         parts = self._parts
         if not parts.is_following():
             self.proved = False
+            parts.holds.forget()
             return
         began = parts.monotonic()
         now = parts.clock()
         for transition in parts.followed.follow(now):
             self._note(transition, now)
+        parts.holds.run(now)
         self._grant_due(now)
-        for each in parts.upkeep:
-            each.run(now)
         self._wake_whom_it_helps(now)
         parts.meter.round_took(parts.monotonic() - began)
 
@@ -244,7 +256,7 @@ class QueueWorker:
         parts = self._parts
         try:
             view = parts.plans.view()
-        except pending_fit.StatesNotProved as why:
+        except pending_fit.HostsUnproved as why:
             self._tell_unproved(str(why))
             return
         try:
@@ -261,7 +273,7 @@ class QueueWorker:
                 self._walk(functools.partial(self._queues.sweep, now), view, now)
             for each in parts.proved_upkeep:
                 each.run(now)
-        except pending_fit.StatesNotProved as why:
+        except pending_fit.HostsUnproved as why:
             self._tell_unproved(str(why))
 
     @property
@@ -321,14 +333,14 @@ class QueueWorker:
     def _note(self, transition: followed_requests.Transition, now: float) -> None:
         """Take in what became of a request; tell of it where it is this worker's."""
         request = transition.request
-        if transition.step is followed_requests.Step.GONE:
+        if transition.step is followed_requests.RequestStep.GONE:
             granted = self._granted.pop(request.key, None)
             if granted is not None and granted.grant.attempt > request.grant.attempt:
                 request = granted
                 transition = attrs.evolve(transition, request=granted)
         if request.state is not pending.PendingState.WAITING:
             self._left.pop(request.key, None)
-        if transition.step is followed_requests.Step.BUILDING:
+        if transition.step is followed_requests.RequestStep.BUILDING:
             self._showing.append(request.key)
             self._untold.pop(request.queue, None)
             for usage in self._parts.usages:
@@ -338,7 +350,7 @@ class QueueWorker:
         kind = _kind(transition)
         if kind is not None:
             self._tell(self._parts.observed, kind, request, now)
-        if transition.step is followed_requests.Step.GONE and request.parked_at:
+        if transition.step is followed_requests.RequestStep.GONE and request.parked_at:
             waited_seconds = now - request.asked_at
             self._parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
@@ -413,7 +425,7 @@ class QueueWorker:
             is_any = True
             try:
                 self._try(walk, candidate, charged, view, now)
-            except pending_fit.StatesNotProved:
+            except pending_fit.HostsUnproved:
                 with lock:
                     walk.refused()
                 raise
@@ -523,10 +535,10 @@ def _ending(request: pending.PendingRequest) -> str:
 def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind | None:
     """Return what is told of a transition; None for nothing."""
     request, before = transition.request, transition.before
-    if transition.step is followed_requests.Step.PARKED:
+    if transition.step is followed_requests.RequestStep.PARKED:
         first = before is None or not before.parked_at
         return waiting_events.EventKind.PARKED if first else None
-    if transition.step is not followed_requests.Step.GONE:
+    if transition.step is not followed_requests.RequestStep.GONE:
         return None
     if request.grant.purpose is pending.Purpose.EXPIRE:
         return waiting_events.EventKind.EXPIRED

@@ -124,7 +124,7 @@ class PendingPlans:
     def view(self) -> views_module.RequestView:
         """Return a view of what is proved now, in which nothing is counted.
 
-        :raises pending_fit.StatesNotProved: something that any request looks at is not
+        :raises pending_fit.HostsUnproved: something that any request looks at is not
         """
         opened = self._views.open()
         enabled = [str(cell.uuid) for cell in self._decisions.host_manager.enabled_cells]
@@ -132,10 +132,10 @@ class PendingPlans:
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
-                raise pending_fit.StatesNotProved(f"{scope}: {why}")
+                raise pending_fit.HostsUnproved(f"{scope}: {why}")
         refusal = self._decisions.placement_mirror.refusal()
         if refusal is not None:
-            raise pending_fit.StatesNotProved(refusal)
+            raise pending_fit.HostsUnproved(refusal)
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -152,7 +152,7 @@ class PendingPlans:
 
         :param among: uuids of the only hosts to look at; None for all
         :param charged: what is granted on hosts and does not show yet, by uuid
-        :raises pending_fit.StatesNotProved: not any more
+        :raises pending_fit.HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -162,7 +162,7 @@ class PendingPlans:
                 return self._fit(request, prepared, view, among, charged or {})
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise pending_fit.StatesNotProved(error.reason) from error
+                    raise pending_fit.HostsUnproved(error.reason) from error
                 return pending_fit.NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return pending_fit.NotTold(str(error))
@@ -177,7 +177,7 @@ class PendingPlans:
     ) -> tuple[tuple[decision_steps.FilterCount, ...], int] | pending_fit.NotTold:
         """Return how many hosts each step leaves now, and how many take the first server.
 
-        :raises pending_fit.StatesNotProved: not any more
+        :raises pending_fit.HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -189,7 +189,7 @@ class PendingPlans:
                 parts = planner.placement_parts()
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise pending_fit.StatesNotProved(error.reason) from error
+                    raise pending_fit.HostsUnproved(error.reason) from error
                 return pending_fit.NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return pending_fit.NotTold(str(error))

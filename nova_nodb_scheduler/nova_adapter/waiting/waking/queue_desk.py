@@ -52,7 +52,7 @@ class DeskParts:
 
 
 class QueueDesk:
-    """Fulfils :class:`.queue_endpoint.QueueDesk`; any thread."""
+    """Fulfils :class:`.queue_endpoint.PendingOperations`; any thread."""
 
     def __init__(self, parts: DeskParts) -> None:
         self._parts = parts
@@ -125,7 +125,7 @@ class QueueDesk:
         try:
             told = plans.explain(request, plans.view())
             short = plans.shortage(request, hosts)
-        except pending_fit.StatesNotProved as why:
+        except pending_fit.HostsUnproved as why:
             found.why_unknown = f"hosts are not proved: {why}"
             return found
         for each in (told, short):
