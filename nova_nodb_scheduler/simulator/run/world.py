@@ -399,7 +399,7 @@ class World:
         if not self.options.in_step or self._conductor is None or not self._is_news:
             return
         idle = [each for each in self.schedulers if each.is_idle]
-        if idle and not self._is_held_up:
+        if idle and not self._is_deciding_in_step:
             self._is_news = False
             for each in idle:
                 each.wake()
@@ -444,7 +444,8 @@ class World:
     def _is_held_up(self) -> bool:
         """Whether time stands still, step by step, until a scheduler has done something."""
         present = any(not each.is_away for each in self.schedulers)
-        return self._is_deciding_in_step or (self._queue.waits and present)
+        is_asked = self._queue.waits or (self._conductor is not None and self._is_news)
+        return self._is_deciding_in_step or (is_asked and present)
 
     @property
     def _is_deciding_in_step(self) -> bool:

@@ -45,7 +45,7 @@ def flavor_of(request: pending.PendingRequest) -> workload.MadeFlavor:
 
 
 class MadePlans:
-    """Says whether made requests would find hosts; fulfils :class:`.pending_fit.PendingPlans`.
+    """Says whether made requests would find hosts; fulfils :class:`.pending_fit.FitPlanner`.
 
     :param note: told how long each took, seconds
     """
@@ -55,7 +55,7 @@ class MadePlans:
         self._note = note
 
     def view(self) -> None:
-        """See :class:`.pending_fit.PendingPlans`: made hosts are always proved."""
+        """See :class:`.pending_fit.FitPlanner`: made hosts are always proved."""
 
     def fit(
         self,
@@ -65,7 +65,7 @@ class MadePlans:
         among: Collection[str] | None = None,
         charged: pending_fit.Amounts | None = None,
     ) -> pending_fit.Fit:
-        """See :class:`.pending_fit.PendingPlans`."""
+        """See :class:`.pending_fit.FitPlanner`."""
         began = time.perf_counter()
         servers = request.unsent
         asked = workload.request(flavor_of(request), servers[0], request.project_id)
@@ -81,7 +81,7 @@ class MadePlans:
     def shortage(
         self, request: pending.PendingRequest, most: int = pending_fit.MOST_HOSTS
     ) -> pending_fit.RoomShortage:
-        """See :class:`.pending_fit.PendingPlans`."""
+        """See :class:`.pending_fit.FitPlanner`."""
         asked = workload.request(flavor_of(request), request.key, request.project_id)
         return pending_fit.shortage(self._engine, asked, request.needs, most)
 

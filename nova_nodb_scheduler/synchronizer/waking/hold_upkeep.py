@@ -35,7 +35,7 @@ class HoldUpkeep:
     def __init__(
         self,
         followed: followed_requests.FollowedRequests,
-        plans: pending_fit.PendingPlans,
+        plans: pending_fit.FitPlanner,
         ledger: pending_ledger.PendingLedger,
         hold_seconds: float,
         is_own: Callable[[str], bool],

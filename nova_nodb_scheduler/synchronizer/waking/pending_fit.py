@@ -77,7 +77,7 @@ class RoomShortage:
     possible: int
 
 
-class PendingPlans(Protocol):
+class FitPlanner(Protocol):
     """Plans requests that wait, for one worker; any thread, one at a time."""
 
     def view(self) -> Any:

@@ -125,7 +125,7 @@ class WorkerParts:
     """
 
     followed: followed_requests.FollowedRequests
-    plans: pending_fit.PendingPlans
+    plans: pending_fit.FitPlanner
     grants: queue_grants.QueueGrants
     owners: Owners
     engine: engine_module.Engine
