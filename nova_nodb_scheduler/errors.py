@@ -319,7 +319,7 @@ class PendingNotFound(NodbError):
         )
 
 
-class HostsUnproved(NodbError):
+class StatesNotProved(NodbError):
     """A scheduler cannot prove that it holds all hosts as they are; it lists none.
 
     :param scheduler: its host, and where it stands

@@ -61,7 +61,7 @@ _expected = oslo_messaging.expected_exceptions(
     errors.InvalidPredicate,
     errors.LimitExceeded,
     errors.MarkerNotFound,
-    errors.HostsUnproved,
+    errors.StatesNotProved,
 )
 
 
@@ -123,7 +123,7 @@ class HostEndpoint:
         :raises InvalidPredicate: naming the condition, and the choices
         :raises LimitExceeded: more keys or ids than fit in a page
         :raises MarkerNotFound: the marker is a uuid, and no compute node has it
-        :raises HostsUnproved: hosts may be missing, or old
+        :raises StatesNotProved: hosts may be missing, or old
         """
         self._check_lists(keys, ids, namespaces)
         for name, value in (
@@ -262,7 +262,7 @@ def _refuse_unproved(judged: JudgedSnapshot, scopes: Sequence[objects.ScopeStatu
     if not missing:
         return
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    raise errors.HostsUnproved(
+    raise errors.StatesNotProved(
         f"{judged.scheduler} ({judged.scheduler_state})", "; ".join(missing[:_NAMED]) + more
     )
 

@@ -141,7 +141,7 @@ class ProofTest(ListingCase):
     def test_a_worker_that_is_not_proved_lists_nothing_and_says_why(self):
         self.cloud.cells = [cloud.scope("c1"), cloud.scope("c2", "never swept in this epoch")]
 
-        error = self.assertRaises(errors.HostsUnproved, self.page)
+        error = self.assertRaises(errors.StatesNotProved, self.page)
 
         self.assertEqual("c2: never swept in this epoch", error.reasons)
         self.assertIn("sched1 (following)", str(error))
@@ -152,7 +152,7 @@ class ProofTest(ListingCase):
         self.cloud.cells = [cloud.scope("c1"), cloud.scope("c2", "no reporter")]
 
         self.assertEqual(["n3", "n4", "n2"], self.walk(cell="c1"))
-        self.assertRaises(errors.HostsUnproved, self.page, cell="c2")
+        self.assertRaises(errors.StatesNotProved, self.page, cell="c2")
 
     def test_who_wants_what_there_is_gets_it_with_what_is_not_proved(self):
         self.cloud.cells = [cloud.scope("c1"), cloud.scope("c2", "no reporter")]
@@ -169,7 +169,7 @@ class ProofTest(ListingCase):
         self.cloud.cells = []
 
         for query in ({}, {"cell": "c1"}):
-            error = self.assertRaises(errors.HostsUnproved, self.page, **query)
+            error = self.assertRaises(errors.StatesNotProved, self.page, **query)
             self.assertEqual("api: no cell is known yet", error.reasons)
             [scope] = self.page(unproved=True, **query).scopes
             self.assertEqual(("api", False), (scope.scope, scope.proved))
@@ -191,7 +191,7 @@ class ProofTest(ListingCase):
         self.cloud.others = [cloud.scope("placement", "mirror too old")]
 
         self.assertEqual([], [each for each in self.page().scopes if each.scope == "placement"])
-        error = self.assertRaises(errors.HostsUnproved, self.page, namespaces=["providers"])
+        error = self.assertRaises(errors.StatesNotProved, self.page, namespaces=["providers"])
         self.assertEqual("placement: mirror too old", error.reasons)
 
     def test_a_page_of_records_is_no_older_than_its_freshness_says(self):

@@ -59,8 +59,8 @@ class ListingTest(asking_case.AskingCase):
                 found += [(cell, each) for each in read(targeted)]
         return found
 
-    def refused(self) -> errors.HostsUnproved:
-        with self.assertRaises(errors.HostsUnproved) as raised:
+    def refused(self) -> errors.StatesNotProved:
+        with self.assertRaises(errors.StatesNotProved) as raised:
             self.rpc.list_host_states(self.admin)
         return raised.exception
 
@@ -258,7 +258,7 @@ class ListingTest(asking_case.AskingCase):
             self.put(namespace, uuid, b"?")
             self.beat()
             self.assertEqual(5, len(self.rpc.list_host_states(self.admin).hosts))
-            with self.assertRaises(errors.HostsUnproved) as raised:
+            with self.assertRaises(errors.StatesNotProved) as raised:
                 self.rpc.list_host_states(self.admin, namespaces=[namespace])
             self.assertEqual(f"{scope}: unreadable records", raised.exception.reasons)
 
@@ -340,7 +340,7 @@ class BrokerTest(asking_case.AskingCase):
         self.assertEqual(str(errors.MarkerNotFound("gone")), str(raised.exception))
         judge = self.runtime.judge
         judge._options = attrs.evolve(judge._options, reporter_bound_seconds=-1.0)
-        with self.assertRaises(errors.HostsUnproved) as unproved:
+        with self.assertRaises(errors.StatesNotProved) as unproved:
             self.rpc.list_host_states(self.admin)
         self.assertIn(cloud.CELL1, unproved.exception.reasons)
 
