@@ -47,9 +47,9 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
     request_records,
     requests_in_hand,
     wait_policy,
-    waiting_events,
 )
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 
 LOG = logging.getLogger(__name__)
 

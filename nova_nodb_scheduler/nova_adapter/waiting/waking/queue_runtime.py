@@ -13,25 +13,28 @@ import attrs
 from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter.waiting import conductor_rpc, waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting import conductor_rpc
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     build_requests,
-    followed_requests,
-    hold_upkeep,
-    newcomer_gate,
     pending_plans,
     queue_desk,
-    queue_grants,
-    queue_owners,
     queue_reconciler,
-    queue_worker,
-    usage_upkeep,
 )
 from nova_nodb_scheduler.observe import queue_metrics
 from nova_nodb_scheduler.scheduling.frame import host_places
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.waking import (
+    followed_requests,
+    hold_upkeep,
+    newcomer_gate,
+    queue_grants,
+    queue_owners,
+    queue_worker,
+    usage_upkeep,
+    waiting_events,
+)
 
 _PENDING = known_namespaces.PENDING.name
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests
 from nova_nodb_scheduler.scheduling.facts import project_usage
 from nova_nodb_scheduler.scheduling.frame import room_growth
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer.waking import followed_requests
 
 _INSTANCES = known_namespaces.INSTANCES.name
 
